@@ -24,8 +24,6 @@ References
 PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF.
 """
 
-from collections.abc import Mapping
-
 from advisor.figures.formatting import format_bytes
 from advisor.recipe import CUDA, Recipe, Stage
 from advisor.records import Facts, Proposal, Skip, Value
@@ -48,8 +46,7 @@ class Allocator(Recipe):
     devices = CUDA
     stage = Stage.ENVIRONMENT
     saves_memory = True
-    # Expected speed-up: none. It moves memory; speed stayed within 1 % on most workloads (tests/gpu/RESULTS.md).
-    gain = 1.0
+    gain = 1.0  # tests/gpu/RESULTS.md: none. It moves memory; speed stayed within 1 % on most workloads
     codes = {
         value: f'import os\n\nos.environ["{_VARIABLE}"] = "{text}"  # before the first CUDA allocation\n'
         for value, text in _CONFIGURATIONS.items()
@@ -66,5 +63,5 @@ class Allocator(Recipe):
             )
         return list(_CONFIGURATIONS)[1:]
 
-    def environment(self, value: Value) -> Mapping[str, str]:
+    def environment(self, value: Value) -> dict[str, str]:
         return {_VARIABLE: _CONFIGURATIONS[value]}

@@ -61,13 +61,11 @@ class Autocast(Recipe):
             return Skip("the parameters are not in float32, so there is nothing to cast down")
         if workload.casts_inside != self.default:
             return Skip(f"your step has autocast on inside, for {workload.casts_inside}")
-        if facts.on_cuda:
-            scaled = not workload.own_step  # float16 needs a gradient scaler inside the step
-            types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
-            usable = [name for name in types if scaled or name != "float16"]
-            none = Skip("float16 needs a gradient scaler inside the step, which is your own")
-            return lacks_units(facts, "float16") or usable or none
-        return lacks_units(facts, "bfloat16") or ["bfloat16"]
+        if not facts.on_cuda:
+            return lacks_units(facts, "bfloat16") or ["bfloat16"]
+        types = ("bfloat16",) if workload.own_step else ("bfloat16", "float16")
+        none = Skip("float16 needs a gradient scaler inside the step, which is your own")
+        return lacks_units(facts, "float16") or [name for name in types if workload.multiplies_in(name)] or none
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
         # Inference keeps no float32 copy of the weights for: half_weights casts them once, and not in each pass.

@@ -29,7 +29,6 @@ Algorithms, 2022. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient trainin
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from advisor.recipe import Components, Recipe, Stage, WholeNumbers, is_host_bound
@@ -52,6 +51,8 @@ class BatchSize(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.COMPUTE, Bottleneck.MEMORY})
     stage = Stage.DATA
     ladder = True
+    codes = {0: "# the batch size stays as it is\n"}
+    shown = "loader = torch.utils.data.DataLoader(..., batch_size={value})\n"
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
@@ -90,14 +91,9 @@ class BatchSize(Recipe):
             workload.data = rebuild(workload.data, batch_size=size)
         workload.batch_size = size  # a trial makes a batch of this size where there is no loader
 
-    def options(self, value: Value) -> Mapping[str, Any]:
+    def options(self, value: Value) -> dict[str, Any]:
         """The argument of the DataLoader's constructor, as the recipes for a loader have it."""
         return {"batch_size": int(value)} if value else {}
-
-    def code(self, value: Value) -> str:
-        if not value:
-            return "# the batch size stays as it is\n"
-        return f"loader = torch.utils.data.DataLoader(..., batch_size={int(value)})\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         reason, present, optimizer = super().why(facts, value), facts.workload.batch_size, facts.workload.optimizer

@@ -25,7 +25,6 @@ References
 PyTorch documentation, torch.utils.data, Loading Batched and Non-Batched Data; Dataset, `__getitems__`; TensorDataset.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from advisor.errors import RefusedError
@@ -33,8 +32,7 @@ from advisor.recipe import Components, code_of, gain_from
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
-# The share of the time of reading samples that reading them at once saves: at least half, for large samples, which
-# are bound by copying.
+# Share of the time of reading samples that reading them at once saves. Unitless; at least half, for large samples.
 _SAVED = 0.7
 
 
@@ -52,7 +50,7 @@ class BatchedReads(LoaderRecipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         return max(1.02, gain_from(_SAVED * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.2
 
-    def options(self, value: Value) -> Mapping[str, Any]:
+    def options(self, value: Value) -> dict[str, Any]:
         if not value:
             return {}
         return {"dataset": Expression("reads_batches(loader.dataset)"), "collate_fn": Expression("as_it_is")}

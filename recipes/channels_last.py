@@ -59,10 +59,9 @@ class ChannelsLast(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         import torch
 
-        from advisor.step.optimizer import follow_layout
+        from advisor.step.optimizer import follow_parameters
 
         name = "contiguous_format" if value == "contiguous" else str(value)
         workload.model = workload.model.to(memory_format=getattr(torch, name))
-        if workload.optimizer is not None:
-            follow_layout(workload.optimizer)
+        follow_parameters(workload.optimizer)
         workload.plan = replace(workload.plan, memory_format="none" if value == "contiguous" else str(value))

@@ -8,14 +8,12 @@ models: torch.compile chooses what to compute again, to keep about half of the a
 
 Why it helps
 ------------
-Activations fill most of the memory. Without them a larger batch, a longer sequence or a larger model fits. Steps become
-slower.
+Activations fill most of the memory. Without them a larger batch, a longer sequence or a larger model fits.
 
 When it does not
 ------------
 A step takes about a third longer. Parameters, gradients and optimizer state stay. Blocks that write over their inputs
-fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run a second time. CUDA graphs need PyTorch
-2.10.
+fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run twice. CUDA graphs need PyTorch 2.10.
 
 Numerics
 ------------
@@ -47,8 +45,7 @@ class Checkpointing(Recipe):
     stage = Stage.MODEL
     saves_memory = True
     order = 10  # around blocks that have everything else done to them
-    # Expected speed-up: blocks, computed twice, 0.39x to 0.80x (tests/gpu/RESULTS.md); a compiler chooses the cheapest.
-    gain = 0.85
+    gain = 0.85  # tests/gpu/RESULTS.md: blocks, computed twice, 0.39x to 0.80x; a compiler chooses the cheapest
     gains = {"blocks": 0.7}
     codes = {"none": "# activations are kept for the backward pass\n"}
 

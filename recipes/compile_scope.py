@@ -31,8 +31,7 @@ from advisor.figures.formatting import format_percent
 from advisor.recipe import Components, Recipe, code_of
 from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Value, Values
 
-# The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
-# candidate should not come and go with that.
+# Low enough for both shares that sessions on an H200 measured of a small encoder: less than 0.5 %, and 0.9 %.
 _LEAST_SHARE = 0.001
 _REGIONAL = """\
 for block in model.layers:  # the blocks that your model repeats, by their name in it
@@ -53,8 +52,8 @@ class CompileScope(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile"})
     usual = frozenset({"with_loss"})
-    # Expected speed-up: with_loss 10.31x and regional 9.36x in one session; pointwise (then by another fuser) 1.58x and
-    # 1.43x on handwritten formulas, 0.78x on a served network (tests/gpu/RESULTS.md).
+    # tests/gpu/RESULTS.md: with_loss 10.31x and regional 9.36x in one session; pointwise (then by another fuser) 1.58x
+    # and 1.43x on handwritten formulas, 0.78x on a served network.
     gains = {"with_loss": 1.05, "regional": 0.97, "pointwise": 0.85}
     codes = {"model": "# torch.compile takes the whole model\n", "regional": _REGIONAL, "with_loss": _WITH_LOSS}
 

@@ -30,8 +30,7 @@ class Control(Recipe):
     key = "control.noop"
     stage = Stage.GLOBAL
     keeps_code = True  # it changes nothing
-    # Expected speed-up: It changes nothing (tests/gpu/RESULTS.md).
-    gain = 1.0
+    gain = 1.0  # tests/gpu/RESULTS.md: it changes nothing
     shown = "# the control changes nothing\n"
 
     def candidates(self, facts: Facts) -> Proposal:

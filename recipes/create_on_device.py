@@ -7,8 +7,7 @@ like make their tensors there. In your own code `device=x.device` is better, and
 
 Why it helps
 ------------
-A mask or range made on the host in each step is filled by the CPU and copied from memory that is not pinned, while the
-host waits.
+The CPU fills a mask or range that is made on the host, and copies it from unpinned memory while the host waits.
 
 When it does not
 ------------
@@ -36,9 +35,7 @@ class CreateOnDevice(Recipe):
     attacks = frozenset({Bottleneck.COPY, Bottleneck.LAUNCH})
     partners = frozenset({"step_graph"})
     phases = frozenset({Phase.FORWARD, Phase.LOSS})
-    # Expected speed-up: 5.88x where noise was made on the host, 0.94x elsewhere; proposed only where the profile saw
-    # some (tests/gpu/RESULTS.md).
-    gain = 1.1
+    gain = 1.1  # tests/gpu/RESULTS.md: 5.88x where noise was made on the host, 0.94x elsewhere
     codes = {
         False: "output = model(inputs)  # tensors are created where the code says\n",
         True: "with device:  # what is created without a device argument is made there\n    output = model(inputs)\n",
@@ -50,9 +47,7 @@ class CreateOnDevice(Recipe):
         made = facts.instrumented.host_made_tensors
         if made is None:
             return Skip("the profile could not follow the step's operators, so it saw no tensor made on the host")
-        if not made:
-            return Skip("the step copies no tensor to the GPU that it made on the host itself")
-        return [True]
+        return [True] if made else Skip("the step copies no tensor to the GPU that it made on the host itself")
 
     def why(self, facts: Facts, value: Value) -> str:
         made = facts.profile.host_made_tensors if facts.profile else None

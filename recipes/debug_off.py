@@ -29,34 +29,29 @@ from typing import Any
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Proposal, Value, Values
 
-_CODE: dict[Value, str] = {
-    "none": (
-        "torch.autograd.set_detect_anomaly(False)\n"
-        "# and the loop outside of torch.profiler.profile() and torch.autograd.profiler.emit_nvtx()\n"
-    ),
-    "anomaly": "torch.autograd.set_detect_anomaly(True)\n",
-    "profiler": "profiler = torch.profiler.profile()\nprofiler.start()  # profiler.stop() after the loop\n",
-    "nvtx": (
-        "nvtx_ranges = torch.autograd.profiler.emit_nvtx()\n"
-        "nvtx_ranges.__enter__()  # nvtx_ranges.__exit__(None, None, None) after the loop\n"
-    ),
-}
-
 
 class DebugOff(Recipe):
     key = "debug.switches"
-    values = tuple(_CODE)
+    codes = {
+        "none": (
+            "torch.autograd.set_detect_anomaly(False)\n"
+            "# and the loop outside of torch.profiler.profile() and torch.autograd.profiler.emit_nvtx()\n"
+        ),
+        "anomaly": "torch.autograd.set_detect_anomaly(True)\n",
+        "profiler": "profiler = torch.profiler.profile()\nprofiler.start()  # profiler.stop() after the loop\n",
+        "nvtx": (
+            "nvtx_ranges = torch.autograd.profiler.emit_nvtx()\n"
+            "nvtx_ranges.__enter__()  # nvtx_ranges.__exit__(None, None, None) after the loop\n"
+        ),
+    }
+    values = tuple(codes)
     attacks = frozenset({Bottleneck.LAUNCH})
     stage = Stage.GLOBAL
     keeps_code = True  # autograd looks while the step runs
     habit = True
-    # Expected speed-up: Anomaly detection cost 3.6x and 1.4x to 1.6x, the profiler 1.5x, NVTX ranges 7 %
-    # (tests/gpu/RESULTS.md).
+    _running: Any = None  # an aid that is on ends when nothing refers to it
+    # tests/gpu/RESULTS.md: anomaly detection cost 3.6x and 1.4x to 1.6x, the profiler 1.5x, NVTX ranges 7 %.
     gains = {"anomaly": 0.4, "profiler": 0.6, "nvtx": 0.93}
-    codes = _CODE
-
-    def __init__(self) -> None:
-        self._running: Any = None
 
     def candidates(self, facts: Facts) -> Proposal:
         records = facts.workload.mode is Mode.TRAIN or facts.current("infer.grad", "grad") == "grad"

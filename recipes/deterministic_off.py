@@ -33,9 +33,7 @@ class DeterministicOff(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     usual = frozenset({False})
     stage = Stage.GLOBAL
-    # Expected speed-up: Switching it off gave 4.78x once and 0.98x on a CPU; most convolutions lie between
-    # (tests/gpu/RESULTS.md).
-    gains = {True: 0.8}
+    gains = {True: 0.8}  # tests/gpu/RESULTS.md: off 4.78x once and 0.98x on a CPU; most convolutions lie between
     shown = "torch.use_deterministic_algorithms({value})\ntorch.backends.cudnn.deterministic = {value}\n"
 
     def candidates(self, facts: Facts) -> Proposal:

@@ -25,26 +25,23 @@ PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache
 """
 
 from advisor.recipe import CUDA, TRAINING, Recipe
-from advisor.records import Facts, Proposal, Value
-
-_CODE: dict[Value, str] = {
-    "never": "# no torch.cuda.empty_cache() in the loop\n",
-    "every_step": "torch.cuda.empty_cache()  # after each step\n",
-    "every_step_with_del": "del inputs, targets\ntorch.cuda.empty_cache()  # after each step\n",
-}
+from advisor.records import Facts, Proposal
 
 
 class EmptyCache(Recipe):
     key = "loop.empty_cache"
-    values = tuple(_CODE)
+    codes = {
+        "never": "# no torch.cuda.empty_cache() in the loop\n",
+        "every_step": "torch.cuda.empty_cache()  # after each step\n",
+        "every_step_with_del": "del inputs, targets\ntorch.cuda.empty_cache()  # after each step\n",
+    }
+    values = tuple(codes)
     plan_field = "empty_cache"
     modes = TRAINING
     devices = CUDA
     inside_step = True
     habit = True
-    # Expected speed-up: 0.95x on an encoder (tests/gpu/RESULTS.md).
-    gain = 0.95
-    codes = _CODE
+    gain = 0.95  # tests/gpu/RESULTS.md: 0.95x on an encoder
 
     def candidates(self, facts: Facts) -> Proposal:
         # The one batch of a workload without a loader serves every step: nobody can delete it.

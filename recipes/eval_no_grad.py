@@ -39,8 +39,7 @@ class EvalNoGrad(Recipe):
     stage = Stage.STEP
     inside_step = True
     habit = True
-    # Expected speed-up: It touches no training step (tests/gpu/RESULTS.md).
-    gain = 1.0
+    gain = 1.0  # tests/gpu/RESULTS.md: it touches no training step
     codes = {"grad": "model.eval()\noutput = model(inputs)  # autograd records\n"}
     shown = "model.eval()\nwith torch.{value}():\n    output = model(inputs)\n"
 

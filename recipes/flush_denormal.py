@@ -35,8 +35,7 @@ class FlushDenormal(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE})
     stage = Stage.GLOBAL
     keeps_code = True  # a mode of the processor's
-    # Expected speed-up: Never shown to help (tests/gpu/RESULTS.md).
-    gain = 1.0
+    gain = 1.0  # tests/gpu/RESULTS.md: never shown to help
     shown = "torch.set_flush_denormal({value})\n"
 
     def candidates(self, facts: Facts) -> Proposal:

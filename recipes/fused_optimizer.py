@@ -24,7 +24,6 @@ References
 PyTorch documentation, torch.optim, Algorithms. NVIDIA ECCV 2020 tuning guide, fused building blocks from apex.
 """
 
-from advisor.errors import RefusedError
 from advisor.recipe import TRAINING, Components, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
@@ -73,15 +72,14 @@ class FusedOptimizer(Recipe):
         return max(fewest, gain_from(profile.share(Phase.OPTIMIZER) / 2)) if profile else fewest
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.optimizer import set_options, sparse_parameters, why_not_fused
+        from advisor.step.optimizer import set_options, sparse_parameters
 
         optimizer = workload.optimizer
         if optimizer is None:
             return
-        if value == "fused" and (reason := why_not_fused(optimizer, sparse_parameters(workload.model))):
-            raise RefusedError(reason)
         # What the class does not know is off already.
-        set_options(optimizer, **{flag: on for flag, on in _FLAGS[value].items() if on or flag in optimizer.defaults})
+        flags = {flag: on for flag, on in _FLAGS[value].items() if on or flag in optimizer.defaults}
+        set_options(optimizer, sparse_parameters(workload.model), **flags)
 
     def code(self, value: Value) -> str:
         flags = ", ".join(f"{flag}={on}" for flag, on in _FLAGS[value].items())

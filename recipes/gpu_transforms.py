@@ -25,7 +25,6 @@ References
 torchvision documentation, Transforming images, videos, boxes and more, Performance considerations.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +61,7 @@ class GpuTransforms(LoaderRecipe):
         # About half of loading is transforms: 1.71x alone and 2.14x in a stack of JPEG images (tests/gpu/RESULTS.md).
         return max(1.05, gain_from(facts.profile.share(Phase.DATA_WAIT) / 2)) if facts.profile else 1.3
 
-    def options(self, value: Value) -> Mapping[str, Any]:
+    def options(self, value: Value) -> dict[str, Any]:
         return {}  # the step applies the transforms too: it is more than arguments
 
     def apply(self, workload: Components, value: Value) -> None:

@@ -29,13 +29,6 @@ from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, WholeNumbers, ga
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
 
 _LEAST_SHARE = 0.02
-_CODE = """\
-optimizer.zero_grad()
-for _, (inputs, targets) in zip(range({value}), loader):
-    loss = loss_fn(model(inputs.to(device)), targets.to(device))
-    (loss / {value}).backward()
-optimizer.step()
-"""
 
 
 class GradAccumulation(Recipe):
@@ -50,7 +43,13 @@ class GradAccumulation(Recipe):
     ladder = True
     excludes = {"step.cuda_graph": "step.cuda_graph records each step with its update, and step.accumulate skips some"}
     codes = {1: "# every batch makes an update of its own\n"}
-    shown = _CODE
+    shown = """\
+optimizer.zero_grad()
+for _, (inputs, targets) in zip(range({value}), loader):
+    loss = loss_fn(model(inputs.to(device)), targets.to(device))
+    (loss / {value}).backward()
+optimizer.step()
+"""
 
     def candidates(self, facts: Facts) -> Proposal:
         shared = facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) if facts.profile else 1.0

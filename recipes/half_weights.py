@@ -60,12 +60,10 @@ class HalfWeights(Recipe):
             return Skip(f"the parameters are not all in float32 (they have {have})")
         if {facts.current("precision.autocast", "none"), workload.casts_inside} != {"none"}:
             return Skip(f"{_CASTS_ALREADY}; switch it off to compare the two")
-        if facts.on_cuda:
-            types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
-            if workload.mode is Mode.TRAIN:
-                return lacks_units(facts, "bfloat16") or types[:1]
-            return lacks_units(facts, "float16") or types
-        return lacks_units(facts, "bfloat16") or ["bfloat16"]
+        if not facts.on_cuda or workload.mode is Mode.TRAIN:
+            return lacks_units(facts, "bfloat16") or ["bfloat16"]
+        types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
+        return lacks_units(facts, "float16") or types
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.38x at batch 128, 0.61x at batch 1 without a captured step; 1.40x on a CPU.

@@ -24,7 +24,6 @@ PyTorch Performance Tuning Guide, Switch memory allocator. jemalloc and gperftoo
 """
 
 import os
-from collections.abc import Mapping
 
 from advisor.machine.toolchain import shared_library
 from advisor.recipe import CPU, Recipe, Stage
@@ -41,9 +40,7 @@ class HostAllocator(Recipe):
     devices = CPU
     attacks = frozenset({Bottleneck.MEMORY})
     stage = Stage.ENVIRONMENT
-    # Expected speed-up: 1.29x and 1.23x on a convolutional network, 1.06x and 1.02x on a decoder
-    # (tests/gpu/RESULTS.md).
-    gain = 1.1
+    gain = 1.1  # tests/gpu/RESULTS.md: 1.29x and 1.23x on a convolutional network, 1.06x and 1.02x on a decoder
     codes = {"malloc": "# the C library's malloc\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
@@ -52,7 +49,7 @@ class HostAllocator(Recipe):
             "neither tcmalloc nor jemalloc is installed (on Debian and Ubuntu: libtcmalloc-minimal4 and libjemalloc2)"
         )
 
-    def environment(self, value: Value) -> Mapping[str, str]:
+    def environment(self, value: Value) -> dict[str, str]:
         if value == self.default:
             already_on = any(name in os.environ.get("LD_PRELOAD", "") for name in map(str, _LIBRARIES))
             return {"LD_PRELOAD": ""} if already_on else {}

@@ -25,8 +25,6 @@ References
 PyTorch documentation, torch.cuda.set_sync_debug_mode. PyTorch Performance Tuning Guide, Avoid synchronization.
 """
 
-from collections.abc import Sequence
-
 from advisor.figures.formatting import format_ms
 from advisor.recipe import CUDA, NEEDS_PROFILE, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Proposal, Skip, SyncPlace, Value
@@ -42,8 +40,7 @@ class HostSync(Recipe):
     stage = Stage.STEP
     inside_step = True
     habit = True
-    # Expected speed-up: It switches nothing (tests/gpu/RESULTS.md).
-    gain = 1.0
+    gain = 1.0  # tests/gpu/RESULTS.md: it switches nothing
     shown = (
         'torch.cuda.set_sync_debug_mode("warn")  # PyTorch then warns at each line that makes the host wait\n'
         "model(inputs)\n"
@@ -62,7 +59,7 @@ class HostSync(Recipe):
         pass  # The waits are in the user's own code, which no setting rewrites.
 
 
-def _sentence(places: Sequence[SyncPlace]) -> str:
+def _sentence(places: tuple[SyncPlace, ...]) -> str:
     """The lines that wait, in the order of the profile: the dearest first."""
     known_ms = sum(place.blocked_ms or 0.0 for place in places)
     lines = [_figures(place) for place in places[:_SHOWN]]

@@ -38,8 +38,7 @@ class InferenceMode(Recipe):
     usual = frozenset({"no_grad"})  # its outputs may still take part in training elsewhere
     saves_memory = True
     habit = True
-    # Expected speed-up: 1.00x to 1.02x: it saves memory (tests/gpu/RESULTS.md).
-    gain = 1.02
+    gain = 1.02  # tests/gpu/RESULTS.md: 1.00x to 1.02x: it saves memory
     codes = {"grad": "output = model(inputs)  # autograd records\n"}
     shown = "with torch.{value}():\n    output = model(inputs)\n"
 

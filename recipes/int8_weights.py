@@ -34,20 +34,19 @@ _INT4_GROUP = 128
 # Up to this batch size reading the weights takes longer than multiplying them. Samples; 1 gained, 64 lost (RESULTS.md).
 _FEW_SAMPLES = 8
 _CODE = "from torchao.quantization import {config}, quantize_\n\nquantize_(model, {config}({options}))\n"
-_CODES: dict[Value, str] = {
-    "none": "# the linear layers keep their weights\n",
-    "int8wo": _CODE.format(config="Int8WeightOnlyConfig", options=""),
-    "int8dq": _CODE.format(config="Int8DynamicActivationInt8WeightConfig", options=""),
-    "int4wo": _CODE.format(  # the packing whose kernel is a part of PyTorch
-        config="Int4WeightOnlyConfig", options=f'group_size={_INT4_GROUP}, int4_packing_format="tile_packed_to_4d"'
-    ),
-}
 
 
 class Int8Weights(Recipe):
     key = "precision.quantize"
-    values = tuple(_CODES)
-    codes = _CODES
+    codes = {
+        "none": "# the linear layers keep their weights\n",
+        "int8wo": _CODE.format(config="Int8WeightOnlyConfig", options=""),
+        "int8dq": _CODE.format(config="Int8DynamicActivationInt8WeightConfig", options=""),
+        "int4wo": _CODE.format(  # the packing whose kernel is a part of PyTorch
+            config="Int4WeightOnlyConfig", options=f'group_size={_INT4_GROUP}, int4_packing_format="tile_packed_to_4d"'
+        ),
+    }
+    values = tuple(codes)
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     partners = frozenset({"compile", "half_weights"})

@@ -53,8 +53,7 @@ class LargeBatchOptimizer(Recipe):
         "lars": _CODE.replace("{cls}", "Lars").replace("{kept}", '"momentum", "nesterov"'),
         "lamb": _CODE.replace("{cls}", "Lamb").replace("{kept}", '"betas", "eps"'),
     }
-    # Expected speed-up: 0.99x: it is for convergence (tests/gpu/RESULTS.md).
-    gain = 0.99
+    gain = 0.99  # tests/gpu/RESULTS.md: 0.99x: it is for convergence
     excludes = {
         key: f"optimizer.class replaces the optimizer that {key} is about"
         for key in ("optimizer.implementation", "compile.optimizer")

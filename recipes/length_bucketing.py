@@ -25,19 +25,18 @@ Hugging Face, Trainer: group_by_length. Zeng et al., Boosting the Unpadded BERT 
 from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths
 from advisor.records import Facts, Proposal, Skip
 
-_CODE = """\
-# with lengths[i], the length of sample i
-order = sorted(range(len(lengths)), key=lengths.__getitem__)
-batches = [order[start : start + loader.batch_size] for start in range(0, len(order), loader.batch_size)]
-batches = [batches[place] for place in torch.randperm(len(batches)).tolist()]
-"""
-
 
 class LengthBucketing(ParallelRecipe):
     key = "parallel.length_bucketing"
     strategies = frozenset({"ddp", "fully_shard"})
     gain = 1.1
-    codes = {True: _CODE, False: "# batches are drawn as the loader draws them\n"}
+    codes = {False: "# batches are drawn as the loader draws them\n"}
+    shown = """\
+# with lengths[i], the length of sample i
+order = sorted(range(len(lengths)), key=lengths.__getitem__)
+batches = [order[start : start + loader.batch_size] for start in range(0, len(order), loader.batch_size)]
+batches = [batches[place] for place in torch.randperm(len(batches)).tolist()]
+"""
 
     def values_for(self, facts: Facts) -> Proposal:
         reason = why_no_uneven_lengths(facts)

@@ -25,27 +25,27 @@ PyTorch Performance Tuning Guide. PyTorch documentation, CUDA semantics, Asynchr
 """
 
 from advisor.recipe import CUDA, TRAINING, Recipe
-from advisor.records import Bottleneck, Facts, Proposal, Value
-
-_CODE: dict[Value, str] = {
-    "never": "# after a step: nothing; log loss.item() every hundredth step\n",
-    "every_step": "loss_value = loss.item()  # after each step; the host waits here\n",
-    "accumulated": "loss_sum += loss.detach()  # after each step; loss_sum.item() after the epoch\n",
-}
+from advisor.records import Bottleneck, Facts, Proposal
 
 
 class LossSync(Recipe):
     key = "loop.loss_item"
-    values = tuple(_CODE)
+    codes = {
+        "never": "# after a step: nothing; log loss.item() every hundredth step\n",
+        "every_step": "loss_value = loss.item()  # after each step; the host waits here\n",
+        "accumulated": "loss_sum += loss.detach()  # after each step; loss_sum.item() after the epoch\n",
+    }
+    values = tuple(codes)
     plan_field = "loss_item"
     modes = TRAINING
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
     inside_step = True
     habit = True
-    # Expected speed-up: Both 1.00x on an encoder; a host-bound step waits (tests/gpu/RESULTS.md).
-    gains = {"every_step": 0.99, "accumulated": 1.0}
-    codes = _CODE
+    gains = {
+        "every_step": 0.99,
+        "accumulated": 1.0,
+    }  # tests/gpu/RESULTS.md: 1.00x on an encoder; a host-bound step waits
 
     def candidates(self, facts: Facts) -> Proposal:
         return ["every_step", "accumulated"]

@@ -25,17 +25,16 @@ PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requir
 from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Facts, Proposal, Skip
 
-_CODE = """\
-with model.no_sync():  # for all batches of an update but the last
-    loss_fn(model(inputs.to(device)), targets.to(device)).backward()
-"""
-
 
 class NoSync(ParallelRecipe):
     key = "parallel.no_sync"
     strategies = frozenset({"ddp", "fully_shard"})
     gain = 1.05
-    codes = {True: _CODE, False: "# every batch exchanges its gradients\n"}
+    codes = {False: "# every batch exchanges its gradients\n"}
+    shown = """\
+with model.no_sync():  # for all batches of an update but the last
+    loss_fn(model(inputs.to(device)), targets.to(device)).backward()
+"""
 
     def values_for(self, facts: Facts) -> Proposal:
         if facts.current("step.accumulate", 1) == 1:

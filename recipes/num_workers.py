@@ -32,15 +32,13 @@ from advisor.recipe import Components, WholeNumbers, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
-# Largest factor by which the rest of a step may become faster in a session: on an H200 stacks made it 3 to 30 times,
-# where many small layers waited for the host.
+# Largest factor by which a session makes the rest of a step faster: 3 to 30 with many small layers on an H200.
 _TUNED = 30.0
 _LEAST_REST = 0.01
 # Time that a worker takes to load and send a batch, over that of loading it alone. A step that waited 16 ms for 77 MB
 # took 39 ms a step with two workers, of which it computed 28 (one H200).
 _SENDING = 2.0
-# Expected speed-up where other programs leave workers no core. Unitless; 0.8 to 1.1 for one and two workers of the demo
-# beside two busy programs on two cores.
+# Expected speed-up where other programs leave workers no core. Unitless; 0.8 to 1.1 beside two programs on two cores.
 _GAIN_IN_A_CROWD = 1.02
 
 

@@ -66,12 +66,10 @@ class PadDims(Recipe):
         return 1.06 if fast else 1.0
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.optimizer import follow_rows
+        from advisor.step.optimizer import follow_parameters
         from advisor.step.padding import pad_outputs
 
-        rows = pad_outputs(workload.model, int(value), workload.optimizer)
-        if workload.optimizer is not None:
-            follow_rows(workload.optimizer, rows)
+        follow_parameters(workload.optimizer, pad_outputs(workload.model, int(value), workload.optimizer))
 
     def code(self, value: Value) -> str:
         padded = value != self.default

@@ -33,14 +33,18 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 # Speed-up as a share of the number of GPUs: medians over the models on two H200s, tests/gpu/RESULTS.md, "Several
 # GPUs". It orders the trials only. DataParallel was slower than one GPU with every model, on two GPUs and on four.
 _EFFICIENCY = {"ddp": 0.69, "fully_shard": 0.32}
-_CODE: dict[Value, str] = {
-    "single": "# one process on one GPU\n",
-    "data_parallel": "model = torch.nn.DataParallel(model)\n",
-    "ddp": """\
+
+
+class ParallelStrategy(Recipe):
+    key = "parallel.strategy"
+    codes = {
+        "single": "# one process on one GPU\n",
+        "data_parallel": "model = torch.nn.DataParallel(model)\n",
+        "ddp": """\
 # under torchrun, after torch.distributed.init_process_group()
 model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
 """,
-    "fully_shard": """\
+        "fully_shard": """\
 # under torchrun, after torch.distributed.init_process_group(), and before the optimizer is made
 from torch.distributed.fsdp import fully_shard
 
@@ -48,19 +52,14 @@ for block in model.children():
     fully_shard(block)
 fully_shard(model)
 """,
-}
-
-
-class ParallelStrategy(Recipe):
-    key = "parallel.strategy"
-    values = tuple(_CODE)
+    }
+    values = tuple(codes)
     plan_field = "strategy"
     modes = TRAINING
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
     inside_step = True
     saves_memory = True
-    codes = _CODE
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.gpus == 1:

@@ -23,8 +23,6 @@ References
 PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_blocking and pin_memory().
 """
 
-from dataclasses import replace
-
 from advisor.recipe import CUDA, Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Value, Values
@@ -52,7 +50,7 @@ class PinMemory(LoaderRecipe):
 
         if workload.has_loader:
             workload.data = rebuild(workload.data, **self.options(value))
-            workload.plan = replace(workload.plan, non_blocking=bool(value))
+            super().apply(workload, value)
 
     def implies(self, value: Value) -> Values:
         return {"data.non_blocking": bool(value)}

@@ -26,12 +26,10 @@ from advisor.recipe import Components, WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe
 from advisor.records import Facts, LoaderFacts, Proposal, Value
 
-_DEFAULT = 2
-
 
 class Prefetch(WorkerRecipe):
     key = "data.prefetch_factor"
-    default = _DEFAULT
+    default = 2
     values = WholeNumbers(1, such_as=(2, 4))
     partners = frozenset({"num_workers"})
     ladder = True
@@ -39,8 +37,7 @@ class Prefetch(WorkerRecipe):
         "the loader has no workers, and only workers prepare batches ahead: set data.num_workers first "
         "(num_workers tries it)"
     )
-    # Expected speed-up: 1.35x and 1.38x where batches come in bursts, 0.96x to 0.99x elsewhere (tests/gpu/RESULTS.md).
-    gains = {4: 1.05, 8: 1.06}
+    gains = {4: 1.05, 8: 1.06}  # tests/gpu/RESULTS.md: 1.35x and 1.38x for batches in bursts, 0.96x to 0.99x elsewhere
 
     def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         return [4, 8]

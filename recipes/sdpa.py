@@ -52,8 +52,7 @@ class Sdpa(Recipe):
     partners = frozenset({"autocast", "half_weights", "compile"})
     saves_memory = True
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
-    # Expected speed-up: cudnn 0.99x, flash 0.75x to 0.98x, efficient 0.43x and 0.93x, math 0.63x; PyTorch picks well
-    # (tests/gpu/RESULTS.md).
+    # tests/gpu/RESULTS.md: cudnn 0.99x, flash 0.75x to 0.98x, efficient 0.43x and 0.93x, math 0.63x; PyTorch picks well
     gains = {"flash": 0.98, "cudnn": 1.0, "efficient": 0.8, "math": 0.6}
     codes = _CODES
 

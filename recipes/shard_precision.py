@@ -29,8 +29,7 @@ class ShardPrecision(ParallelRecipe):
     key = "parallel.shard_precision"
     values = ("none", "bfloat16")
     strategies = frozenset({"fully_shard"})
-    # Estimated: it orders the trials only.
-    gain = 1.1
+    gain = 1.1  # estimated: it orders the trials only
     roundings = {"bfloat16": 2.0**-8}
     codes = {"none": "# parameters are gathered in their own type\n"}
     shown = (

@@ -25,22 +25,19 @@ PyTorch documentation, FSDPModule.set_modules_to_forward_prefetch and set_module
 from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Value, Values
 
-_CODE = """\
-blocks = list(model.children())
-for place, block in enumerate(blocks):
-    block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + {value}])
-    block.set_modules_to_backward_prefetch(blocks[max(0, place - {value}) : place][::-1])
-"""
-
 
 class ShardPrefetch(ParallelRecipe):
     key = "parallel.shard_prefetch"
     values = (0, 1, 2)
     strategies = frozenset({"fully_shard"})
-    # Estimated: it orders the trials only.
-    gain = 1.02
+    gain = 1.02  # estimated: it orders the trials only
     codes = {0: "# PyTorch decides when the next block is gathered\n"}
-    shown = _CODE
+    shown = """\
+blocks = list(model.children())
+for place, block in enumerate(blocks):
+    block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + {value}])
+    block.set_modules_to_backward_prefetch(blocks[max(0, place - {value}) : place][::-1])
+"""
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value != self.default and settings.get("parallel.shard_unit") == "model":

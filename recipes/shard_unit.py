@@ -29,8 +29,7 @@ class ShardUnit(ParallelRecipe):
     key = "parallel.shard_unit"
     values = ("blocks", "model")
     strategies = frozenset({"fully_shard"})
-    # Estimated: it orders the trials only.
-    gain = 1.01
+    gain = 1.01  # estimated: it orders the trials only
     codes = {
         "blocks": "for block in model.children():\n    fully_shard(block)\nfully_shard(model)\n",
         "model": "fully_shard(model)\n",

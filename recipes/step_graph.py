@@ -31,9 +31,8 @@ PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating P
 
 from advisor.recipe import CUDA, Recipe
 from advisor.recipe.plan import AROUND_LOSS
-from advisor.records import Bottleneck, Facts, OptimizerFacts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
-_KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
 # Largest expected speed-up, a factor: beyond it a profiled share is mostly the profiler's own overhead.
 _MOST_GAINED = 8.0
 
@@ -48,8 +47,6 @@ _CAPTURE = """\
 #     static_inputs.copy_(inputs), static_targets.copy_(targets)
 #     graph.replay()
 """
-
-
 _CAPTURE_AROUND = """\
 # of a model that takes and returns tensors; the loss and the update run as they are
 model = torch.cuda.make_graphed_callables(model, (inputs.to(device),))
@@ -72,7 +69,8 @@ class StepGraph(Recipe):
         if problem := facts.workload.capture_problem:
             return Skip(problem)
         optimizer = facts.workload.optimizer
-        if facts.workload.own_step and optimizer is not None and not _can_be_captured(optimizer):
+        counts_no_steps = optimizer is not None and optimizer.builtin and optimizer.name == "SGD"
+        if facts.workload.own_step and optimizer is not None and not (optimizer.capturable or counts_no_steps):
             return Skip(
                 f"{optimizer.name} counts its steps on the host and takes no `capturable` option, and your own step is "
                 "recorded whole"
@@ -80,8 +78,7 @@ class StepGraph(Recipe):
         return [True]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        # What remains is what the device computes. tests/gpu/RESULTS.md: 5.23x and 4.34x on small models, 1.01x on
-        # large ones.
+        # What remains is the device's work. tests/gpu/RESULTS.md: 5.23x and 4.34x on small models, 1.01x on large ones.
         share = facts.profile.device_busy_share if facts.profile else None
         if share is None:
             return 1.3
@@ -92,7 +89,3 @@ class StepGraph(Recipe):
         if value == AROUND_LOSS and settings.get("compile.scope") == "with_loss":
             return "compile.scope with_loss compiles the loss into what step.cuda_graph: around_loss records without it"
         return None
-
-
-def _can_be_captured(optimizer: OptimizerFacts) -> bool:
-    return optimizer.capturable or (optimizer.builtin and optimizer.name in _KEEPS_NO_STEP_COUNT)

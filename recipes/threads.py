@@ -38,8 +38,7 @@ class Threads(Recipe):
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     stage = Stage.GLOBAL
-    # Expected speed-up: All cores are in use already; one of two gave 0.52x (tests/gpu/RESULTS.md).
-    gain = 1.02
+    gain = 1.02  # tests/gpu/RESULTS.md: all cores are in use already; one of two gave 0.52x
     codes = {0: "# PyTorch chooses the number of threads\n"}
     shown = "torch.set_num_threads({value})\n"
 
@@ -55,9 +54,7 @@ class Threads(Recipe):
         physical = min(facts.hardware.host.physical_cores, usable)
         wanted = {physical, usable // 2, left_by_workers, usable, _left_by_others(facts)}
         values = sorted(value for value in wanted if value >= 1 and value != workload.threads)
-        if not values:
-            return Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")
-        return list(values)
+        return [*values] or Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")
 
     def why(self, facts: Facts, value: Value) -> str:
         if not self.suits(facts, value):

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import types
 from collections import Counter
 from pathlib import Path
@@ -20,13 +21,14 @@ from pathlib import Path
 import pytest
 from _pytest.mark import _parse_expression
 
+from advisor.records import Outcome
 from advisor.runner.trials import Runner
 
 TESTS = Path(__file__).parent
 # As long as in the shortest session: what is planted differs by far more than so short a trial's noise.
 MEASURE_S = 0.5
 
-# Folders of tests/ and markers: pytest runs them when a path or -m asks for them.
+# Folders in a room's folder, and markers: pytest runs them when a path or -m asks for them.
 TIERS = ("process", "compile", "app")
 # These have to be asked for with -m.
 ON_DEMAND = ("gpu", "fuzz", "faults")
@@ -38,17 +40,11 @@ LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py", "test_recipes_
 # Files whose tests fork this process time and again, for the workers of loaders: each fork copies the tables of its
 # memory, which models grow from file to file, to gigabytes in the end.
 FORKING = (
-    "test_loaders_kept.py",
-    "test_loaders_read.py",
     "test_recipes_bad_input.py",
     "test_data_draws.py",
-    "test_loaders_divided.py",
-    "test_loaders_followed.py",
-    "test_recipes_batched_reads.py",
     "test_recipes_data.py",
     "test_recipes_kept_promises.py",
     "test_recipes_workers.py",
-    "test_worker_samples.py",
     "test_integrations.py",
 )
 FIRST = (*LONG, *FORKING)
@@ -183,9 +179,9 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def _tiers_of(path):
-    """The tiers of all tests in a file, by its folder, and those that some of its tests have by a marker."""
-    folder = path.relative_to(TESTS).parts[0]
-    own = {folder} & {*TIERS, "gpu"}
+    """The tiers of all tests in a file, by a tier's folder in a room's, and those of some of its tests by a marker."""
+    folder, *inside = path.relative_to(TESTS).parts[:-1] or ("",)
+    own = ({*inside} & {*TIERS}) | ({folder} & {"gpu"})
     return own, MARKERS & {*re.findall(r"\bmark\.(\w+)", path.read_text(encoding="utf-8"))} - own
 
 
@@ -263,3 +259,30 @@ def compilers(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("advisor.machine.toolchain.shutil.which", lambda name: f"/bin/{name}")
+
+
+@pytest.fixture(scope="module")
+def warm_fork_server(tmp_path_factory):
+    """The fork server, warm: the first trial waits for its imports."""
+    from planted import TINY_TARGET
+    from trial_processes import spec_of
+
+    Runner.prepare()
+    folder = tmp_path_factory.mktemp("warm")
+    (folder / "warm.py").write_text(TINY_TARGET, encoding="utf-8")
+    result = Runner().run(spec_of(folder, "warm.py"), lambda message: None)
+    assert result.outcome is Outcome.MEASURED
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """Run a target's text as a trial: its result and its messages."""
+    from trial_processes import spec_of
+
+    def run(text, *, runner=None, **changes):
+        (tmp_path / "target.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        messages = []
+        result = (runner or Runner()).run(spec_of(tmp_path, "target.py", **changes), messages.append)
+        return result, messages
+
+    return run

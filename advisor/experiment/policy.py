@@ -55,7 +55,7 @@ class Policy:
     # A bold leap starts if at least this share of its expected duration is left.
     gamble: float = 0.5
     # A shorter leap replaces a compilation only if less than this multiple of its expected duration is left. The guess
-    # before the first compilation is a fifth off at most for eleven models (tests/test_compile_time.py).
+    # before the first compilation is a fifth off at most for eleven models (tests/experiment/test_compile_time.py).
     safe: float = 1.2
     # Gain of compiling model and loss over compiling the repeated blocks by themselves: 10.31x and 9.36x of one model
     # in tests/gpu/RESULTS.md.

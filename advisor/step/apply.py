@@ -35,10 +35,8 @@ def apply_recipe(
     recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
 ) -> None:
     """Apply one setting. With several optimizers, a setting about them is applied to each that lacks it."""
-    parts = [components]
-    if recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together):
-        parts = [replace(components, optimizer=optimizer) for optimizer in components.optimizer.fresh]
-    for part in parts:
+    several = recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together)
+    for part in [replace(components, optimizer=one) for one in components.optimizer.fresh] if several else [components]:
         try:
             recipe.apply(part, value)
         except RefusedError as error:

@@ -1,16 +1,17 @@
 """Batches: nested structures of tensors walked, moved and copied, and a batch taken apart into a model's call."""
 
+import contextlib
 import copy
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from advisor.step.wrappers import unwrapped
+from advisor.step.wrappers import as_prepared
 
-RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
+_RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
 # Objects inside objects are searched for tensors to this depth. Levels; a PyTorch Geometric batch needs two.
 _DEEPEST = 4
 _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device})
@@ -48,33 +49,33 @@ def attributes_with_tensors(part: Any) -> dict[str, Any]:
 def _attributes_of(part: Any) -> dict[str, Any]:
     if type(part) in _PLAIN or isinstance(part, torch.nn.Module | type) or inspect.ismodule(part):
         return {}
-    names = [name for kind in type(part).__mro__ for name in _slots_of(kind)]
-    slots = {name: getattr(part, name) for name in names if hasattr(part, name)}
-    return {**slots, **getattr(part, "__dict__", {})}
+    state: Any = object.__getstate__(part)  # its ``__dict__``, or a pair of that and its slots
+    own, slots = state if isinstance(state, tuple) else (state, None)
+    return {**(slots or {}), **(own or {})}
 
 
-def _slots_of(kind: type) -> list[str]:
-    slots = vars(kind).get("__slots__", ())
-    return [name for name in ([slots] if isinstance(slots, str) else slots) if not name.startswith("__")]
-
-
-def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
-    """``batch`` with every tensor in it replaced by ``function(tensor)``; what holds tensors is copied."""
-    return _mapped(function, None, batch, 0)
-
-
-def _mapped(
-    function: Callable[[torch.Tensor], torch.Tensor], of_object: Callable[[Any], Any] | None, part: Any, depth: int
+def map_tensors(
+    function: Callable[[torch.Tensor], Any], part: Any, of_object: Callable[[Any], Any] | None = None, depth: int = 0
 ) -> Any:
-    """A part of a batch, ``function`` applied to its tensors and ``of_object`` to objects with a method ``to``."""
+    """A batch with every tensor in it replaced by ``function(tensor)``; what holds tensors is copied.
+
+    Objects with a method ``to`` are replaced by ``of_object(object)``, unless it is None.
+    """
     if isinstance(part, torch.Tensor):
         return function(part)
     if of_object is not None and type(part) not in _PLAIN and callable(getattr(part, "to", None)):
         return of_object(part)
     if isinstance(part, Mapping):
-        return _filled(part, {key: _mapped(function, of_object, value, depth) for key, value in part.items()})
+        values: Any = {key: map_tensors(function, value, of_object, depth) for key, value in part.items()}
+        if type(part) is not dict:
+            with contextlib.suppress(TypeError, NotImplementedError):  # of a class that cannot be copied or filled
+                filled: Any = copy.copy(part)
+                for key, value in values.items():
+                    filled[key] = value
+                values = filled
+        return values
     if isinstance(part, list | tuple):
-        changed = [_mapped(function, of_object, value, depth) for value in part]
+        changed = [map_tensors(function, value, of_object, depth) for value in part]
         return part._make(changed) if hasattr(part, "_make") else type(part)(changed)
     attributes = attributes_with_tensors(part) if depth < _DEEPEST else {}
     if not attributes:
@@ -82,24 +83,11 @@ def _mapped(
     new = copy.copy(part)
     own = _attributes_of(new)
     for name, value in attributes.items():
-        changed = _mapped(function, of_object, value, depth + 1)
+        changed = map_tensors(function, value, of_object, depth + 1)
         if isinstance(own[name], Mapping) and own[name] is not value:  # copied with its owner, which it may know
             own[name].update(changed)
         else:
             object.__setattr__(new, name, changed)  # also of a frozen dataclass
-    return new
-
-
-def _filled(mapping: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    """A mapping of the same class with these values; a plain dict where the class cannot be copied or filled."""
-    if type(mapping) is dict:
-        return values
-    try:
-        new: Any = copy.copy(mapping)
-        for key, value in values.items():
-            new[key] = value
-    except (TypeError, NotImplementedError):
-        return values
     return new
 
 
@@ -110,39 +98,28 @@ def mover(
 
     Tensors of the matching rank get the memory format, and floating-point ones the type, unless it is ``none``.
     """
-    rank = RANK_OF_FORMAT.get(memory_format)
+    rank = _RANK_OF_FORMAT.get(memory_format)
     layout = getattr(torch, memory_format) if rank else torch.preserve_format
     wanted = None if dtype == "none" else getattr(torch, dtype)
 
-    def move_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    def converted(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() == rank:
-            moved = tensor.to(device, non_blocking=non_blocking, memory_format=layout)
-        else:
-            moved = tensor.to(device, non_blocking=non_blocking)
-        # After the copy: converting on the host is slow, and would copy pinned memory into memory that is not.
-        return moved.to(wanted) if wanted is not None and moved.is_floating_point() else moved
-
-    def move_object(part: Any) -> Any:
-        moved = (
-            part.to(device, non_blocking=True) if non_blocking and _takes_non_blocking(type(part)) else part.to(device)
-        )
-        moved = part if moved is None else moved  # a ``to`` that works in place
-        return map_tensors(convert, moved) if rank is not None or wanted is not None else moved
-
-    def convert(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() == rank:
-            tensor = tensor.contiguous(memory_format=layout)
+            tensor = tensor.to(memory_format=layout)
         return tensor.to(wanted) if wanted is not None and tensor.is_floating_point() else tensor
 
-    return lambda batch: _mapped(move_tensor, move_object, batch, 0)
+    def move_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        # Converted after the copy: on the host that is slow, and would copy pinned memory into memory that is not.
+        return converted(tensor.to(device, non_blocking=non_blocking))
 
+    def move_object(part: Any) -> Any:
+        try:
+            moved = part.to(device, non_blocking=non_blocking)
+        except TypeError:  # its method takes a device alone
+            moved = part.to(device)
+        moved = part if moved is None else moved  # None: it was moved in place
+        return moved if rank is None and wanted is None else map_tensors(converted, moved)
 
-def _takes_non_blocking(kind: type) -> bool:
-    try:
-        parameters = inspect.signature(kind.to).parameters  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        return False
-    return "non_blocking" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return lambda batch: map_tensors(move_tensor, batch, move_object)
 
 
 def copy_of_batch(batch: Any) -> Any:
@@ -204,202 +181,130 @@ class SplitBatch(NamedTuple):
     target: Any = None
 
 
+class ForwardInputs:
+    """The inputs of a model, by the signature of the forward pass that the user wrote; anything where it has none.
+
+    ``required`` are the names of those without which it cannot be called, in its order; ``names`` of all that can be
+    given by name. ``places`` are those that can be given by position, None for any number.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        try:
+            signature = inspect.signature(as_prepared(model).forward)
+        except (TypeError, ValueError):
+            signature = inspect.signature(lambda *args, **kwargs: None)
+        given = list(signature.parameters.values())
+        by_name = [one for one in given if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        by_place = [one for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        self.required = [one.name for one in by_name if one.default is one.empty]
+        self.names = [one.name for one in by_name]
+        self.takes_any_name = any(one.kind is one.VAR_KEYWORD for one in given)
+        self.places = None if any(one.kind is one.VAR_POSITIONAL for one in given) else by_place
+        annotation = str(by_place[0].annotation) if by_place else ""
+        self._takes_list = re.match(r"(<class '|typing\.)?list\b", annotation, re.IGNORECASE) is not None
+
+    def count(self, *, with_labels: bool = False) -> int | None:
+        """The number of inputs that the model needs, at least one; None when it takes any number.
+
+        ``with_labels`` counts labels too that it can do without.
+        """
+        if self.places is None:
+            return None
+        labels = TARGET_NAMES if with_labels else ()
+        return max(1, sum(one.default is one.empty or one.name in labels for one in self.places))
+
+    def takes_whole(self, batch: Any) -> bool:
+        """Whether a batch is a list of tensors and, by its annotation, the first input, as detectors take images."""
+        return self._takes_list and isinstance(batch, list) and all(isinstance(part, torch.Tensor) for part in batch)
+
+
 def splitter(
     model: torch.nn.Module, *, with_target: bool, with_labels: bool = False, target_name: str = ""
 ) -> Callable[[Any], SplitBatch]:
     """The function that takes this model's batches apart, by the names and the number of its inputs.
 
-    - A mapping becomes keyword arguments. A target among them (``labels``, ``target``, ``y`` ... or ``target_name``)
-      is left out where the model does not take it, or can do without it and it is wanted apart.
-    - An object with the model's inputs as attributes, such as a batch of graphs, becomes keyword arguments too.
+    - A mapping becomes keyword arguments, without what the model has no parameter for. The target is what is called
+      ``target_name``, ``labels``, ``target``, ``y`` ..., else the mapping. Where it names no input of a model of one,
+      that gets what alone stands beside the target, or is the only tensor there; else the whole mapping.
+    - An object with the model's inputs as attributes, such as a batch of graphs or a dataclass, is such a mapping.
     - Of a tuple or a list the last part is the target, the others are the inputs. Of more parts than the model takes it
-      gets those that it needs, and the target is the tuple of the others.
+      gets those that it needs, and the target is the tuple of the others. ``((x1, x2), y)`` is ``(x1, x2, y)``, and a
+      mapping of several inputs in the place of one is taken for them.
     - Anything else is the one input, and so is a batch for a model whose only parameter is called ``batch``.
 
-    ``with_labels``: the model also gets labels that it can do without, as one that computes its own loss.
+    ``with_target``: the target is wanted, and kept from a model that can do without it. ``with_labels``: the model gets
+    labels that it can do without, as one that computes its own loss; with a target only those of mappings.
     """
-    needed = positional_count(model, with_labels=with_labels)
-    places, keywords, required = positional_inputs(model), keyword_inputs(model), required_keywords(model)
-    of_lists = takes_list(model)
+    inputs = ForwardInputs(model)
+    required, needed = frozenset(inputs.required), inputs.count(with_labels=with_labels and not with_target)
+    of_batches = len(required) == 1 and required <= _BATCH_NAMES
 
     def split(batch: Any) -> SplitBatch:
         if isinstance(batch, Mapping):
-            return _split_mapping(batch, keywords, required, with_target=with_target, target_name=target_name)
+            return split_fields(batch, batch)
         if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
             return split_parts(batch)
-        if _names_inputs_as_attributes(batch, required):
-            target = next((found for name in TARGET_NAMES if (found := getattr(batch, name, None)) is not None), batch)
-            inputs = {name: getattr(batch, name) for name in sorted(required)}
-            return SplitBatch((), inputs, target if with_target else None)
-        if fields_of := _labelled_fields(batch, required):
-            return _split_mapping(fields_of, keywords, required, with_target=with_target, target_name=target_name)
+        fields = {} if of_batches else _fields_of(batch, inputs)
+        return split_fields(fields, batch) if fields else as_it_is(batch)
+
+    def as_it_is(batch: Any) -> SplitBatch:
         return SplitBatch((batch,), {}, batch if with_target else None)
 
+    def names_inputs(part: Any) -> bool:
+        return isinstance(part, Mapping) and required <= part.keys() and len(part.keys() & inputs.names) > 1
+
+    def by_name(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if inputs.takes_any_name or name in inputs.names}
+
+    def split_fields(fields: Mapping[str, Any], batch: Any) -> SplitBatch:
+        label = next((name for name in (target_name, *TARGET_NAMES) if name in fields), None)
+        target = (batch if label is None else fields[label]) if with_target else None
+        others = {name: value for name, value in fields.items() if name != label}
+        if len(others) == 1 and names_inputs(inside := next(iter(others.values()))):
+            return SplitBatch((), by_name(inside), target)
+        without_label = with_target and not with_labels and label not in required
+        kwargs = by_name(others if without_label else fields)
+        if len(required) > 1 or (kwargs and required <= kwargs.keys()):
+            return SplitBatch((), kwargs, target)
+        left = [value for name, value in others.items() if name not in kwargs]
+        alone = left if len(left) == 1 else [value for value in left if isinstance(value, torch.Tensor)]
+        return SplitBatch(tuple(alone) if len(alone) == 1 and not of_batches else (batch,), kwargs, target)
+
     def split_parts(batch: Sequence[Any]) -> SplitBatch:
-        whole = SplitBatch((batch,), {}, batch if with_target else None)
-        samples = isinstance(batch, list) and needed == 1 and _lists_samples(batch)
-        if samples or (of_lists and lists_tensors(batch)) or required == {"batch"}:
-            return whole
-        inputs, target = batch if len(batch) == PAIR else (None, None)
-        if _names_inputs(inputs, keywords, required):
-            return SplitBatch((), _taken_of(inputs, keywords), target if with_target else None)
-        several = needed is not None and needed > 1 and with_target
-        if several and isinstance(inputs, tuple | list) and (needed or 0) <= len(inputs) <= len(places or ()):
-            return SplitBatch(tuple(inputs), {}, target)
-        return _split_sequence(tuple(batch), needed, None if places is None else len(places), with_target=with_target)
+        # A list of mappings is one of samples, as detectors take it, but for a pair of inputs and targets.
+        mappings = needed == 1 and isinstance(batch, list) and all(isinstance(sample, Mapping) for sample in batch)
+        samples = mappings and (len(batch) != PAIR or batch[0].keys() == batch[1].keys())
+        if samples or inputs.takes_whole(batch) or required == {"batch"}:
+            return as_it_is(batch)
+        parts = tuple(batch)
+        first: Any = batch[0] if len(batch) == PAIR else None
+        if names_inputs(first):
+            return SplitBatch((), by_name(first), parts[1] if with_target else None)
+        if not with_target:
+            return SplitBatch(parts[:needed], {})
+        fewest, most = needed or 1, len(parts) if inputs.places is None else len(inputs.places)
+        if isinstance(first, tuple | list) and 1 < fewest <= len(first) <= most:
+            parts = (*first, parts[1])
+        if len(parts) <= fewest:  # the model needs all
+            return SplitBatch(parts, {}, parts[0] if len(parts) == 1 else batch)
+        count = len(parts) - 1 if len(parts) - 1 <= most else fewest
+        return SplitBatch(parts[:count], {}, parts[-1] if count == len(parts) - 1 else parts[count:])
 
     return split
 
 
-def _split_sequence(batch: tuple[Any, ...], needed: int | None, most: int | None, *, with_target: bool) -> SplitBatch:
-    """The parts that the model takes are its inputs, what is left the target.
+def _fields_of(batch: Any, inputs: ForwardInputs) -> dict[str, Any]:
+    """The inputs and the target that an object holds by name; empty where the model takes the object itself.
 
-    Of more parts than the model could take it gets those that it needs. Where it needs all, the target is the batch.
+    A model of one input gets it by its name from what the object itself holds, or as the only tensor beside a target.
     """
-    if not with_target:
-        return SplitBatch(batch if needed is None else batch[:needed], {})
-    if len(batch) == 1:
-        return SplitBatch(batch, {}, batch[0])
-    if len(batch) == needed and not any(isinstance(part, Mapping | tuple | list) for part in batch):
-        return SplitBatch(batch, {}, batch)
-    inputs = len(batch) - 1 if needed is None or most is None or len(batch) - 1 <= most else needed
-    left = batch[inputs:]
-    return SplitBatch(batch[:inputs], {}, left[0] if len(left) == 1 else left)
-
-
-def _split_mapping(
-    batch: Mapping[str, Any],
-    accepted: frozenset[str] | None,
-    required: frozenset[str],
-    *,
-    with_target: bool,
-    target_name: str = "",
-) -> SplitBatch:
-    """A mapping as keyword inputs and a target: the whole mapping where none is named as one.
-
-    A model of one input, which the mapping does not name, gets the mapping where that input is called a batch, else
-    what alone stands beside the target, or is the only tensor there. Texts are left out.
-    """
-    name = next((name for name in (target_name, *TARGET_NAMES) if name in batch), None)
-    target = None if not with_target else batch if name is None else batch[name]
-    others = {key: value for key, value in batch.items() if key != name}
-    inside = next(iter(others.values())) if len(others) == 1 else None
-    if _names_inputs(inside, accepted, required):
-        return SplitBatch((), _taken_of(inside, accepted), target)
-    if accepted is None:
-        return SplitBatch((), others if with_target and name not in required else dict(batch), target)
-    if len(required) == 1 and not accepted & others.keys():
-        alone = [batch] if required <= _BATCH_NAMES else _input_among(others)
-        return SplitBatch(tuple(alone), {}, target) if alone else SplitBatch((), others, target)
-    inputs = {key: value for key, value in others.items() if key in accepted or not (with_target or _is_text(value))}
-    if name in (required if with_target else accepted):
-        inputs[name] = batch[name]
-    return SplitBatch((), inputs, target)
-
-
-def _names_inputs(inputs: Any, keywords: frozenset[str] | None, required: frozenset[str]) -> bool:
-    """Whether inputs are a mapping of the model's keywords rather than the value of its one parameter."""
-    if not isinstance(inputs, Mapping) or keywords is None or len(inputs) <= 1:
-        return False
-    return required <= inputs.keys() and len(keywords & inputs.keys()) > 1
-
-
-def _taken_of(inputs: Any, keywords: frozenset[str] | None) -> dict[str, Any]:
-    return {key: value for key, value in inputs.items() if keywords is None or key in keywords}
-
-
-def _lists_samples(batch: Sequence[Any]) -> bool:
-    """Whether a batch is a list of its samples, each a mapping, as detectors take it; a pair of mappings is none."""
-    mappings = all(isinstance(sample, Mapping) for sample in batch)
-    return mappings and (len(batch) != PAIR or batch[0].keys() == batch[1].keys())
-
-
-def lists_tensors(batch: Any) -> bool:
-    """Whether a batch is a list of tensors and of nothing else."""
-    return isinstance(batch, list) and all(isinstance(sample, torch.Tensor) for sample in batch)
-
-
-def takes_list(model: torch.nn.Module) -> bool:
-    """Whether a model says, by its first input's annotation, that it takes a list, as detectors take their images."""
-    places = positional_inputs(model)
-    annotation = places[0].annotation if places else ""
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return name.removeprefix("typing.").partition("[")[0] in ("list", "List")
-
-
-def _names_inputs_as_attributes(batch: Any, required: frozenset[str]) -> bool:
-    """Whether a batch is an object whose attributes are the inputs of a model; one name may mean anything else."""
-    fewest = 1 if required <= set(getattr(batch, "_fields", ())) else PAIR
-    if isinstance(batch, torch.Tensor) or len(required) < fewest:
-        return False
-    values = [getattr(batch, name, None) for name in required]
-    found = any(next(tensors_of(value), None) is not None for value in values)
-    return found and not any(value is None or callable(value) for value in values)
-
-
-def _labelled_fields(batch: Any, required: frozenset[str]) -> dict[str, Any]:
-    """The fields of a named tuple or a dataclass of one tensor and a target; empty for any other batch."""
-    if len(required) != 1 or required <= _BATCH_NAMES:
+    required = inputs.required
+    if isinstance(batch, torch.Tensor) or not required:
         return {}
-    found: dict[str, Any] = batch._asdict() if hasattr(batch, "_asdict") else vars(batch) if is_dataclass(batch) else {}
-    name = next((name for name in TARGET_NAMES if name in found), None)
-    others = [key for key, value in found.items() if key != name and isinstance(value, torch.Tensor)]
-    return found if name is not None and len(others) == 1 else {}
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and len(value) > 0 and isinstance(value[0], str))
-
-
-def _input_among(others: Mapping[str, Any]) -> list[Any]:
-    """The one input among the values beside a target, in a list: the only value, or the only tensor; else empty."""
-    values = list(others.values())
-    alone = values if len(values) == 1 else [value for value in values if isinstance(value, torch.Tensor)]
-    return alone if len(alone) == 1 else []
-
-
-def inputs_of(model: torch.nn.Module) -> list[inspect.Parameter] | None:
-    """The parameters of the forward pass that the user wrote; None where it has no signature."""
-    inner = unwrapped(model)
-    try:
-        return list(inspect.signature(getattr(inner, "_orig_mod", inner).forward).parameters.values())
-    except (TypeError, ValueError):
-        return None
-
-
-def keyword_inputs(model: torch.nn.Module) -> frozenset[str] | None:
-    """The keywords that the model is called with; None when it takes any."""
-    parameters = inputs_of(model)
-    if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
-
-
-def required_keywords(model: torch.nn.Module) -> frozenset[str]:
-    """The keywords without which the model cannot be called."""
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(p.name for p in inputs_of(model) or () if p.kind in kinds and p.default is p.empty)
-
-
-def positional_inputs(model: torch.nn.Module) -> list[inspect.Parameter] | None:
-    """The inputs that a model can be given by position; None when it takes any number."""
-    parameters = inputs_of(model)
-    if parameters is None or any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return None
-    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-
-def positional_count(model: torch.nn.Module, *, with_labels: bool = False) -> int | None:
-    """The number of inputs that a model needs, at least one; None when it takes any number.
-
-    ``with_labels`` counts labels too that the model can do without.
-    """
-    places = positional_inputs(model)
-    if places is None:
-        return None
-    return max(1, sum(p.default is p.empty or (with_labels and p.name in TARGET_NAMES) for p in places))
-
-
-def takes_labels(model: torch.nn.Module) -> bool:
-    """Whether a model can be given its target beside its inputs, as ``forward(idx, targets=None)``."""
-    return positional_count(model) != positional_count(model, with_labels=True)
+    fields: dict[str, Any] = batch._asdict() if hasattr(batch, "_asdict") else _attributes_of(batch)
+    if len(required) > 1 or required[0] in fields:
+        found = {name: getattr(batch, name, None) for name in (*inputs.names, *TARGET_NAMES)}
+        held = {name: value for name, value in found.items() if value is not None and not callable(value)}
+        return held if held.keys() >= set(required) else {}
+    tensors = [name for name, value in fields.items() if isinstance(value, torch.Tensor) and name not in TARGET_NAMES]
+    return fields if len(tensors) == 1 and not fields.keys().isdisjoint(TARGET_NAMES) else {}

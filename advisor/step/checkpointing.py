@@ -6,28 +6,21 @@ import typing
 
 import torch
 
-STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
-
 
 def recomputed(block: torch.nn.Module, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
     """Run a block's own forward pass under an activation checkpoint."""
     forward = functools.partial(type(block).forward, block)
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    if torch.compiler.is_compiling():  # compiled code updates the statistics of norms once
-        return torch.utils.checkpoint.checkpoint(functools.partial(forward, **kwargs), *args, use_reentrant=False)
 
     def by_position(*values: typing.Any) -> typing.Any:
         return forward(*values[: len(args)], **dict(zip(kwargs, values[len(args) :], strict=True)))
 
+    options: dict[str, typing.Any] = {"use_reentrant": False}
+    if not torch.compiler.is_compiling():  # compiled code updates the statistics of norms once
+        options["context_fn"] = lambda: (contextlib.nullcontext(), StatisticsAside(block))
     # The states of the random generators are kept for the devices of tensors that are given by position.
-    return torch.utils.checkpoint.checkpoint(
-        by_position,
-        *args,
-        *kwargs.values(),
-        use_reentrant=False,
-        context_fn=lambda: (contextlib.nullcontext(), StatisticsAside(block)),
-    )
+    return torch.utils.checkpoint.checkpoint(by_position, *args, *kwargs.values(), **options)
 
 
 class StatisticsAside:
@@ -38,18 +31,14 @@ class StatisticsAside:
         self.own: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
 
     def __enter__(self) -> None:
-        self.own = [
-            (part, name, buffer)
-            for part in self.block.modules()
-            for name, buffer in part.named_buffers(recurse=False)
-            if name in STATISTICS
-        ]
-        for part, name, buffer in self.own:
-            setattr(part, name, buffer.clone())
+        norms = [part for part in self.block.modules() if hasattr(part, "running_mean")]
+        self.own = [(norm, *named) for norm in norms for named in norm.named_buffers(recurse=False)]
+        for norm, name, buffer in self.own:
+            setattr(norm, name, buffer.clone())
 
     def __exit__(self, *_: object) -> None:
-        for part, name, buffer in self.own:
-            setattr(part, name, buffer)
+        for norm, name, buffer in self.own:
+            setattr(norm, name, buffer)
 
 
 def checkpoint_blocks(blocks: typing.Iterable[torch.nn.Module]) -> None:

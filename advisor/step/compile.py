@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.plan import StepPlan
 from advisor.records import Value
 from advisor.step.blocks import blocks_to_compile, repeated_blocks
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
-MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 # PyTorch from this version on notices which parameters are trained: https://github.com/pytorch/pytorch/pull/177158
 _NOTICES_TRAINING = "2.12"
 # While code is compiled, collections start after this many times the usual number of new objects. Unitless.
@@ -26,31 +26,26 @@ class Models(nn.ModuleList):
     """The models that a step of the user's own works with, as one: each is called by itself."""
 
 
-# --- compiling ------------------------------------------------------------------------------------------------
-
-
 def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
     """Compile a model where it is, and return it: it keeps its identity and the names in its state dict.
 
     With the scope ``regional`` the blocks that it repeats are compiled, and those that are alike share their code. With
     ``with_loss`` nothing is done here: the step has model and loss compiled as one (:func:`compiled_call`).
     """
-    if isinstance(model, Models):
-        for part in model:
-            compile_model(part, plan)
-        return model
+    dynamo: Any = torch._dynamo.config
+    dynamo.use_numpy_random_stream = True  # else compiled code takes NumPy's random numbers from PyTorch
     if plan.freezing:
         from torch._inductor import config
 
         config.freezing = True
-        model.register_load_state_dict_post_hook(_forget_constants)
     if plan.compiles_loss:
         return model
     units = _units_of(model, plan)
-    dynamo: Any = torch._dynamo.config
     # Blocks of one class share a cache, and those of other shapes each need a place in it.
     dynamo.recompile_limit = max(dynamo.recompile_limit, 2 * len(units))
     for unit in units:
+        if plan.freezing:
+            unit.register_load_state_dict_post_hook(_forget_constants)
         if plan.strategy == "fully_shard":  # its hooks gather the parameters, and would break up the compiler's graph
             unit.forward = compiled_call(unit.forward, plan, unit)
         else:
@@ -59,7 +54,14 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
 
 
 def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:
-    """The modules to compile: the model, its blocks, or the blocks that ``fully_shard`` gathers one at a time."""
+    """The modules to compile: the model, its blocks, or the blocks that ``fully_shard`` gathers one at a time.
+
+    Of DistributedDataParallel it is the model inside, and of a list or a dict of modules its parts: they are called.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return _units_of(model.module, plan)
+    if type(model) in (Models, nn.ModuleList, nn.ModuleDict):
+        return [unit for part in model.children() for unit in _units_of(part, plan)]
     if plan.compile_scope == "regional":
         return blocks_to_compile(model)
     if plan.strategy == "fully_shard" and plan.shard_unit == "blocks":
@@ -70,44 +72,21 @@ def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:
 def compile_in_place(module: nn.Module, **options: Any) -> None:
     """Compile what calling a module runs; ``options`` are those of torch.compile. A copy of it is not compiled.
 
-    Of DistributedDataParallel the model inside is compiled, and of a list or a dict of modules its parts.
+    A model that generates text runs uncompiled while it decodes: its cache grows with each token, and each size would
+    be compiled.
     """
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        compile_in_place(module.module, **options)
-    elif type(module) in (nn.ModuleList, nn.ModuleDict):
-        for part in module.children():
-            compile_in_place(part, **options)
-    else:
-        _draw_as_numpy()
-        if (getattr(type(module).forward, "__module__", None) or "").startswith("torch.nn."):
-            module._compiled_call_impl = torch.compile(_from_a_frame(module._call_impl), **options)
-        else:
-            nn.Module.compile(module, **options)  # a model may have a method of this name that does something else
-        compiled: Any = module._compiled_call_impl
-        module._compiled_call_impl = _noticing_training(module, compiled)
-        if hasattr(module, "generate"):
-            _unless_decoding(module)
+    eager: Any = module._call_impl
 
+    def run(*args: Any, **kwargs: Any) -> Any:  # PyTorch 2.11 compiles a bare Sequential only where a function calls it
+        return eager(*args, **kwargs)
 
-def _from_a_frame(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes a call: PyTorch 2.11 compiles a bare Sequential only where another calls it."""
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
-
-    return function
-
-
-def _unless_decoding(module: nn.Module) -> None:
-    """Run a model uncompiled while it decodes: its cache grows with each token, and each size would be compiled."""
-    compiled: Any = module._compiled_call_impl
+    compiled = _noticing_training(module, torch.compile(run, **options))
 
     @functools.wraps(compiled)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        decodes = kwargs.get("past_key_values") is not None
-        return (module._call_impl if decodes else compiled)(*args, **kwargs)
+    def unless_decoding(*args: Any, **kwargs: Any) -> Any:
+        return (compiled if kwargs.get("past_key_values") is None else eager)(*args, **kwargs)
 
-    module._compiled_call_impl = call
+    module._compiled_call_impl = unless_decoding if hasattr(module, "generate") else compiled
 
 
 def _noticing_training(model: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,7 +115,6 @@ def _noticing_training(model: nn.Module, compiled: Callable[..., Any]) -> Callab
 
 def compiled_call(call: Callable[..., Any], plan: StepPlan, model: nn.Module) -> Callable[..., Any]:
     """Return a function of the step that calls the model, such as one of model and loss, compiled as the plan says."""
-    _draw_as_numpy()
     return _noticing_training(model, torch.compile(call, **compiler_arguments(plan)))
 
 
@@ -157,18 +135,9 @@ def marks_steps(plan: StepPlan) -> bool:
     return plan.compile_mode in MODES_WITH_GRAPHS and plan.device_type == "cuda"
 
 
-def _draw_as_numpy() -> None:
-    """Have compiled code draw NumPy's random numbers from NumPy; the compiler would take others from PyTorch."""
-    config: Any = torch._dynamo.config
-    config.use_numpy_random_stream = True
-
-
 def _forget_constants(*_: object) -> None:
     """Have everything compiled anew: the weights that were loaded are constants of the code."""
     torch.compiler.reset()
-
-
-# --- the garbage collector ------------------------------------------------------------------------------------
 
 
 def collect_rarely_while_compiling() -> None:
@@ -180,29 +149,19 @@ def collect_rarely_while_compiling() -> None:
     """
     from torch._dynamo.callback import callback_handler
 
-    if _COLLECTIONS.rarer not in callback_handler.start_callbacks:  # torch.compiler.reset() forgets it
-        callback_handler.register_start_callback(_COLLECTIONS.rarer)
-        callback_handler.register_end_callback(_COLLECTIONS.as_before)
+    if _collect_rarely not in callback_handler.start_callbacks:  # torch.compiler.reset() forgets it
+        callback_handler.register_start_callback(_collect_rarely)
+        callback_handler.register_end_callback(_collect_as_before)
 
 
-class _Collections:
-    """Changes how often collections start, and changes it back."""
-
-    def __init__(self) -> None:
-        self.usual = gc.get_threshold()
-
-    def rarer(self, *_: object) -> None:
-        self.usual = gc.get_threshold()
-        gc.set_threshold(_RARER * self.usual[0], *self.usual[1:])
-
-    def as_before(self, *_: object) -> None:
-        gc.set_threshold(*self.usual)
+def _collect_rarely(*_: object) -> None:
+    first, *others = gc.get_threshold()
+    gc.set_threshold(_RARER * first, *others)
 
 
-_COLLECTIONS = _Collections()
-
-
-# --- a model that is compiled already -------------------------------------------------------------------------
+def _collect_as_before(*_: object) -> None:
+    first, *others = gc.get_threshold()
+    gc.set_threshold(first // _RARER, *others)
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -229,7 +188,7 @@ def compiled_as(model: nn.Module) -> dict[str, Value] | None:
     if chosen is None:
         return None
     changed = {name: value for name, value in chosen.items() if value != usual.get(name)}
-    mode = next((mode for mode in COMPILE_MODES if list_mode_options(mode) == changed), None)
+    mode = next((mode for mode in _MODES if list_mode_options(mode) == changed), None)
     if mode is None:
         return None
     # The context that compiles; of a model that was compiled in place only its method knows it.
@@ -241,8 +200,7 @@ def compiled_as(model: nn.Module) -> dict[str, Value] | None:
 def as_written(model: nn.Module) -> nn.Module:
     """The model as it was before it was compiled as a whole; one that was compiled in place is that from now on."""
     written: nn.Module = getattr(model, "_orig_mod", model)
-    if getattr(written, "_compiled_call_impl", None) is not None:
-        written._compiled_call_impl = None
+    written._compiled_call_impl = None
     return written
 
 

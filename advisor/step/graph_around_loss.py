@@ -6,8 +6,8 @@ import torch
 
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, Recorded, own_copy
-from advisor.step.near import Place
-from advisor.step.watch import numbers_of_modules
+from advisor.step.loss import LossForm
+from advisor.step.near import Place, numbers_of_modules
 
 
 class GraphedAroundLoss(GraphedStep):
@@ -26,7 +26,7 @@ class GraphedAroundLoss(GraphedStep):
         return numbers_of_modules(self.step.model)
 
     def _capture_calls(self, recorded: Recorded, beside: Any) -> None:
-        if not self.step.loss_is_apart:
+        if self.step.call.form is LossForm.MODEL_BATCH or self.step.plan.compiles_loss:
             raise ValueError("the loss calls the model or is compiled with it: it cannot stay outside the graphs")
         recorded.graph.capture(lambda: self.step.forward(recorded.batch), (), beside)
         found = {id(one): one for one in tensors_of(recorded.graph.result) if one.requires_grad}

@@ -1,7 +1,6 @@
 """Losses: the four forms, how a signature tells them apart, and the number in what a loss returns."""
 
 import contextlib
-import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,8 +9,7 @@ from typing import Any
 
 import torch
 
-from advisor.step.batch import SplitBatch, splitter, takes_labels, tensors_of
-from advisor.step.near import modules_near
+from advisor.step.batch import ForwardInputs, splitter, tensors_of
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module", "m"})
 _OUTPUT_NAMES = frozenset(
@@ -63,9 +61,8 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
     if not named:
         return None
     first, second = named[0], named[1].name if len(named) > 1 else ""
-    if first.name in MODEL_NAMES or (
-        isinstance(first.annotation, type) and issubclass(first.annotation, torch.nn.Module)
-    ):
+    is_model = isinstance(first.annotation, type) and issubclass(first.annotation, torch.nn.Module)
+    if is_model or first.name in MODEL_NAMES:
         return LossForm.MODEL_BATCH
     of_output = first.name in _OUTPUT_NAMES or second in _LABEL_NAMES or takes_output_only(loss)
     return LossForm.OUTPUT_TARGET if of_output else None
@@ -74,28 +71,28 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
 def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any) -> LossForm:
     """The first form of a loss that gives a number, for one whose signature leaves its form open.
 
-    Only the inspection calls this: it runs the loss on a copy of the model. ``batch`` is on the model's device. Raises
-    LossError where neither form works.
+    Only the inspection calls this: it runs the loss, and puts random states and the model's buffers back. ``batch`` is
+    on the model's device. Raises LossError where neither form works.
     """
-    try:
-        copied = copy.deepcopy(model)
-    except Exception:  # a model may hold anything; then the usual form is taken
-        return LossForm.OUTPUT_TARGET
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     failures: dict[LossForm, Exception] = {}
-    returned: list[object] = []
-    copied.register_forward_hook(lambda *_: returned.append(None))
+    output = None
     for form in (LossForm.OUTPUT_TARGET, LossForm.MODEL_BATCH):
-        tried = LossCall(copied, loss, form)
+        call = LossCall(model, loss, form)
         try:
             with torch.random.fork_rng():
-                tried.loss(tried.forward(batch), batch)
+                output = call.forward(batch)
+                call.loss(output, batch)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever the user's code raises
             failures[form] = error
         else:
             return form
-    if not returned:  # it is the model that fails, and the first step will say how
+        finally:
+            for buffer, before in buffers:
+                buffer.detach().copy_(before)
+    if output is None:  # it is the model that fails, and the first step will say how
         return LossForm.OUTPUT_TARGET
     told = [f"{form.call}: {type(one).__name__}: {' '.join(str(one).split())[:120]}" for form, one in failures.items()]
     raise LossError(f"the loss {describe_loss(loss)} works in neither form ({'; '.join(told)}).")
@@ -106,23 +103,24 @@ class LossCall:
 
     A loss of an output gets what the batch has beside the model's inputs: the target, several targets one by one, or
     the whole batch where its second parameter is called ``batch``. PyTorch's own losses get the first of several parts.
+    ``takes`` says which: ``target``, ``targets``, ``batch``, or empty for a loss of the output alone.
     """
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None, form: LossForm | None = None) -> None:
         self.model = model
         self.loss_function: Callable[..., Any] = default_loss if loss is None else loss
         self.form = form or form_of(loss) or LossForm.OUTPUT_TARGET
-        own = loss is None and takes_labels(model)
-        self._gets_batch = loss is not None and _names_of(loss)[1:] == ["batch"]
-        self._targets = 1 if loss is None else _count_targets(loss)
-        self._target_names = [] if loss is None else _names_of(loss)[1:]
         self._of_torch = loss is None or _is_of_torch(loss)
-        name = target_name_of(loss) if loss is not None else ""
-        with_target = not own and self._targets > 0
-        self.split = splitter(model, with_target=with_target, with_labels=not with_target, target_name=name)
-        # A mapping keeps its labels for a model that takes them (Hugging Face) where nobody else gets them.
-        apart = with_target and loss is not None and not self._gets_batch
-        self.split_mapping = splitter(model, with_target=apart, target_name=name)
+        self._names = names = _names_of(self.loss_function)[1:]
+        alone = takes_output_only(self.loss_function)
+        self.takes = "batch" if names == ["batch"] else "targets" if len(names) > 1 else "" if alone else "target"
+        inputs = ForwardInputs(model)
+        takes_labels = inputs.count() != inputs.count(with_labels=True)
+        with_target = bool(self.takes) and not (loss is None and takes_labels)
+        # The model keeps its labels where nobody else gets them, as those of Hugging Face do.
+        apart = with_target and loss is not None and self.takes != "batch"
+        name = target_name_of(self.loss_function)
+        self.split_of = splitter(model, with_target=with_target, with_labels=not apart, target_name=name)
 
     def forward(self, batch: Any) -> Any:
         """The model's output; of a loss that calls the model itself, what the loss returns."""
@@ -139,53 +137,30 @@ class LossCall:
         """A function of a batch that runs the forward pass and the loss as one compiled call."""
         if self.form is LossForm.MODEL_BATCH:
             return compile_call(self._of_model)
-
-        def whole(target: Any, args: Any, kwargs: Any) -> Any:
-            return self.of_output(self.model(*args, **kwargs), target)
-
-        call = compile_call(whole)
-
-        def of_batch(batch: Any) -> Any:
-            split = self.split_of(batch)
-            return call(self.target_of(batch), split.args, split.kwargs)
-
-        return of_batch
-
-    def split_of(self, batch: Any) -> SplitBatch:
-        """The batch as the model's call."""
-        return (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
-
-    @property
-    def takes(self) -> str:
-        """The arguments of the loss after the output: ``target``, ``targets`` one by one, ``batch``, or empty."""
-        if self._gets_batch:
-            return "batch"
-        return ("", "target", "targets")[min(self._targets, 2)]
+        call = compile_call(lambda args, kwargs, target: self.of_output(self.model(*args, **kwargs), target))
+        return lambda batch: call(*self.split_of(batch)._replace(target=self.target_of(batch)))
 
     def target_of(self, batch: Any) -> Any:
         """The target of a batch, as the loss gets it."""
-        if self._gets_batch:
+        if self.takes == "batch":
             return batch
-        if self._targets > 1 and isinstance(batch, Mapping) and batch.keys() >= set(self._target_names):
-            return {name: batch[name] for name in self._target_names}
-        target = self.split(batch).target
-        several = isinstance(target, tuple) and not hasattr(target, "_fields") and self._targets == 1
-        # Not of a batch that the model took as a whole: a loss may be anywhere in what it returned.
-        whole = several and isinstance(batch, tuple | list) and target[0] is batch[0]
-        return target[0] if several and self._of_torch and not whole else target
+        if self.takes == "targets" and isinstance(batch, Mapping) and batch.keys() >= set(self._names):
+            return {name: batch[name] for name in self._names}
+        target = self.split_of(batch).target
+        # A batch of which the model takes all has no first part: a loss may be anywhere in what the model returned.
+        several = isinstance(target, tuple) and not hasattr(target, "_fields") and target is not batch
+        return target[0] if several and self._of_torch and self.takes == "target" else target
 
     def _of_model(self, batch: Any) -> Any:
-        if self._targets > 1 and isinstance(batch, list | tuple):  # loss(model, inputs, targets)
+        if self.takes == "targets" and isinstance(batch, list | tuple):  # loss(model, inputs, targets)
             return self.loss_function(self.model, *batch)
         return self.loss_function(self.model, batch)
 
     def of_output(self, output: Any, target: Any) -> Any:
         """Call the loss function with an output and its target; its result as it is."""
-        if self._targets == 0:
-            return self.loss_function(output)
-        if self._targets == 1:
-            return self.loss_function(output, target)
-        names = self._target_names
+        if self.takes != "targets":
+            return self.loss_function(output, target) if self.takes else self.loss_function(output)
+        names = self._names
         if isinstance(target, Mapping) and target.keys() >= set(names):
             return self.loss_function(output, **{name: target[name] for name in names})
         if isinstance(target, tuple | list) and len(target) == len(names):
@@ -199,10 +174,9 @@ class LossCall:
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a loss, with annotations that were written as text evaluated where they can be."""
     function = loss.forward if isinstance(loss, torch.nn.Module) else loss
-    with contextlib.suppress(Exception):
-        return list(inspect.signature(function, eval_str=True).parameters.values())
-    with contextlib.suppress(TypeError, ValueError):
-        return list(inspect.signature(function).parameters.values())
+    for eval_str in (True, False):
+        with contextlib.suppress(Exception):  # an annotation may be anything, and a function may have no signature
+            return list(inspect.signature(function, eval_str=eval_str).parameters.values())
     return []
 
 
@@ -210,25 +184,6 @@ def _names_of(loss: Callable[..., Any]) -> list[str]:
     """The names of the arguments that a loss cannot do without."""
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [one.name for one in parameters_of_loss(loss) if one.kind in by_place and one.default is one.empty]
-
-
-def _count_targets(loss: Callable[..., Any]) -> int:
-    """The number of arguments beside the first that a loss needs; a signature that takes any number needs one."""
-    given = parameters_of_loss(loss)
-    if not given or any(one.kind is one.VAR_POSITIONAL for one in given):
-        return 1
-    optional = len(given) > 1 and not takes_output_only(loss)
-    return max(len(_names_of(loss)) - 1, int(optional))
-
-
-def may_call_model(loss: Callable[..., Any]) -> bool:
-    """Whether a loss gets the model by its names, or gets something beside what it calls the batch."""
-    return form_of(loss) in (None, LossForm.MODEL_BATCH) and _names_of(loss)[1:2] in ([], ["batch"])
-
-
-def takes_parts(loss: Callable[..., Any]) -> bool:
-    """Whether a loss takes the parts of a batch one by one: ``loss(model, inputs, targets)``, or several targets."""
-    return len(_names_of(loss)) > 2
 
 
 def takes_output_only(loss: Callable[..., Any]) -> bool:
@@ -240,17 +195,16 @@ def takes_output_only(loss: Callable[..., Any]) -> bool:
 
 def is_callable_with(signature: inspect.Signature, count: int) -> bool:
     """Whether a signature allows a call with so many positional arguments and nothing else."""
-    try:
+    with contextlib.suppress(TypeError):
         signature.bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
+        return True
+    return False
 
 
 def target_name_of(loss: Callable[..., Any]) -> str:
-    """The name of a loss's second parameter; empty where it has none, and where PyTorch chose it."""
+    """The name of a loss's second parameter; empty where it has none."""
     given = parameters_of_loss(loss)
-    return given[1].name if len(given) > 1 and not _is_of_torch(loss) else ""
+    return given[1].name if len(given) > 1 else ""
 
 
 def _is_of_torch(loss: Callable[..., Any]) -> bool:
@@ -260,16 +214,9 @@ def _is_of_torch(loss: Callable[..., Any]) -> bool:
     return str(getattr(owner, "__module__", "torch")).partition(".")[0] == "torch"
 
 
-def modules_of_loss(loss: Any) -> list[torch.nn.Module]:
-    """The modules that a loss is or has near it, such as class weights or a teacher."""
-    return modules_near(loss)
-
-
 def describe_loss(loss: Callable[..., Any] | None) -> str:
     """A loss as a person reads it."""
-    if loss is None:
-        return "none"
-    return type(loss).__name__ if isinstance(loss, torch.nn.Module) else getattr(loss, "__name__", type(loss).__name__)
+    return "none" if loss is None else getattr(loss, "__name__", type(loss).__name__)
 
 
 def is_number(value: Any) -> bool:

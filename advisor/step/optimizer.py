@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,14 @@ from torch.optim import Optimizer
 
 from advisor.errors import RefusedError
 
-# State that the optimizers of PyTorch count steps with. It is on the device where a step is fused or capturable.
-COUNTERS = frozenset({"step", "mu_product", "eta", "mu"})
+# State that is on the device where a step is fused or capturable, and else on the host.
+COUNTERS = frozenset({"step", "mu_product"})
 # The mark that schedulers put on a step, and what they read to warn when they come before it. torch 2.4 to 2.14.
 SCHEDULED, STEPPED = "_wrapped_by_lr_sched", "_opt_called"
 # Set by constructors: a gradient scaler leaves unscaling to fused steps. torch 2.0 to 2.14.
 UNSCALES = "_step_supports_amp_scaling"
+# The attribute of an optimizer that holds its PlainState; it ends as those with the hooks of PyTorch do.
+PLAIN_STATE = "_plain_state_hooks"
 ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 # Classes that can take the place of others: of which, the packages that may have it, its name, the options it keeps.
 REPLACEMENTS: dict[str, tuple[tuple[type[Optimizer], ...], str, str, str]] = {
@@ -33,8 +35,6 @@ REPLACEMENTS: dict[str, tuple[tuple[type[Optimizer], ...], str, str, str]] = {
     "lars": ((torch.optim.SGD,), "timm", "Lars", "lr momentum weight_decay nesterov"),
     "lamb": (ADAMS, "timm", "Lamb", "lr betas eps weight_decay"),
 }
-# The optimizers whose state is saved and loaded as a plain one's, with the hooks that do it.
-_PLAIN: WeakKeyDictionary[Any, PlainState] = WeakKeyDictionary()
 
 
 def torch_class(optimizer: Optimizer) -> type[Optimizer] | None:
@@ -55,23 +55,30 @@ def implementations_of(optimizer: Optimizer, sparse: Collection[Tensor] = ()) ->
 
     ``sparse`` are parameters with sparse gradients. A class with a step of its own has the for-loop only.
     """
-    base = torch_class(optimizer)
-    accepted = inspect.signature(base).parameters if base is not None else ()
-    names = ("foreach", "fused") if "fused" in accepted and not why_not_fused(optimizer, sparse) else ("foreach",)
-    return ("for-loop", *(name for name in names if name in accepted))
+    off: dict[str, Any] = {name: False for name in ("foreach", "fused") if name in optimizer.defaults}
+    return ("for-loop", *(name for name in off if not why_not(optimizer, {**off, name: True}, sparse)))
 
 
-def why_not_fused(optimizer: Optimizer, sparse: Collection[Tensor] = ()) -> str:
-    """Return the reason why PyTorch's fused step cannot update these parameters; empty where it can."""
+def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection[Tensor] = ()) -> str:
+    """Return the reason why an optimizer cannot have these options; empty where it can.
+
+    The constructor of its class says which options there are and which exclude each other.
+    """
+    name, base = type(optimizer).__name__, torch_class(optimizer)
+    if base is None:
+        return f"{name} has a step of its own, which may not know the options of PyTorch's optimizers"
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if any(parameter in sparse for parameter in parameters):
-        return "fused steps take no sparse gradients"
-    if not all(parameter.is_floating_point() for parameter in parameters):
-        return "fused steps take floating-point parameters only"
-    if torch_class(optimizer) is torch.optim.Adagrad and any(parameter.is_cuda for parameter in parameters):
-        return "Adagrad is fused on the CPU only"
-    if any(group.get("momentum") and group.get("dampening") for group in optimizer.param_groups):
-        return "a fused step would dampen the first gradient of a parameter"
+    for parameter in parameters if changes.get("fused") else ():
+        if parameter in sparse or not parameter.is_floating_point():
+            return "fused steps take floating-point parameters only, and no sparse gradients"
+        if base is torch.optim.Adagrad and parameter.is_cuda:
+            return "Adagrad is fused on the CPU only"
+    known = inspect.signature(base).parameters.keys() & optimizer.defaults.keys()
+    options = {**{option: optimizer.defaults[option] for option in known}, **changes}
+    try:
+        base([torch.zeros(1)], **options)
+    except (RuntimeError, TypeError, ValueError) as error:
+        return f"{name} cannot be changed: {error}"
     return ""
 
 
@@ -84,40 +91,28 @@ def sparse_parameters(model: nn.Module) -> set[Tensor]:
 def optimizer_implementation(optimizer: Any) -> str:
     """Return the implementation that an optimizer was told to use; ``default`` when PyTorch chooses."""
     group = optimizer.param_groups[0] if optimizer.param_groups else optimizer.defaults
-    fused, foreach = group.get("fused"), group.get("foreach")
-    if fused or foreach:
-        return "fused" if fused else "foreach"
-    return "for-loop" if foreach is False else "default"
+    otherwise = "for-loop" if group.get("foreach") is False else "default"
+    return next((name for name in ("fused", "foreach") if group.get(name)), otherwise)
 
 
-def set_options(optimizer: Optimizer, **changes: Any) -> None:
+def set_options(optimizer: Optimizer, sparse: Collection[Tensor] = (), /, **changes: Any) -> None:
     """Change options such as ``fused``, ``foreach`` and ``capturable`` of an optimizer of PyTorch's, in every group.
 
     Afterwards it steps as one that was constructed with them. Its ``state_dict`` has the keys and values of a plain
     loop, and loading one does not undo the change. Raises RefusedError, and changes nothing, for an option that the
     class does not take or its constructor refuses, and for a class with a step of its own.
     """
-    name, base = type(optimizer).__name__, torch_class(optimizer)
-    if base is None:
-        raise RefusedError(f"{name} has a step of its own, which may not know the options of PyTorch's optimizers")
-    if unknown := changes.keys() - optimizer.defaults.keys():
-        raise RefusedError(f"{name} takes no option {', '.join(sorted(unknown))}")
-    if changes.get("fused") and (reason := why_not_fused(optimizer)):
+    if reason := why_not(optimizer, changes, sparse):
         raise RefusedError(reason)
-    arguments = inspect.signature(base).parameters.keys() & optimizer.defaults.keys()
-    try:  # the constructor says which options exclude each other
-        base([torch.zeros(1)], **{name: optimizer.defaults[name] for name in arguments} | changes)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise RefusedError(f"{name} cannot be changed: {error}") from error
     plain = PlainState.of(optimizer)
     plain.options = {**{name: optimizer.defaults[name] for name in changes}, **plain.options}
     for options in (optimizer.defaults, *optimizer.param_groups):
         options.update(changes)
     if "fused" in changes:
         vars(optimizer)[UNSCALES] = bool(changes["fused"])
-        if changes["fused"] and base is torch.optim.SGD:
+        if changes["fused"] and torch_class(optimizer) is torch.optim.SGD:
             optimizer.register_step_pre_hook(begin_momenta)
-    _settle(optimizer)
+    plain.settle(optimizer)
 
 
 def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -126,7 +121,8 @@ def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     PyTorch's fused step fails where some parameters have a momentum and others, which joined later, have none.
     """
     for group in optimizer.param_groups:
-        for parameter in group["params"] if group["fused"] and group["momentum"] else ():
+        begins = group["fused"] and group["momentum"] and not group["dampening"]  # which spares the first gradient
+        for parameter in group["params"] if begins else ():
             if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
@@ -136,46 +132,23 @@ def on_device(group: Mapping[str, Any]) -> bool:
     return bool(group.get("fused") or group.get("capturable"))
 
 
-def _settle(optimizer: Optimizer) -> None:
-    """Put the state where the step reads it: counters on the device or the host, the rest in its parameter's layout."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            state = optimizer.state.get(parameter, {})
-            _place_counters(state, parameter.device, there=on_device(group))
-            for name, value in state.items():
-                if _is_like(value, parameter) and value.stride() != parameter.stride():
-                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def _place_counters(state: dict[Any, Any], device: torch.device, *, there: bool) -> None:
+def _place_counters(state: dict[Any, Any], parameter: Tensor, group: Mapping[str, Any]) -> None:
     for name in COUNTERS & state.keys():
-        if isinstance(state[name], Tensor):
-            state[name] = state[name].to(device, torch.float32) if there else state[name].cpu()
+        if isinstance(value := state[name], Tensor):
+            state[name] = value.to(parameter.device, torch.float32) if on_device(group) else value.cpu()
 
 
-def _is_like(value: Any, parameter: Tensor) -> bool:
-    return type(value) is Tensor and value.shape == parameter.shape
+def follow_parameters(optimizer: Any, rows: Mapping[Tensor, int] | None = None) -> None:
+    """Give an optimizer's state, and any that it loads later, the memory layout and the rows of its parameters.
 
-
-def follow_layout(optimizer: Any) -> None:
-    """Give an optimizer's state, and any that it loads later, the memory layout of its parameters.
-
-    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous.
+    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous, and has only
+    the given number of ``rows`` of a parameter that was padded.
     """
-    for one in _keepers_of_state(optimizer):
-        PlainState.of(one)
-        _settle(one)
-
-
-def follow_rows(optimizer: Any, rows: dict[Tensor, int]) -> None:
-    """Save and load the state of parameters without the rows of zeros that they have beyond these."""
-    for one in _keepers_of_state(optimizer):
-        PlainState.of(one).rows.update(rows)
-
-
-def _keepers_of_state(optimizer: Any) -> list[Any]:
-    """Return the optimizers that hold the state: of a wrapper such as timm's Lookahead the one inside."""
-    return [getattr(one, "_base_optimizer", one) for one in optimizers_in(optimizer)]
+    for one in optimizers_in(optimizer):
+        keeper = getattr(one, "_base_optimizer", one)  # a wrapper such as timm's Lookahead has no hooks of its own
+        plain = PlainState.of(keeper)
+        plain.rows.update(rows or {})
+        plain.settle(keeper)
 
 
 class PlainState:
@@ -185,19 +158,18 @@ class PlainState:
     owner's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: Any) -> None:
         self.options: dict[str, Any] = {}
         self.rows: dict[Tensor, int] = {}
+        optimizer.register_state_dict_post_hook(self.save)
+        optimizer.register_load_state_dict_pre_hook(self.before_loading)
+        optimizer.register_load_state_dict_post_hook(self.settle)
 
     @classmethod
     def of(cls, optimizer: Any) -> PlainState:
         """Return the hooks of an optimizer; they are made when it has none yet."""
-        if optimizer not in _PLAIN:
-            made = _PLAIN[optimizer] = cls()
-            optimizer.register_state_dict_post_hook(made.save)
-            optimizer.register_load_state_dict_pre_hook(made.before_loading)
-            optimizer.register_load_state_dict_post_hook(made.after_loading)
-        return _PLAIN[optimizer]
+        attributes: dict[str, PlainState] = vars(optimizer)
+        return attributes.get(PLAIN_STATE) or attributes.setdefault(PLAIN_STATE, cls(optimizer))
 
     def save(self, optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
         """Return the state that a plain optimizer would save; it shares tensors with this one, as usual."""
@@ -206,30 +178,31 @@ class PlainState:
         for group, own in zip(groups, optimizer.param_groups, strict=True):
             for key, parameter in zip(group["params"], own["params"], strict=True):
                 if key in state:
-                    rows = slice(self.rows.get(parameter))
-                    state[key] = {
-                        name: value[rows].contiguous() if _is_like(value, parameter) and value.dim() else value
-                        for name, value in state[key].items()
-                    }
-                    _place_counters(state[key], parameter.device, there=on_device(group))
+                    values = state[key] = dict(state[key])
+                    _place_counters(values, parameter, group)
+                    for name, value in values.items():
+                        if type(value) is Tensor and value.dim() and value.shape == parameter.shape:
+                            values[name] = value[: self.rows.get(parameter)].contiguous()
         return {**saved, "state": state, "param_groups": groups}
 
     def before_loading(self, optimizer: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
         """Return the loaded state with the present options in place of the saved ones."""
-        if len(loaded["param_groups"]) != len(optimizer.param_groups):
-            return loaded  # PyTorch says what is wrong
-        pairs = zip(loaded["param_groups"], optimizer.param_groups, strict=True)
-        return {**loaded, "param_groups": [{**group, **{n: own[n] for n in self.options}} for group, own in pairs]}
+        present = {name: optimizer.defaults[name] for name in self.options}
+        return {**loaded, "param_groups": [{**group, **present} for group in loaded["param_groups"]]}
 
-    def after_loading(self, optimizer: Optimizer) -> None:
-        """Give the loaded state the rows and the layout of its parameters."""
-        for parameter, rows in self.rows.items():
-            state = optimizer.state.get(parameter, {})
-            for name, value in state.items():
-                if isinstance(value, Tensor) and value.shape == (rows, *parameter.shape[1:]):
-                    state[name] = value.new_zeros(parameter.shape)
-                    state[name][:rows] = value
-        _settle(optimizer)
+    def settle(self, optimizer: Optimizer) -> None:
+        """Put counters where the step reads them, and give the rest of the state the rows and layout of parameters."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                _place_counters(state, parameter, group)
+                shapes = parameter.shape, (self.rows.get(parameter), *parameter.shape[1:])
+                shape_and_stride = parameter.shape, parameter.stride()
+                for name, value in state.items():
+                    is_like = type(value) is Tensor and value.dim() and value.shape in shapes
+                    if is_like and (value.shape, value.stride()) != shape_and_stride:
+                        state[name] = torch.zeros_like(parameter, dtype=value.dtype)
+                        state[name][: value.shape[0]] = value
 
 
 def expected_state_bytes(optimizer: Optimizer) -> int:
@@ -248,8 +221,8 @@ def expected_state_bytes(optimizer: Optimizer) -> int:
         copy.step()
     except Exception:  # any class may be given, and some ask for values or closures: then it is not known
         return 0
-    kept = [value for state in copy.state.values() for value in state.values() if isinstance(value, Tensor)]
-    return sum(tensor.numel() * tensor.element_size() for tensor in kept)
+    kept = (value for state in copy.state.values() for value in state.values())
+    return sum(value.nbytes for value in kept if isinstance(value, Tensor))
 
 
 class TensorRates:
@@ -269,9 +242,9 @@ class TensorRates:
         for place, group in enumerate(self.optimizer.param_groups):
             rate = group["lr"]
             if place == len(self.tensors):
-                self.tensors.append(torch.as_tensor(rate, dtype=torch.float32).detach().to(self.device, copy=True))
-                self._seen.append(rate)
-            elif isinstance(rate, Tensor):
+                self.tensors.append(torch.empty((), dtype=torch.float32, device=self.device))
+                self._seen.append(None)
+            if isinstance(rate, Tensor):
                 self.tensors[place].copy_(rate.detach().view(()))
             elif rate != self._seen[place]:
                 self.tensors[place].fill_(rate)
@@ -279,20 +252,17 @@ class TensorRates:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Inside this context the groups hold the tensors. A rate that is set there stays, as by a scheduler."""
+        """Inside this context the groups hold the tensors."""
         self.refresh()
-        groups = list(zip(self.optimizer.param_groups, self.tensors, strict=True))
-        before = [(group["lr"], tensor._version) for group, tensor in groups]
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
         try:
-            for group, tensor in groups:
+            for group, tensor in zip(groups, self.tensors, strict=True):
                 group["lr"] = tensor
             yield
         finally:
-            for (group, tensor), (rate, version) in zip(groups, before, strict=True):
-                if group["lr"] is tensor and tensor._version == version:
-                    group["lr"] = rate
-                elif group["lr"] is tensor:  # it was filled in place, as schedulers do
-                    group["lr"] = rate.copy_(tensor) if isinstance(rate, Tensor) else tensor.item()
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
 
 
 def options_of(optimizer: Any) -> list[Any]:
@@ -324,14 +294,14 @@ def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
     capturable, only SGD takes a tensor; the others keep a number, and a schedule makes them compile again.
     """
     takes_tensors = "capturable" in optimizer.defaults or torch_class(optimizer) is torch.optim.SGD
-    rates = TensorRates(optimizer, device) if takes_tensors else None
+    with_rates = TensorRates(optimizer, device).inside if takes_tensors else nullcontext
 
     @torch.compile
     def step() -> None:
         optimizer.step()
 
     def run() -> None:
-        with rates.inside() if rates is not None else nullcontext():
+        with with_rates():
             step()
         mark_stepped(optimizer)
 
@@ -356,31 +326,30 @@ def use_class(optimizer: Any, kind: str) -> None:
         raise RefusedError(f"{kind} takes the place of {' or '.join(one.__name__ for one in replaced)}, not of {own}")
     if optimizer.state:
         raise RefusedError(f"{own} has made steps, and {kind} could not go on from its state: change it before")
-    found = [package for package in packages.split() if importlib.util.find_spec(package)]
-    if not found:
+    package = next(filter(importlib.util.find_spec, packages.split()), None)
+    if package is None:
         raise RefusedError(f"{kind} needs {packages.replace(' ', ' or ')}: pip install {packages.split()[0]}")
-    cls = getattr(importlib.import_module(f"{found[0]}.optim"), name.format(own))
+    cls = getattr(importlib.import_module(f"{package}.optim"), name.format(own))
     groups, rate, scheduled = optimizer.param_groups, optimizer.defaults["lr"], hasattr(optimizer.step, SCHEDULED)
-    dropped = optimizer.defaults.keys() - (set(options.split()) & inspect.signature(cls).parameters.keys())
     for group in groups:
-        for option in dropped & group.keys():
+        for option in (optimizer.defaults.keys() - set(options.split())) & group.keys():
             del group[option]
     hooks = {name: value for name, value in vars(optimizer).items() if name.endswith("_hooks")}
     vars(optimizer).clear()
     optimizer.__class__ = cls
     cls.__init__(optimizer, groups, lr=rate)
     vars(optimizer).update(hooks)
-    if scheduled:
+    if scheduled:  # schedulers warn where the step is not the one that they saw
         optimizer.step = functools.partial(cls.step, optimizer)
         vars(optimizer.step)[SCHEDULED] = vars(optimizer)[STEPPED] = True
 
 
+@dataclass(eq=False)
 class Together:
     """The optimizers of one model as one. ``fresh``: those that no setting about optimizers was applied to."""
 
-    def __init__(self, optimizers: Sequence[Any], fresh: Sequence[Any]) -> None:
-        self.optimizers = list(optimizers)
-        self.fresh = list(fresh)
+    optimizers: list[Any]
+    fresh: list[Any]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -391,15 +360,6 @@ class Together:
     def state(self) -> dict[Tensor, Any]:
         """The state of all, by parameter: each has its own in one of them at most."""
         return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
-
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Return the state dicts of all."""
-        return [optimizer.state_dict() for optimizer in self.optimizers]
-
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Give each optimizer its own state."""
-        for optimizer, state in zip(self.optimizers, states, strict=True):
-            optimizer.load_state_dict(state)
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:

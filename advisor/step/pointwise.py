@@ -6,21 +6,18 @@ import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition  # type: ignore[import-untyped]
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.operator_support import create_op_support
 
 
-class Pointwise(OperatorSupportBase):
-    """Operators whose result at a place depends on the elements at that place alone; nothing that draws at random."""
-
-    def is_node_supported(self, submodules: typing.Any, node: torch.fx.Node) -> bool:
-        """Whether a node of the graph calls such an operator."""
-        tags = getattr(node.target, "tags", ())
-        return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+def is_pointwise(_: typing.Any, node: torch.fx.Node) -> bool:
+    """Whether the result at a place depends on the elements at that place alone, and nothing is drawn at random."""
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
 
 
 def compile_chains(graph: torch.fx.GraphModule, inputs: list[typing.Any]) -> typing.Any:
     """Return the graph with its groups of two and more pointwise operators compiled; the rest runs as it is."""
-    grouped = CapabilityBasedPartitioner(graph, Pointwise()).partition_and_fuse()
+    grouped = CapabilityBasedPartitioner(graph, create_op_support(is_pointwise)).partition_and_fuse()
     for name in [str(node.target) for node in grouped.graph.find_nodes(op="call_module")]:
         group = grouped.get_submodule(name)
         grouped.delete_submodule(name)

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from advisor.recipe.plan import StepPlan
+from advisor.step.spread import uses_accelerate
 from advisor.step.step import mover_of
 
 # The attributes of a DeviceLoader that are its own, and not those of its loader.
@@ -53,13 +54,13 @@ class DeviceLoader:
         return getattr(self.loader, "remainder", 0)
 
     def __iter__(self) -> Iterator[Any]:
-        module: Any = sys.modules.get("accelerate.state")
-        if module is not None and module.AcceleratorState._shared_state:
-            return self._announced(module.GradientState())
+        if uses_accelerate():
+            return self._announced()
         return map(self.move, self.loader) if self.stream is None else self._one_ahead()
 
-    def _announced(self, state: Any) -> Iterator[Any]:
+    def _announced(self) -> Iterator[Any]:
         """The batches, while this is the loader in Accelerate's record of those that are read."""
+        state = sys.modules["accelerate.state"].GradientState()
         try:
             for place, batch in enumerate(self._one_ahead()):
                 if not place:  # a loader of Accelerate's inside has begun by now, and would be in front
@@ -69,23 +70,17 @@ class DeviceLoader:
             state._remove_dataloader(self)
 
     def _one_ahead(self) -> Iterator[Any]:
-        """The batches, each copied before the one ahead of it is given out; an error of the loader comes last."""
+        """The batches, each copied before the one ahead of it is given out."""
         self.end_of_dataloader = False
         ready: list[Any] = []
-        failure = None
-        try:
-            for batch in self.loader:
-                upcoming = self._copied(batch)
-                yield from ready
-                ready = [upcoming]
-        except Exception as error:  # whatever the user's dataset raises
-            failure = error
+        for batch in self.loader:
+            upcoming = self._copied(batch)
+            yield from ready
+            ready = [upcoming]
         if self.stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        self.end_of_dataloader = failure is None
+        self.end_of_dataloader = True
         yield from ready
-        if failure is not None:
-            raise failure
 
     def _copied(self, batch: Any) -> Any:
         """A batch, its copy under way, once that of the batch before it is waited for."""

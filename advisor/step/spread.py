@@ -17,12 +17,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from advisor.errors import RefusedError
 from advisor.recipe.plan import StepPlan
 from advisor.step.blocks import repeated_blocks
+from advisor.step.cuda_graph import capture_stream
 from advisor.step.loader import rebuild
 from advisor.step.wrappers import unwrapped
 
@@ -55,8 +57,6 @@ def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
     Gradients are gathered on the stream on which the wrapper is made, and a graph holds no work of the default one.
     PyTorch documentation, CUDA semantics, "Usage with DistributedDataParallel".
     """
-    from advisor.step.graph import capture_stream  # late: it imports this module
-
     device = torch.device(plan.device)
     if plan.cuda_graph:
         torch.cuda.synchronize(device)
@@ -72,8 +72,6 @@ def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
     if plan.cuda_graph:
         torch.cuda.synchronize(device)
     if plan.comm_hook != "none":
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
         wrapped.register_comm_hook(None, getattr(default_hooks, f"{plan.comm_hook}_compress_hook"))
     return wrapped
 
@@ -122,9 +120,15 @@ class ShareOfBatches:
     A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. With a ``seed``
     all ranks draw alike: a sampler that draws by PyTorch's generator gets one of its own, seeded anew for each epoch.
     With None rank 0 draws for all, whatever random numbers the others have; they have to iterate at the same time.
+
+    With ``lengths``, those of all samples, batches are of like lengths: the samples of fifty batches are sorted, and
+    their batches come in random order. Neighbours in a batch go to different ranks, so that none waits for another's
+    long samples.
     """
 
-    def __init__(self, batches: Any, rank: int, ranks: int, seed: int | None = 0) -> None:
+    def __init__(
+        self, batches: Any, rank: int, ranks: int, seed: int | None = 0, lengths: list[int] | None = None
+    ) -> None:
         self.batches = copy.copy(batches)
         whole = getattr(batches, "batch_size", None)
         self.batch_size = whole and -(-whole // ranks)
@@ -132,6 +136,7 @@ class ShareOfBatches:
         self.rank = rank
         self.ranks = ranks
         self.seed = seed
+        self.lengths = lengths
         self.epoch = 0
         self.generator = torch.Generator()
         sampler = getattr(batches, "sampler", None)
@@ -145,7 +150,10 @@ class ShareOfBatches:
     def __iter__(self) -> Iterator[list[Any]]:
         self.generator.manual_seed((self.seed or 0) + self.epoch)
         self.epoch += 1
-        yield from self.parts(map(list, self.batches) if self.seed is not None else self.drawn_by_rank_zero())
+        drawn = map(list, self.batches) if self.seed is not None else self.drawn_by_rank_zero()
+        for batch in drawn if self.lengths is None else self.of_like_lengths(drawn, self.lengths):
+            size = -(-len(batch) // self.ranks)
+            yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
 
     def drawn_by_rank_zero(self) -> Iterator[list[Any]]:
         """Yield the batches of an epoch as rank 0 draws and sends them."""
@@ -157,11 +165,14 @@ class ShareOfBatches:
             if len(sent[0]) < BATCHES_SENT:
                 return
 
-    def parts(self, drawn: Iterator[list[Any]]) -> Iterator[list[Any]]:
-        """Yield this rank's part of each batch of an epoch, in the order in which samples are drawn."""
-        for batch in drawn:
-            size = -(-len(batch) // self.ranks)
-            yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
+    def of_like_lengths(self, drawn: Iterator[list[Any]], lengths: list[int]) -> Iterator[list[Any]]:
+        """Yield batches of like lengths, each in the order in which it is cut into parts."""
+        while bucket := list(itertools.islice(drawn, BATCHES_IN_A_BUCKET)):
+            samples = iter(sorted(itertools.chain.from_iterable(bucket), key=lengths.__getitem__))
+            alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
+            for place in torch.randperm(len(alike), generator=self.generator).tolist():
+                whole = (alike[place] * self.ranks)[: -(-len(alike[place]) // self.ranks) * self.ranks]
+                yield [sample for rank in range(self.ranks) for sample in whole[rank :: self.ranks]]
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch's number, as a resumed loop does; a sampler that counts them is told."""
@@ -170,32 +181,10 @@ class ShareOfBatches:
             self.batches.sampler.set_epoch(epoch)
 
 
-class LikeLengths(ShareOfBatches):
-    """Batches of samples of like lengths: those of fifty batches are sorted, and their batches come in random order.
-
-    Within a batch neighbours go to different ranks, so that none waits for another's long samples.
-    """
-
-    def __init__(self, batches: Any, rank: int, ranks: int, seed: int | None = 0, *, lengths: list[int]) -> None:
-        super().__init__(batches, rank, ranks, seed)
-        self.lengths = lengths
-
-    def parts(self, drawn: Iterator[list[Any]]) -> Iterator[list[Any]]:
-        """Yield this rank's part of each batch of like lengths."""
-        while bucket := list(itertools.islice(drawn, BATCHES_IN_A_BUCKET)):
-            samples = iter(sorted(itertools.chain.from_iterable(bucket), key=self.lengths.__getitem__))
-            alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
-            for place in torch.randperm(len(alike), generator=self.generator).tolist():
-                size = -(-len(alike[place]) // self.ranks) * self.ranks
-                yield (alike[place] * self.ranks)[:size][self.rank :: self.ranks]
-
-
 def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tensor:
     """Return a rank's part of a tensor with an entry for each sample; any other tensor as it is."""
-    if not tensor.dim() or tensor.shape[0] != samples:
-        return tensor
-    size = samples // ranks
-    return tensor[rank * size : (rank + 1) * size].contiguous()
+    divides = tensor.dim() and tensor.shape[0] == samples
+    return tensor.tensor_split(ranks)[rank].contiguous() if divides else tensor
 
 
 def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int | None = 0) -> Any:
@@ -203,14 +192,10 @@ def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int 
 
     One rank of one draws the same batches, whole. Raises RefusedError for a loader that cannot be divided.
     """
-    if hasattr(loader.sampler, "num_replicas"):
-        raise RefusedError("the loader's sampler divides the samples among ranks already (DistributedSampler)")
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise RefusedError("the loader draws no batches of samples that could be divided: its dataset is iterable")
-    sampler = ShareOfBatches(loader.batch_sampler, rank, ranks, seed)
-    if plan.length_bucketing:
-        sampler = LikeLengths(loader.batch_sampler, rank, ranks, seed, lengths=_lengths_in(loader))
-    return rebuild(loader, batch_sampler=sampler)
+    lengths = _lengths_in(loader) if plan.length_bucketing else None
+    return rebuild(loader, batch_sampler=ShareOfBatches(loader.batch_sampler, rank, ranks, seed, lengths))
 
 
 def _lengths_in(loader: Any) -> list[int]:
@@ -219,7 +204,7 @@ def _lengths_in(loader: Any) -> list[int]:
     Raises RefusedError where samples have no lengths, or all the same.
     """
     known = getattr(loader.dataset, "lengths", None)
-    lengths = [int(length) for length in known] if known is not None else list(map(_length_of, loader.dataset))
+    lengths = list(map(int, known) if known is not None else map(_length_of, loader.dataset))
     if len(set(lengths)) < 2:
         raise RefusedError("all samples have the same length")
     return lengths
@@ -321,7 +306,7 @@ def share_of_loader(loader: Any, plan: StepPlan) -> Any:
 
     One with a ``DistributedSampler`` is divided already, and stays as it is.
     """
-    if plan.strategy not in OVER_RANKS or not isinstance(loader, DataLoader) or hasattr(loader.sampler, "num_replicas"):
+    if plan.strategy not in OVER_RANKS or hasattr(loader.sampler, "num_replicas"):
         return loader
     try:
         return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size(), seed=None)

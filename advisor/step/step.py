@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.recipe import Components
@@ -19,13 +20,9 @@ from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in,
 from advisor.step.optimizer import compiled_step, make_capturable, needs_closure, optimizers_in
 from advisor.step.spread import synchronise_gradients
 
-_ATTENTION = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "math": SDPBackend.MATH,
-}
-_GRAD_MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+Loss = Callable[..., Any] | None
+_ATTENTION = {name.split("_")[0].lower(): kernel for name, kernel in SDPBackend.__members__.items()}  # flash, math ...
+GRAD_CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "grad": torch.enable_grad,
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
@@ -36,9 +33,10 @@ _GRAD_MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 class Step:
     """A model under a plan: how its batches are moved, and the contexts of its forward pass."""
 
-    __call__: Callable[..., Any]
+    caches_casts = True  # whether autocast casts a weight once for all uses in a forward pass
+    _run: Callable[..., Any]
 
-    def __init__(self, model: torch.nn.Module, plan: StepPlan) -> None:
+    def __init__(self, model: nn.Module, plan: StepPlan) -> None:
         self.model = model
         self.plan = plan
         self.device = torch.device(plan.device)
@@ -47,26 +45,43 @@ class Step:
         self._marks_steps = marks_steps(plan)
 
     @contextmanager
-    def contexts(self, *, attention: bool = True) -> Iterator[None]:
+    def contexts(self) -> Iterator[None]:
         """The plan's contexts of a forward pass: the device of new tensors, the attention kernel, autocast."""
         with ExitStack() as stack:
             stack.enter_context(self.around_forward())
             if self.plan.create_on_device:
                 stack.enter_context(torch.device(self.plan.device))
-            if attention and self.plan.attention_backend != "auto":
-                stack.enter_context(sdpa_kernel(_ATTENTION[self.plan.attention_backend]))
-            stack.enter_context(self._autocast())
+            stack.enter_context(self.attention())
+            if self.plan.autocast != "none":
+                dtype = getattr(torch, self.plan.autocast)
+                stack.enter_context(torch.autocast(self.plan.device_type, dtype, cache_enabled=self.caches_casts))
             yield
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.plan.autocast == "none":
-            return nullcontext()
-        return torch.autocast(self.plan.device_type, dtype=getattr(torch, self.plan.autocast))
+    def attention(self) -> AbstractContextManager[Any]:
+        """The context of the plan's attention kernel."""
+        backend = self.plan.attention_backend
+        return nullcontext() if backend == "auto" else sdpa_kernel(_ATTENTION[backend])
 
     def begin_graphs(self) -> None:
         """Tell the compiler's own CUDA graphs that a step begins: its calls overwrite the results of the last one."""
         if self._marks_steps:
             torch.compiler.cudagraph_mark_step_begin()
+
+    def run(self, batch: Any) -> Any:
+        """Run a whole step on a batch that is on the device already."""
+        return self.finish(self._run(batch))
+
+    def finish(self, result: Any) -> Any:
+        """Do what follows a step, and return its result."""
+        return result
+
+    def __call__(self, batch: Any) -> Any:
+        """One step: move the batch, run, return the detached loss or the output."""
+        moved = self.to_device(batch)
+        result = self._run(moved)
+        if self.plan.empty_cache == "every_step_with_del":
+            del moved  # what nothing refers to any more, emptying the cache returns to the driver
+        return self.finish(result)
 
 
 class TrainStep(Step):
@@ -78,12 +93,7 @@ class TrainStep(Step):
     """
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: Any,
-        loss: Callable[..., Any] | None,
-        plan: StepPlan,
-        form: LossForm | None = None,
+        self, model: nn.Module, optimizer: Any, loss: Loss, plan: StepPlan, form: LossForm | None = None
     ) -> None:
         if needs_closure(optimizer):
             raise ValueError(
@@ -96,23 +106,11 @@ class TrainStep(Step):
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
         self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model)) if plan.compiles_loss else None
         self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
-        # A norm is summed in the order of a loop that clips ``model.parameters()``: another one rounds otherwise.
-        self._place_in_model = {parameter: place for place, parameter in enumerate(model.parameters())}
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
 
     @property
-    def loss_is_apart(self) -> bool:
-        """Whether the forward pass ends with the model's output, and the loss is computed from that."""
-        return self.form is not LossForm.MODEL_BATCH and self._whole is None
-
-    @property
-    def form(self) -> LossForm:
-        """The form of the loss."""
-        return self.call.form
-
-    @property
-    def parameters(self) -> list[torch.nn.Parameter]:
+    def parameters(self) -> list[nn.Parameter]:
         """The optimizer's parameters, those of groups that were added later among them."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
@@ -135,12 +133,7 @@ class TrainStep(Step):
                 parameter.grad = None
         else:
             # Gradients in memory of the compiler's graphs may not be added to once the next step has begun.
-            drops = self.plan.zero_grad == "none" or self._marks_steps
-            self.optimizer.zero_grad(set_to_none=drops)
-            # With zeros for a gradient, weight decay and momentum would go on moving what the loop has frozen.
-            for parameter in () if drops else self.parameters:
-                if not parameter.requires_grad:
-                    parameter.grad = None
+            self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
 
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss where the loss calls the model or is compiled with it."""
@@ -151,44 +144,33 @@ class TrainStep(Step):
         """The scalar loss of an output. Raises LossError when the loss function returns anything else."""
         if self._whole is not None:
             return loss_in(output)
-        if isinstance(self.call.loss_function, torch.nn.BCELoss):  # PyTorch refuses it under autocast
-            return self.call.loss(map_tensors(_in_float32, output), batch)
-        with self.contexts(attention=False):
+        if self.plan.autocast != "none" and isinstance(self.call.loss_function, nn.BCELoss):  # PyTorch refuses it there
+            return self.call.loss(map_tensors(torch.Tensor.float, output), batch)
+        with self.contexts():
             return self.call.loss(output, batch)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the (scaled) loss, or of its part in the update."""
         if self.plan.accumulate > 1:
             loss = loss / self.plan.accumulate
-        scaled = self.scaler.scale(loss) if self.scaler else loss
-        if self.plan.attention_backend == "auto":
-            scaled.backward()
-        else:  # activation checkpoints run parts of the forward pass again: with the same kernels
-            with sdpa_kernel(_ATTENTION[self.plan.attention_backend]):
-                scaled.backward()
+        with self.attention():  # activation checkpoints run parts of the forward pass again: with the same kernels
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
         """The optimizer's step, after clipping the gradients where the plan says so, once enough batches are in."""
         self._accumulated = (self._accumulated + 1) % self.plan.accumulate
         if self._accumulated:
             return
+        if self.plan.clip_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip_norm)
         if self.scaler is None:
-            self._clip()
             # Looked up each time: a scheduler that is made later puts a method of its own in place of this one.
             (self._step or self.optimizer.step)()
-            return
-        if self.plan.clip_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            self._clip()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    def _clip(self) -> None:
-        """Clip the gradients. The host does not read the norm, so that the step can be captured."""
-        if self.plan.clip_norm is not None:
-            last = len(self._place_in_model)
-            parameters = sorted(self.parameters, key=lambda parameter: self._place_in_model.get(parameter, last))
-            torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip_norm)
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
 
     def body(self, batch: Any, *, update: bool = True) -> torch.Tensor:
         """Forward, loss, backward and the ``update``, which is what a graph records; the detached loss."""
@@ -198,19 +180,15 @@ class TrainStep(Step):
             self.update()
         return loss.detach()
 
-    def finish(self, loss: torch.Tensor) -> torch.Tensor:
+    def finish(self, result: torch.Tensor) -> torch.Tensor:
         """Do the plan's work after an update, usually nothing, and return the loss."""
         if self.plan.loss_item == "every_step":
-            loss.item()
+            result.item()
         elif self.plan.loss_item == "accumulated":
-            self._loss_sum = loss.clone() if self._loss_sum is None else self._loss_sum.add_(loss)
+            self._loss_sum = result.clone() if self._loss_sum is None else self._loss_sum.add_(result)
         if self.plan.empty_cache != "never" and self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return loss
-
-    def run(self, batch: Any) -> torch.Tensor:
-        """Run a whole step on a batch that is on the device already."""
-        return self.finish(self._run(batch))
+        return result
 
     def _run(self, batch: Any) -> torch.Tensor:
         self.zero_grad()
@@ -220,14 +198,6 @@ class TrainStep(Step):
         loss = self.body(batch)
         return loss.clone() if self._marks_steps else loss  # the next step overwrites a loss that a graph computed
 
-    def __call__(self, batch: Any) -> torch.Tensor:
-        """One step: move the batch, run, return the detached loss."""
-        moved = self.to_device(batch)
-        loss = self._run(moved)
-        if self.plan.empty_cache == "every_step_with_del":
-            del moved  # what nothing refers to any more, emptying the cache returns to the driver
-        return self.finish(loss)
-
 
 class InferStep(Step):
     """A forward pass in the grad mode that the plan says; called with a batch, the output.
@@ -236,9 +206,7 @@ class InferStep(Step):
     evaluation mode for the pass and gives it its mode back, each of its modules its own.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, plan: StepPlan, *, with_target: bool = False, evaluates: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, plan: StepPlan, *, with_target: bool = False, evaluates: bool = False) -> None:
         super().__init__(model, plan)
         self.evaluates = evaluates
         self.split_of = splitter(model, with_target=with_target)
@@ -246,7 +214,7 @@ class InferStep(Step):
     def forward(self, batch: Any) -> Any:
         """The model's output."""
         mode = evaluating(self.model) if self.evaluates and self.model.training else nullcontext()
-        with mode, grad_mode(self.plan.runs_under), self.contexts():
+        with mode, GRAD_CONTEXTS[self.plan.runs_under](), self.contexts():
             return self.call(batch)
 
     def call(self, batch: Any) -> Any:
@@ -258,21 +226,11 @@ class InferStep(Step):
         """Return the forward pass, which is what a graph records."""
         return self.forward(batch)
 
-    def finish(self, output: Any) -> Any:
-        """Return the output."""
-        return output
-
-    def run(self, batch: Any) -> Any:
-        """Run a whole step on a batch that is on the device already."""
+    def _run(self, batch: Any) -> Any:
         self.begin_graphs()
         output = self.forward(batch)
-        if self._marks_steps:
-            output = map_tensors(torch.clone, output)  # the next call overwrites the graph's own
-        return self.finish(output)
-
-    def __call__(self, batch: Any) -> Any:
-        """One step: move the batch, run, return the output."""
-        return self.run(self.to_device(batch))
+        # The next call overwrites what a graph of the compiler's returned.
+        return map_tensors(torch.clone, output) if self._marks_steps else output
 
 
 class OwnStep(InferStep):
@@ -284,10 +242,12 @@ class OwnStep(InferStep):
     changes what the step returns.
     """
 
+    caches_casts = False
+
     def __init__(
         self,
         function: Callable[[Any], Any],
-        model: torch.nn.Module,
+        model: nn.Module,
         plan: StepPlan,
         optimizers: Sequence[Any] = (),
         result: Callable[[Any], Any] | None = None,
@@ -297,26 +257,17 @@ class OwnStep(InferStep):
         self.optimizers = list(optimizers)
         self._result = result
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.plan.autocast == "none":
-            return nullcontext()
-        return torch.autocast(self.plan.device_type, dtype=getattr(torch, self.plan.autocast), cache_enabled=False)
-
     def call(self, batch: Any) -> Any:
         """Run the user's function on a batch, inside the plan's contexts."""
         return self.function(batch)
 
-    def finish(self, output: Any) -> Any:
+    def finish(self, result: Any) -> Any:
         """Return the result of a step."""
-        return output if self._result is None else self._result(output)
-
-
-def _in_float32(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+        return result if self._result is None else self._result(result)
 
 
 @contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for a while; then those modules train again that did before."""
     training = [module for module in model.modules() if module.training]
     for module in training:
@@ -328,22 +279,10 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def grad_mode(name: str) -> AbstractContextManager[Any]:
-    """The context of a grad mode by its name in the plan."""
-    return _GRAD_MODES[name]()
-
-
 def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
     """A function that brings a batch into the place, layout and type that the plan says."""
-    return mover(
-        torch.device(plan.device),
-        non_blocking=plan.non_blocking,
-        memory_format=plan.memory_format,
-        dtype=plan.input_dtype,
-    )
-
-
-# --- making a step ----------------------------------------------------------------------------------------------------
+    how: dict[str, Any] = {"non_blocking": plan.non_blocking, "memory_format": plan.memory_format}
+    return mover(torch.device(plan.device), dtype=plan.input_dtype, **how)
 
 
 def finish_components(components: Components) -> None:
@@ -351,7 +290,10 @@ def finish_components(components: Components) -> None:
     plan = components.plan
     if plan.compiles_with != "none":
         if plan.attention_backend != "auto":
-            _tell_attention_apart()
+            from torch._functorch import config
+
+            # The keys of this cache leave out the permitted kernels (pytorch/pytorch#186458); generated code is cached.
+            config.enable_autograd_cache = False
         collect_rarely_while_compiling()
         components.model = compile_model(components.model, plan)
     settle_optimizers(components)
@@ -365,19 +307,7 @@ def settle_optimizers(components: Components) -> None:
             make_capturable(optimizer, torch.device(plan.device))
 
 
-def _tell_attention_apart() -> None:
-    """Switch off the one cache of the compiler, for this process, that does not tell attention kernels apart.
-
-    Its keys leave out the permitted kernels (pytorch/pytorch#186458). The cache of generated code stays on.
-    """
-    import torch._functorch.config
-
-    torch._functorch.config.enable_autograd_cache = False
-
-
-def make_step(
-    components: Components, loss: Callable[..., Any] | None, *, form: LossForm | None = None, evaluates: bool = False
-) -> Step:
+def make_step(components: Components, loss: Loss, *, form: LossForm | None = None, evaluates: bool = False) -> Step:
     """The step that the plan asks for, without its graph (:func:`advisor.step.graph.captured` adds that).
 
     A step called with a batch runs once and returns the detached loss or the output. ``evaluates``: for inference, the
@@ -402,13 +332,13 @@ def loss_of_own(result: Any) -> torch.Tensor:
         number = number_in(_as_tensors(result))
     if number is not None:
         return number.detach()
-    several = [part.detach().reshape(()) for part in tensors_of(result) if is_number(part)]
+    several = [part.detach() for part in tensors_of(result) if is_number(part)]
     if not several:
         raise LossError(
             f"the step returns {returned(result)}.",
             "Return the loss, or several as tensors: the results of settings are compared by their sum.",
         )
-    return torch.stack([part.to(several[0].device) for part in several]).sum()
+    return torch.stack([part.reshape(()).to(several[0].device) for part in several]).sum()
 
 
 def _as_tensors(result: Any) -> Any:

@@ -10,16 +10,11 @@ def decoders(model: torch.nn.Module) -> list[typing.Any]:
 
     An encoder's configuration may say so too, and it keeps nothing.
     """
-    parts = [module for module in model.modules() if isinstance(says_cache(module), bool)]
-    return [part for part in parts if any(map(looks_back, part.modules()))]
+    parts = [part for part in model.modules() if hasattr(getattr(part, "config", None), "use_cache")]
+    return [part for part in parts if any(map(is_causal, part.modules()))]
 
 
-def says_cache(module: torch.nn.Module) -> object:
-    """The entry ``use_cache`` of a module's configuration; None where it has none."""
-    return getattr(getattr(module, "config", None), "use_cache", None)
-
-
-def looks_back(module: torch.nn.Module) -> bool:
+def is_causal(module: torch.nn.Module) -> bool:
     """Whether a module is causal attention, by the attributes that Hugging Face gives to such layers."""
     return True in (getattr(module, "is_causal", None), getattr(module, "is_decoder", None))
 

@@ -6,8 +6,8 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,6 @@ from advisor.step.optimizer import Together, optimizers_in
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, OwnStep, TrainStep, make_step, settle_optimizers
 from advisor.step.wrappers import as_prepared
-
-# Settings for both modes that change a model for good when it is prepared for inference.
-_DIFFERS_IN_INFERENCE = frozenset({"precision.float8"})
-_STRATEGY = "parallel.strategy"
-# The strategies for which torchrun starts a process for each GPU.
-_OVER_RANKS = frozenset({"ddp", "fully_shard"})
 
 
 class Tuning:
@@ -71,33 +65,36 @@ class Tuning:
         State dicts keep the names and the values of a plain loop. Each optimizer goes with the model whose parameters
         it holds; with an optimizer all models are prepared for training. The first loader is the one that trains: the
         others keep their batch size. A setting that an object does not take is left out for it, with a warning that
-        says why. Models stay on their devices.
+        says why. Models stay on their devices. Train no model that was prepared for inference by settings that change
+        its layers for good, such as ``model.fold_batch_norm``: build it anew.
 
         Settings for several GPUs apply in processes that torchrun started, and leave one device alone with a warning
         elsewhere. There the process group is joined, and each model is moved to the GPU of its process and exchanges
         gradients when it is called in training. The first loader gives each process its part of every batch: its batch
         size is that of all processes together. The other loaders stay whole.
         """
-        given = Given.of(objects)
-        if not given.models and (given.optimizers or not given.loaders or not self._prepared):
+        once = list({id(item): item for item in objects}.values())
+        models = _models_among(once)
+        optimizers = list(dict.fromkeys(_bare(item) for item in once if isinstance(item, Optimizer)))
+        loaders = [item for item in once if isinstance(item, DataLoader)]
+        if not models and (optimizers or not loaders or not self._prepared):
             raise TypeError("prepare() needs the model: tuning.prepare(model, optimizer, loader)")
-        mode = Mode.TRAIN if given.optimizers else Mode.INFER
-        loaders = list(given.loaders)
+        trains = {one: [model for model in models if _trains(one, model)] or models[:1] for one in optimizers}
+        plan = None if models else next(iter(self._prepared.values()))
         back: dict[int, Any] = {}
-        plan = None if given.models else next(iter(self._prepared.values()))
-        for model in given.models:
+        for model in models:
             first = loaders.pop(0) if loaders and plan is None else None
-            components = self._prepare_model(model, given.optimizers_of(model), first, mode)
+            own = [one for one in optimizers if model in trains[one]]
+            components = self._prepare_model(model, own, first, Mode.TRAIN if optimizers else Mode.INFER)
             if plan is not None:  # what the first loader was prepared for goes for its batches in every step
                 components.plan = replace(components.plan, non_blocking=plan.non_blocking)
             plan = self._prepared[as_prepared(components.model)] = components.plan
-            first_share = self._divided(components.data, plan)
-            back |= {id(model): components.model, id(first): loop_loader(first_share, plan)}
-            if len(trained := given.optimizers_of(model)) == 1:
-                back.setdefault(id(trained[0]), optimizers_in(components.optimizer)[0])
+            back |= {id(model): components.model, id(first): loop_loader(self._divided(components.data, plan), plan)}
+            if len(own) == 1:
+                back.setdefault(id(own[0]), optimizers_in(components.optimizer)[0])
         for loader in loaders:
             assert plan is not None
-            back[id(loader)] = self._prepare_loader(loader, plan, divides=not given.models)
+            back[id(loader)] = self._prepare_loader(loader, plan, divides=not models)
         prepared = tuple(back.get(id(item), item) for item in objects)
         return prepared[0] if len(prepared) == 1 else prepared
 
@@ -106,23 +103,19 @@ class Tuning:
         fresh = [optimizer for optimizer in optimizers if optimizer not in self._tuned]
         self._tuned.update(fresh)
         optimizer = optimizers[0] if optimizers == fresh and len(fresh) == 1 else Together(optimizers, fresh)
-        written = getattr(model, "_orig_mod", model) if compiled_as(model) else model
         present = self._prepared.get(as_prepared(model))
-        if present is None or (present.mode is not mode and mode is Mode.TRAIN):
-            if present is not None:
-                self._check_trainable(model, present)
-            return self._apply(model, optimizer if optimizers else None, loader, mode)
-        components = Components(written, optimizer, loader, present, getattr(loader, "batch_size", None))
-        self._apply_again(
-            components, lambda recipe: recipe.stage is Stage.OPTIMIZER or (loader and _is_for_any_loader(recipe))
-        )
-        settle_optimizers(components)
-        return components
+        if present is not None and (present.mode is mode or mode is Mode.INFER):
+            written = getattr(model, "_orig_mod", model) if compiled_as(model) else model
+            components = Components(written, optimizer, loader, present, getattr(loader, "batch_size", None))
+            self._apply_again(components, lambda recipe: recipe.stage is Stage.OPTIMIZER or _of_data(recipe))
+            settle_optimizers(components)
+            return components
+        return self._apply(model, optimizer if optimizers else None, loader, mode)
 
     def _prepare_loader(self, loader: Any, plan: StepPlan, *, divides: bool) -> Any:
         """A loader that comes after the first one, or after the models; it keeps its batch size."""
         components = Components(None, None, loader, replace(plan, device_transform=None), loader.batch_size)
-        self._apply_again(components, lambda recipe: _is_for_any_loader(recipe) and recipe.key != "data.batch_size")
+        self._apply_again(components, lambda recipe: _of_data(recipe) and recipe.key != "data.batch_size")
         share = self._divided(components.data, plan) if divides else components.data
         return loop_loader(share, components.plan)
 
@@ -131,17 +124,6 @@ class Tuning:
         for recipe, value in self._catalog.in_order(self._settings_for(components, Mode(components.plan.mode))):
             if wanted(recipe):
                 apply_recipe(recipe, components, value, _warn_of_refusal)
-
-    def _check_trainable(self, model: nn.Module, plan: StepPlan) -> None:
-        """Raise RuntimeError for a model that settings for inference have changed for good."""
-        settings = self._settings_for(Components(model, None, None, plan), Mode.INFER)
-        for recipe, value in self._catalog.in_order(settings):
-            only_inference = Mode.TRAIN not in recipe.modes or recipe.key in _DIFFERS_IN_INFERENCE
-            if recipe.stage is Stage.MODEL and only_inference and value != recipe.default:
-                raise RuntimeError(
-                    f"this model was prepared for inference, and {format_setting(recipe.key, value)} has changed its "
-                    "layers: build it anew, and prepare it with its optimizer before you infer with it"
-                )
 
     def train_step(
         self,
@@ -156,10 +138,10 @@ class Tuning:
 
         ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; without one the model's own is taken. Its
         parameters' names tell which; where they do not, it is called with output and target unless ``loss_form`` is
-        ``"model_batch"``. ``clip_grad`` is the norm that gradients are clipped to before the update. Pass what
-        ``prepare`` returned. A model that is not in training mode is put into it now, once. Afterwards the mode is the
-        loop's: one that validates in between switches with ``eval()`` and ``train()``, or evaluates with the step of
-        ``infer``, which leaves the mode as it is.
+        ``"model_batch"``. ``clip_grad`` is the norm that the model's gradients are clipped to before the update. Pass
+        what ``prepare`` returned. A model that is not in training mode is put into it now, once. Afterwards the mode is
+        the loop's: one that validates in between switches with ``eval()`` and ``train()``, or evaluates with the step
+        of ``infer``, which leaves the mode as it is.
 
         The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
         ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
@@ -207,26 +189,17 @@ class Tuning:
             model.eval()
         if plan is None:
             components = self._apply(model, None, None, Mode.INFER)
-        else:
-            components = self._for_inference(Components(model, None, None, plan))
+        else:  # of one that is trained only the step is another
+            components = Components(model, None, None, replace(plan, mode=Mode.INFER))
+            self._apply_again(components, lambda recipe: recipe.stage is Stage.STEP and Mode.TRAIN not in recipe.modes)
         step: InferStep | GraphedStep = captured(make_step(components, None, evaluates=True))
         return step
 
-    def _for_inference(self, components: Components) -> Components:
-        """A prepared model's components for an inference step; of one that is trained only the step is another."""
-        if components.plan.mode is Mode.TRAIN:
-            components.plan = replace(components.plan, mode=Mode.INFER)
-            for recipe, value in self._catalog.in_order(self._settings_for(components, Mode.INFER)):
-                if Mode.TRAIN not in recipe.modes and recipe.stage is Stage.STEP:
-                    recipe.apply(components, value)
-        return components
-
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
-        strategy = str(self.settings.get(_STRATEGY, "single")) if mode is Mode.TRAIN else "single"
-        alone = spread.why_not_spread(strategy)
-        if alone:
+        strategy = str(self.settings.get("parallel.strategy", "single")) if mode is Mode.TRAIN else "single"
+        if alone := spread.why_not_spread(strategy):
             warnings.warn(alone, stacklevel=_users_level())
-        elif strategy in _OVER_RANKS:
+        elif strategy in spread.OVER_RANKS:
             spread.join_ranks(model)
         plan = StepPlan(mode=mode, device=str(_device_of(model)), grad_mode="caller")
         own = compiled_as(model)
@@ -238,28 +211,27 @@ class Tuning:
         settings = Settings({**(own or {}), **self._settings_for(components, mode)})
         _warn_of_missing(self._catalog.environment(settings))
         apply_settings(self._catalog, components, settings, refused=_warn_of_refusal)
-        self._prepared[as_prepared(components.model)] = components.plan
-        if strategy != "single" and not alone:
+        if alone:
+            components.plan = replace(components.plan, strategy="single")
+        elif strategy != "single":
             spread.spread_over_ranks(components.model, components.optimizer, components.plan)
+        self._prepared[as_prepared(components.model)] = components.plan
         return components
 
     def _divided(self, loader: Any, plan: StepPlan) -> Any:
         """This process's part of the first loader, where the work is divided among several."""
-        if self._has_loader or loader is None or spread.uses_accelerate() or not torch.distributed.is_initialized():
+        if self._has_loader or loader is None:
             return loader
         self._has_loader = True
         return spread.share_of_loader(loader, plan)
 
     def _settings_for(self, components: Components, mode: Mode) -> Settings:
         """The settings that concern the objects at hand: none of a loader without one, none of a GPU on the CPU."""
-        kept = {}
-        for recipe, value in self._catalog.in_order(self.settings):
-            needs_loader = recipe.key.startswith("data.") and components.data is None
-            needs_optimizer = recipe.key.startswith("optimizer.") and components.optimizer is None
-            fits = mode in recipe.modes and components.plan.device_type in recipe.devices
-            if fits and not needs_loader and not needs_optimizer:
-                kept[recipe.key] = value
-        return Settings(kept)
+        parts = {"data.": components.data, "optimizer.": components.optimizer}
+        absent = tuple(prefix for prefix, part in parts.items() if part is None)
+        fitting = [one for one in self._catalog if mode in one.modes and components.plan.device_type in one.devices]
+        keys = {recipe.key for recipe in fitting if not recipe.key.startswith(absent)}
+        return self.settings.filtered(keys.__contains__)
 
     def _plan_of(self, model: nn.Module) -> StepPlan:
         try:
@@ -294,7 +266,7 @@ def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=_users_level())
 
 
-def _is_for_any_loader(recipe: Recipe) -> bool:
+def _of_data(recipe: Recipe) -> bool:
     return recipe.key.startswith("data.")
 
 
@@ -303,34 +275,12 @@ def _device_of(model: nn.Module) -> torch.device:
     return tensor.device if tensor is not None else torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The objects that settings are about, in the order given and each once; the others stay as they are."""
-
-    models: tuple[nn.Module, ...]
-    optimizers: tuple[Optimizer, ...]
-    loaders: tuple[DataLoader[Any], ...]
-
-    @classmethod
-    def of(cls, objects: Iterable[Any]) -> Given:
-        """Sort objects by kind. Parts of other modules, and modules without tensors beside others, are no models."""
-        once = list({id(item): item for item in objects}.values())
-        modules = [item for item in once if isinstance(item, nn.Module)]
-        parts = {id(part) for module in modules for part in module.modules() if part is not module}
-        models = [module for module in modules if id(module) not in parts]
-        with_tensors = [model for model in models if next(chain(model.parameters(), model.buffers()), None) is not None]
-        return cls(
-            tuple(with_tensors or models),
-            tuple(dict.fromkeys(_bare(item) for item in once if isinstance(item, Optimizer))),
-            tuple(item for item in once if isinstance(item, DataLoader)),
-        )
-
-    def optimizers_of(self, model: nn.Module) -> list[Optimizer]:
-        """The optimizers that train a model; those that train none of the models go with the first."""
-        found = [optimizer for optimizer in self.optimizers if _trains(optimizer, model)]
-        if model is self.models[0]:
-            found += [one for one in self.optimizers if not any(_trains(one, other) for other in self.models)]
-        return found
+def _models_among(objects: list[Any]) -> list[nn.Module]:
+    """The models to prepare: no parts of other modules; beside others no modules without tensors, such as losses."""
+    modules = [item for item in objects if isinstance(item, nn.Module)]
+    parts = {part for module in modules for part in module.modules() if part is not module}
+    models = [module for module in modules if module not in parts]
+    return [one for one in models if next(chain(one.parameters(), one.buffers()), None) is not None] or models
 
 
 def _bare(optimizer: Optimizer) -> Optimizer:

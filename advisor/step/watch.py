@@ -1,6 +1,5 @@
-"""Checks around a captured step: for changes that a graph cannot follow, and of the state that a step changes."""
+"""What a captured step watches, for a graph cannot follow it; and a state from which a step can be run twice."""
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
@@ -12,65 +11,51 @@ from advisor.step.near import PLAIN, Place
 from advisor.step.optimizer import options_of
 from advisor.step.wrappers import unwrapped
 
-# Relative difference of the sizes of two updates from the same state.
-_SAME_UPDATE = 5e-2
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 _GRADIENT = operator.attrgetter("grad")
+_STATE = operator.attrgetter("state")
 OPTIONS = "options of the optimizer changed"
 
 
-class Numbers:
-    """The plain values at some places."""
-
-    def __init__(self, places: Sequence[Place]) -> None:
-        self.values = [(place, value) for place in places if type(value := place.value()) in PLAIN]
-
-    def changed(self) -> str:
-        """The name of a value that is another now; empty where none is."""
-        return next((place.name for place, value in self.values if [place.value()] != [value]), "")
-
-    def put_back(self) -> None:
-        """Give the places their values back."""
-        for place, value in self.values:
-            place.put(value)
-
-
 class Watch:
-    """Tells what changed around a captured step since the watch was made. Looking takes microseconds."""
+    """Tells what changed around a captured step since the watch was made. Looking takes microseconds.
+
+    ``kept`` are parameters whose gradients the step adds to.
+    """
 
     def __init__(
         self,
         model: torch.nn.Module,
         places: Sequence[Place],
         optimizers: Sequence[Any],
-        kept: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        kept: Sequence[torch.Tensor],
     ) -> None:
-        modules = list(unwrapped(model).modules())
-        attributes = [vars(module) for module in modules if "training" in vars(module)]
+        modules, parameters = list(unwrapped(model).modules()), list(unwrapped(model).parameters())
+        attributes = list(map(vars, modules))
         parts: list[Any] = [one for module in modules for one in (module._parameters, module._buffers, module._modules)]
-        parts = [part for part in parts if isinstance(part, dict) and part]
-        parameters = list(unwrapped(model).parameters())
+        parts = [part for part in parts if part and isinstance(part, dict)]  # TorchScript has no dictionaries
         placed = [one for one in parameters if one.layout is torch.strided and not hasattr(one, "__tensor_flatten__")]
         hooks = [getattr(module, name) for module in modules for name in ("_forward_hooks", "_forward_pre_hooks")]
-        plain = [place for place in places if type(place.value()) in PLAIN]
-        tensors = [place for place in places if isinstance(place.value(), torch.Tensor)]
-        values, objects, with_kept = _reader(plain), _reader(tensors), [parameter for parameter, _ in kept]
-        self._checks: list[tuple[str, Callable[[], Any]]] = [
+        states = [optimizer.state for optimizer in optimizers]
+        values = _reader([place for place in places if type(place.value()) in PLAIN])
+        tensors = _reader([place for place in places if isinstance(place.value(), torch.Tensor)])
+        checks: list[tuple[str, Callable[[], Any]]] = [
             ("other layers are in training mode", lambda: list(map(dict.get, attributes, repeat("training")))),
             ("layers or parameters were replaced", lambda: list(map(id, chain.from_iterable(map(dict.values, parts))))),
             ("the memory of a parameter changed", lambda: list(map(torch.Tensor.data_ptr, placed))),
             ("other parameters require gradients", lambda: list(map(_REQUIRES_GRAD, parameters))),
             ("hooks were added or removed", lambda: sum(map(len, hooks))),
             ("a number near the step changed", values),
-            ("a tensor near the step was replaced", lambda: list(map(id, objects()))),
-            ("a gradient was cleared", lambda: list(map(id, map(_GRADIENT, with_kept)))),
+            ("a tensor near the step was replaced", lambda: list(map(id, tensors()))),
+            ("a gradient was cleared", lambda: list(map(id, map(_GRADIENT, kept)))),
+            ("the optimizer loaded a state", lambda: list(map(operator.is_, map(_STATE, optimizers), states))),
             (OPTIONS, lambda: [option for optimizer in optimizers for option in options_of(optimizer)]),
         ]
-        self._remembered = [read() for _, read in self._checks]
+        self._checks = [(words, read, read()) for words, read in checks]
 
     def changed(self) -> str:
         """The first change, in words; empty where there is none."""
-        for (words, read), before in zip(self._checks, self._remembered, strict=True):
+        for words, read, before in self._checks:
             if read() != before:
                 return words
         return ""
@@ -84,58 +69,28 @@ def _reader(places: Sequence[Place]) -> Callable[[], list[Any]]:
     return lambda: [*map(dict.get, holders, names), *(place.value() for place in others)]  # type: ignore[arg-type]
 
 
-def numbers_of_modules(model: torch.nn.Module) -> list[Place]:
-    """Places of plain attributes of a model's modules; of PyTorch's own only numbers with a point, such as rates."""
-    found = []
-    for module in unwrapped(model).modules():
-        of_torch = type(module).__module__.startswith("torch.nn.")
-        for name, value in vars(module).items():
-            if type(value) is float or (type(value) in PLAIN and not of_torch and not name.startswith("_")):
-                found.append(Place(vars(module), name))
-    return [place for place in found if place.name != "training"]
-
-
 class Saved:
-    """Copies of tensors and of the device's random state, so that a step can be run twice from the same state."""
+    """Copies of tensors and the state of the device's generator, from which a step can be run a second time."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], device: torch.device) -> None:
-        self.device = device
-        self.drew = False
-        self._copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
-        self._draws = self._random_state()
-        self._moved = 0.0
+        on_gpu = device.type == "cuda"
+        self.generator = torch.cuda.default_generators[device.index or 0] if on_gpu else torch.default_generator
+        self.draws = self.generator.get_state()
+        self.copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
-    @classmethod
-    def of(cls, tensors: Sequence[torch.Tensor], device: torch.device) -> "Saved | None":
-        """The copies; None where they would take more than a quarter of the free memory."""
-        needed = sum(tensor.nbytes for tensor in tensors if tensor.layout is torch.strided)
-        plain = all(tensor.layout is torch.strided for tensor in tensors)
-        room = device.type != "cuda" or needed < torch.cuda.mem_get_info(device)[0] / 4
-        return cls(tensors, device) if plain and room else None
+    def drew(self) -> bool:
+        """Whether random numbers were drawn since."""
+        return not torch.equal(self.generator.get_state(), self.draws)
 
-    def note(self) -> None:
-        """Note how far the tensors moved since, and whether random numbers were drawn."""
-        self._moved = self._distance()
-        self.drew = not torch.equal(self._random_state(), self._draws)
-
-    def moved_alike(self) -> bool:
-        """Whether the tensors are as far from the copies now as they were at ``note``."""
-        return math.isclose(self._distance(), self._moved, rel_tol=_SAME_UPDATE, abs_tol=1e-6)
+    @torch.no_grad()
+    def moved(self) -> torch.Tensor:
+        """The distance of the tensors from the copies: the norm of all differences."""
+        moved = [(tensor - copied).float().norm() for tensor, copied in self.copies if tensor.is_floating_point()]
+        return torch.stack([one.to(self.generator.device) for one in moved]).norm() if moved else torch.zeros(())
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Give the tensors and the random state back what was saved."""
-        for tensor, copied in self._copies:
+        """Give the tensors and the generator back what was saved."""
+        for tensor, copied in self.copies:
             tensor.copy_(copied)
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(self._draws, self.device)
-        else:
-            torch.set_rng_state(self._draws)
-
-    @torch.no_grad()
-    def _distance(self) -> float:
-        moved = [(tensor - copied).float().norm() for tensor, copied in self._copies if tensor.is_floating_point()]
-        return float(torch.stack([one.to(self.device) for one in moved]).norm()) if moved else 0.0
-
-    def _random_state(self) -> torch.Tensor:
-        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+        self.generator.set_state(self.draws)

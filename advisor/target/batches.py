@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from advisor.errors import TargetError
-from advisor.step.batch import attributes_with_tensors, lists_tensors, takes_list, tensors_of
+from advisor.step.batch import ForwardInputs, attributes_with_tensors, tensors_of
 from advisor.step.loss import is_callable_with
 from advisor.target.loop import GivenBatches
 
@@ -54,7 +54,7 @@ def batches_in_data(
     if isinstance(data, list | tuple):
         taken_apart = own_step or (own_call and isinstance(data, tuple))
         most_parts = _PARTS_FOR_A_STEP if taken_apart else _most_parts(model)
-        samples = model is not None and not own_step and takes_list(model) and lists_tensors(data)
+        samples = model is not None and not own_step and ForwardInputs(model).takes_whole(data)
         return data if samples or not _is_sequence_of_batches(data, most_parts) else _given_sequence(data, notes)
     if isinstance(data, Iterator):
         kept = _read_ahead(data)

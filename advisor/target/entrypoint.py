@@ -11,6 +11,7 @@ import inspect
 import os
 import pickle
 import re
+import socket
 import sys
 import time
 import traceback
@@ -72,6 +73,8 @@ _NO_GPU = (
 _TWO_TYPES = ("have the same dtype", "and bias type (")
 _NOTEBOOK = ("name 'get_ipython' is not defined",)
 # Hints by what PyTorch says.
+# Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
+_NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
 _HINTS = (
     (_NO_GPU, "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."),
     (
@@ -228,12 +231,21 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
+    if any(isinstance(one, _NO_NETWORK) for one in _causes_of(error)):
+        return "It asks the network, which does not answer here: let it read files that are on this machine already."
     said = message_of(error)
     if isinstance(error, EOFError) and "reading a line" in said:
         return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
     if isinstance(error, ImportError) and (told := _INSTALL.search(said)):
         return f"Type `{told.group()}`, then run again."
     return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)
+
+
+def _causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def message_of(error: BaseException) -> str:

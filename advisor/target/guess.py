@@ -1,6 +1,5 @@
 """Made-up inputs: by ``--input``, a model's example input or its first layers; and images with labels."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
-from advisor.step.batch import positional_inputs, tensors_of
+from advisor.step.batch import ForwardInputs, tensors_of
 from advisor.step.loss import main_output
 from advisor.target.hubs.contract import Samples
 from advisor.target.loop import describe
@@ -96,7 +95,7 @@ def hint_for(model: nn.Module, make: Callable[[int], Any], size: int) -> str:
 
 
 def _advice(model: nn.Module) -> str:
-    required = _required(model)
+    required = ForwardInputs(model).required
     if len(required) > 1:
         names = ", ".join(required)
         return (
@@ -106,12 +105,8 @@ def _advice(model: nn.Module) -> str:
     return "Give --input SHAPE, for example --input 64x3x224x224, or return (model, data)."
 
 
-def _required(model: nn.Module) -> list[str]:
-    return [p.name for p in positional_inputs(model) or () if p.default is inspect.Parameter.empty]
-
-
 def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
-    count = max(1, len(_required(model)))
+    count = max(1, len(ForwardInputs(model).required))
 
     def make(size: int) -> Any:
         tensors = tuple(_random(model, (size, *shape)) for _ in range(count))

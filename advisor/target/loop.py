@@ -12,8 +12,8 @@ from advisor.figures.formatting import format_first
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value
-from advisor.step.batch import TARGET_NAMES, positional_count, splitter, tensors_of
-from advisor.step.loss import modules_of_loss
+from advisor.step.batch import TARGET_NAMES, ForwardInputs, splitter, tensors_of
+from advisor.step.near import objects_near
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Loop:
 
         State that the optimizer has already follows its parameters: Adagrad makes its sums before the first step.
         """
-        for module in (self.model, *modules_of_loss(self.loss)):
+        for module in (self.model, *objects_near(torch.nn.Module, self.loss)):
             module.to(device)
         for state in self.optimizer.state.values() if self.optimizer is not None else ():
             for name, value in state.items():
@@ -91,7 +91,7 @@ def has_target(batch: Any, model: nn.Module) -> bool:
     if isinstance(batch, tuple | list) and len(batch) > 1:
         if any(given is batch for given in splitter(model, with_target=False)(batch).args):
             return False  # all of it is the one input
-        return len(batch) > (positional_count(model) or 1) or bool(splitter(model, with_target=True)(batch).kwargs)
+        return len(batch) > (ForwardInputs(model).count() or 1) or bool(splitter(model, with_target=True)(batch).kwargs)
     return False
 
 

@@ -93,7 +93,7 @@ def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Wor
     own_step = workload.step is not None
     if not own_step:
         workload.data = loader_to_train_with(workload.data, notes)
-    own_call = callable(workload.loss) and losses.may_call_model(workload.loss)
+    own_call = losses.form_of(workload.loss) in (None, losses.LossForm.MODEL_BATCH)
     workload.data = batches_in_data(workload.data, notes, workload.model, own_step=own_step, own_call=own_call)
     return workload
 
@@ -270,7 +270,8 @@ def _check_can_be_called(loss: Any) -> None:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # none given, or without a signature
         return
-    if not (losses.is_callable_with(signature, 2) or losses.takes_output_only(loss) or losses.takes_parts(loss)):
+    counts = range(1, max(2, len(signature.parameters)) + 1)
+    if not any(losses.is_callable_with(signature, count) for count in counts):
         raise TargetError(
             f"the target's loss takes ({', '.join(signature.parameters)}), which is not how it is called.",
             "Give loss(model, batch) or loss(model, *batch), which may call the model as they like, loss(output, "

@@ -12,7 +12,7 @@ from torch import nn
 from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.step import checkpointing, conv_bias, fold_norm, padding, training_cache
+from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models
@@ -56,8 +56,8 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
     """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
     target_batch = batches[0]
     parameters = list(loop.model.parameters())
-    trainable = [p for p in parameters if p.requires_grad]
     own = backend_of(device).identity()
+    in_a_row = pairs.layers_in_a_row(loop.model)
     return WorkloadFacts(
         mode=loop.mode,
         device=str(device),
@@ -68,7 +68,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         device_memory_bytes=own.memory_bytes,
         model=_name_of(loop.model),
         parameters=sum(p.numel() for p in parameters),
-        trainable_parameters=sum(p.numel() for p in trainable),
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_tensors=len(parameters),
         parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
@@ -88,8 +88,8 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         parameter_shapes=len({p.shape for p in parameters}),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
         clip_norm=loop.clip_norm,
-        biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model)),
-        conv_norm_pairs=len(fold_norm.foldable_norms(loop.model)) if loop.mode is Mode.INFER else 0,
+        biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),
+        conv_norm_pairs=sum(fold_norm.is_foldable(*pair) for pair in in_a_row) if loop.mode is Mode.INFER else 0,
         paddable_outputs=_paddable_outputs(loop.model),
         current=current_settings(loop),
         notes=tuple(loop.notes),
@@ -155,7 +155,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         current["data.persistent_workers"] = bool(loop.loader.persistent_workers)
         current["data.prefetch_factor"] = loop.loader.prefetch_factor or 2
     if loop.mode is Mode.TRAIN and (decoders := training_cache.decoders(loop.model)):
-        current["model.use_cache"] = any(map(training_cache.says_cache, decoders))
+        current["model.use_cache"] = any(part.config.use_cache for part in decoders)
     if loop.optimizer is not None:
         current["optimizer.implementation"] = optimizer_implementation(loop.optimizer)
     return {**current, **loop.current}

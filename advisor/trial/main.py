@@ -56,7 +56,6 @@ from advisor.trial.batch_form import batch_form_of, with_own_loss
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
-    BlockTeller,
     StepClock,
     WarmUp,
     block_steps,
@@ -65,7 +64,7 @@ from advisor.trial.measurement.clock import (
     measure,
     warm_up,
 )
-from advisor.trial.measurement.feed import Feed, form_notes
+from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import (
     Probe,
@@ -77,7 +76,7 @@ from advisor.trial.measurement.probe import (
 )
 from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
-from advisor.trial.profile.phases import check_clocks, measure_parts
+from advisor.trial.profile.phases import check_clocks, measure_phases
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
@@ -243,7 +242,6 @@ class Trial:
     def _inspect(self, parts: _Parts, batches: list[Any]) -> None:
         """Look at the first batches, and send all the facts of the workload."""
         draws.check_batches(batches, of_loader=parts.components.has_loader)
-        parts.loop.notes.extend(form_notes(batches))
         facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
@@ -297,7 +295,7 @@ class Trial:
             self._send_phases(step, feed, blocks)
         loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(_eager(step), first.batch), probe)
         timed = self.spec.times_phases and self._may_time_phases(blocks)
-        phases = measure_parts(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {}
+        phases = measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {}
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,
@@ -321,8 +319,6 @@ class Trial:
             notes=notes,
             phases=phases,
             disturbed=self.guards.disturbed,
-            off_by=self.guards.off_by,
-            waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
             loss_form=loss_form,
@@ -364,7 +360,7 @@ class Trial:
                 at_least_s=self.spec.at_least_s,
                 cycle_of=None if feed.resident else feed.cycle,
                 watching=watching,
-                tell=BlockTeller(lambda block: self.channel.send(BlockDone(block))),
+                report=lambda block: self.channel.send(BlockDone(block)),
             )
         self.channel.send(Ready())
         blocks: list[Block] = []

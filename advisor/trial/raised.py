@@ -12,7 +12,7 @@ from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
 from advisor.files.paths import is_library
 from advisor.process.channel import Channel
 from advisor.records import Outcome, TargetFailure, TrialResult
-from advisor.step.batch import inputs_of, required_keywords
+from advisor.step.batch import ForwardInputs
 from advisor.step.wrappers import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames
 from advisor.target.loop import describe
@@ -48,7 +48,7 @@ def result_of(error: BaseException, channel: Channel) -> TrialResult:
 def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
     """A hint for a first step that fails on a batch of the user's: the inputs that it lacks, or its shapes."""
     if missing := _missing_inputs(model, error):
-        keys = ", ".join(f'"{name}": ...' for name in _needed_inputs(model))
+        keys = ", ".join(f'"{name}": ...' for name in ForwardInputs(model).required)
         lacks = " and ".join(missing)
         return f"A batch is {describe(batch)}, and the model needs {lacks} too: let each batch be a dict, {{{keys}}}."
     return (
@@ -64,13 +64,7 @@ def _missing_inputs(model: nn.Module, error: BaseException) -> list[str]:
     frames = traceback.extract_tb(error.__traceback__)
     if not ours or not all(is_library(frame.filename) for frame in frames):
         return []
-    return [name for name in _needed_inputs(model) if f"'{name}'" in message_of(error)]
-
-
-def _needed_inputs(model: nn.Module) -> list[str]:
-    """The names without which the model cannot be called, in its own order."""
-    needed = required_keywords(model)
-    return [parameter.name for parameter in inputs_of(model) or () if parameter.name in needed]
+    return [name for name in ForwardInputs(model).required if f"'{name}'" in message_of(error)]
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.step.apply import apply_settings
 from advisor.step.batch import map_tensors
-from advisor.step.loss import modules_of_loss
+from advisor.step.near import objects_near
 from advisor.step.step import make_step
 from advisor.target.loop import Loop
 from advisor.trial.measurement.probe import Probe, probe_batches, probe_inference, probe_training
@@ -73,7 +73,7 @@ def _raise_precision(loop: Loop) -> torch.dtype:
     half = any(parameter.dtype in _HALF for parameter in loop.model.parameters())
     precision = torch.float32 if half else torch.float64
     loop.model.to(precision)
-    for module in modules_of_loss(loop.loss):
+    for module in objects_near(torch.nn.Module, loop.loss):
         module.to(precision)
     for state in loop.optimizer.state.values() if loop.optimizer is not None else ():
         for name, value in state.items():

@@ -65,16 +65,11 @@ def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: i
     run = step.run if moved_already and not isinstance(step, GraphedStep) else step
 
     def run_steps(steps: int) -> int:
-        samples, batch = 0, None
-        try:
-            for _ in range(steps):
-                batch = feed.next()
-                run(batch)
-                samples += batch_samples(batch, batch_size)
-        except Exception as error:
-            if problem := feed.problem_of(error, batch):
-                raise problem from error
-            raise
+        samples = 0
+        for _ in range(steps):
+            batch = feed.next()
+            run(batch)
+            samples += batch_samples(batch, batch_size)
         return samples
 
     def run_resident_steps(steps: int) -> int:

@@ -141,7 +141,7 @@ def test_the_next_batch_is_copied_while_the_step_computes():
     torch.cuda.synchronize()
 
 
-def test_what_the_loader_raises_comes_after_the_batches_before_it():
+def test_what_the_loader_raises_is_raised_while_batches_are_copied_ahead():
     class Broken(Dataset):
         def __getitem__(self, index):
             if index == 3:
@@ -155,7 +155,7 @@ def test_what_the_loader_raises_comes_after_the_batches_before_it():
     batches = iter(loop_loader(DataLoader(Broken(), batch_size=1), plan()))
     with pytest.raises(KeyError, match="no third"):
         seen.extend(batch.item() for batch in batches)
-    assert seen == [0, 1, 2]
+    assert seen == [0, 1]  # the batch before it was ready, and waits for its successor
 
 
 def test_a_loop_may_end_early_and_begin_again():

@@ -221,6 +221,12 @@ class TestADraft:
         assert f"For that type: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
 
     @pytest.mark.process
+    def test_a_script_that_trains_in_other_processes_says_so(self, tmp_path):
+        output = tmp_path / "build.py"
+        with pytest.raises(TargetError, match="processes of its own"):
+            init.parse([str(HERE / "bad" / "spawns.py"), "--output", str(output)])()
+        assert not output.exists()
+
     def test_a_script_that_lacks_arguments_says_which(self, tmp_path):
         with pytest.raises(TargetError, match="required: --data") as error:
             init.parse([str(HERE / "bad/needs_arguments.py"), "--output", str(tmp_path / "b.py")])()

@@ -177,6 +177,36 @@ class TestWhatIsSeen:
         assert (torch.Tensor.backward, DataLoader.__iter__, torch.nn.functional.cross_entropy) == before
 
 
+def test_an_update_that_is_all_of_a_training_is_measured_by_its_iterations(script):
+    """As physics-informed networks are often trained: one `step` of LBFGS with tens of thousands of iterations."""
+    loop, names = script("""
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=50_000, line_search_fn="strong_wolfe")
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(numbers) ** 2).mean()
+            loss.backward()
+            seen.append(float(loss))
+            return loss
+        optimizer.step(closure)
+    """)
+    begun = len(names["seen"])
+    assert begun == 2
+    losses = [float(step_of(loop)(batch)) for _, batch in zip(range(3), loop.data, strict=False)]
+    assert 3 <= len(names["seen"]) - begun < 40
+    assert losses[-1] < losses[0]
+
+
+def test_a_script_may_ask_its_terminal_for_the_size(script):
+    """As a popular progress bar does, when it is imported."""
+    _, names = script("""
+        import os
+        _, width = os.popen("stty size", "r").read().split()
+        for x, y in loader:
+            optimizer.zero_grad(); (model(x) - y).abs().mean().backward(); optimizer.step()
+    """)
+    assert int(names["width"]) > 0
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("name", "said", "hint"),
@@ -200,6 +230,7 @@ class TestBadInput:
         [
             ("import sys\nsys.exit(3)\n", "sys.exit(3)", "ended before its loop"),
             ("input('go on? ')\n", "EOF when reading a line", "Nobody can answer input()"),
+            ("import urllib.request\nurllib.request.urlopen('http://nobody.invalid')\n", "URLError", "the network"),
         ],
     )
     def test_a_script_that_ends_itself_or_asks_is_told_what_to_do(self, text, said, hint, tmp_path, monkeypatch):

@@ -1,25 +1,17 @@
 import copy
 import enum
 import types
-from collections import UserDict, defaultdict, namedtuple
+from collections import UserDict, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
+from sample_batches import Encoding, Pair, Sample
 from torch.nn.utils.rnn import pack_sequence
 
 from advisor.step.batch import copy_into, map_tensors, mover, signature_of, tensors_of
 from advisor.target.loop import describe
-
-Pair = namedtuple("Pair", ["images", "labels"])
-
-
-@dataclass(frozen=True)
-class Sample:
-    image: Any
-    name: str = "a"
-    nested: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -29,10 +21,6 @@ class Counted:
 
     def __post_init__(self):
         self.rows = len(self.image)
-
-
-class Encoding(UserDict):
-    """A mapping that is no dict, as Hugging Face's BatchEncoding."""
 
 
 class ReadOnly(UserDict):

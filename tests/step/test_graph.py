@@ -2,16 +2,20 @@
 
 import copy
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from graph_stand_in import RecordedGraph
 from graphed_steps import STEPS, adam, agree, batches, both, captured, graphed, net, of_model, plain, run, sgd
 from torch import nn
 from torch.nn import functional
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.step import InferStep, OwnStep
+from advisor.step.graph_around_loss import GraphedAroundLoss
+from advisor.step.near import objects_near
+from advisor.step.step import InferStep, OwnStep, TrainStep
 
 FACTOR = 1.0
 
@@ -124,7 +128,15 @@ def of_a_module():
     return lambda model, batch: weighted(model(batch[0]), batch[1]), lambda value: setattr(weighted, "factor", value)
 
 
-PLACES = [of_a_global, of_a_closure, of_an_object, of_self, of_a_flag, of_a_module]
+def of_a_global_in_a_method():
+    class Weighted:
+        def loss(self, model, batch):
+            return FACTOR * of_model(model, batch)
+
+    return Weighted().loss, of_a_global()[1]
+
+
+PLACES = [of_a_global, of_a_closure, of_an_object, of_self, of_a_flag, of_a_module, of_a_global_in_a_method]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
@@ -172,6 +184,26 @@ def test_rates_are_copied_in_and_cost_no_capture():
     found, step = both(change, make=adam)
     agree(found)
     assert counts(step)[0] == 1
+
+
+def test_a_critic_that_a_plain_loop_trains_gets_the_gradients_of_a_captured_step():
+    def gradients(make):
+        maker, critic = net(), nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+        of_critic = sgd(critic.parameters(), lr=0.01)
+        step = make(maker, sgd(maker.parameters()), lambda model, batch: critic(model(batch[0])).square().mean())
+        found = []
+        for x, y in batches():
+            of_critic.zero_grad()
+            critic(x[:, :3]).mean().backward()
+            step((x, y))
+            found.append(critic[0].weight.grad.clone())
+            of_critic.step()
+        return found, step
+
+    expected, _ = gradients(plain)
+    found, step = gradients(graphed)
+    assert step.captured
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 # --- what is not watched --------------------------------------------------------------------------------------
@@ -283,6 +315,26 @@ def test_a_replay_that_differs_from_an_eager_step_is_not_kept():
     assert not step.captured
 
 
+def of_calls(calls):
+    def loss(model, batch):
+        calls.made += 1
+        return calls.made * of_model(model, batch)
+
+    return loss
+
+
+def test_a_loss_that_counts_its_calls_runs_eagerly_and_counts_as_in_a_plain_loop():
+    losses = []
+    for make in (plain, graphed):
+        calls, model = SimpleNamespace(made=0), net()
+        step = make(model, sgd(model.parameters(), lr=1e-3), of_calls(calls))
+        with warnings.catch_warnings(record=True) as said:
+            losses.append(run(step, batches()))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert ["made changes in each step" in str(one.message) for one in said] == [True]
+    assert not step.captured
+
+
 class Lion(torch.optim.Optimizer):
     """As of a library: its update cannot be captured, for all that is known of it."""
 
@@ -332,6 +384,19 @@ def test_a_scaler_lives_through_an_infinite_loss_and_is_saved():
     assert step.scaler.get_scale() == 8.0
 
 
+def test_a_loss_that_the_host_has_a_part_in_stays_between_two_graphs():
+    def loss(output, target):
+        value = functional.cross_entropy(output, target)
+        return value * (2.0 if value.item() > 1.0 else 1.0)
+
+    model, other = net(), net()
+    plan = StepPlan(mode="train", device="cpu", cuda_graph="around_loss")
+    step = GraphedAroundLoss(TrainStep(model, sgd(model.parameters()), loss, plan), graph=lambda _: RecordedGraph())
+    reference = plain(other, sgd(other.parameters()), lambda model, batch: loss(model(batch[0]), batch[1]))
+    agree([(run(made, batches()), one.state_dict()) for made, one in ((reference, other), (step, model))])
+    assert step.captured
+
+
 # --- inference, and steps of one's own ------------------------------------------------------------------------
 
 
@@ -351,6 +416,24 @@ def test_captured_outputs_are_the_callers_and_a_training_model_keeps_its_modes()
 
 def own_step(step, model):
     return captured(OwnStep(step, model, StepPlan(mode="train", device="cpu")))
+
+
+def test_a_variable_that_is_assigned_after_the_step_was_made():
+    def step(batch):
+        return train(batch)
+
+    model = net()
+    run_step = own_step(step, model)
+    train = plain(model, adam(model.parameters()), of_model)
+    other = net()
+    losses = run(plain(other, adam(other.parameters()), of_model), batches())
+    assert run(run_step, batches()) == pytest.approx(losses, rel=1e-5)
+
+
+def test_optimizers_among_the_arguments_of_a_partial_step():
+    optimizer = adam(net().parameters())
+    for step in (partial(run, optimizer), partial(run, optimizer=optimizer)):
+        assert list(map(id, objects_near(torch.optim.Optimizer, step))) == [id(optimizer)]
 
 
 def test_a_step_of_ones_own_returns_what_it_returns():

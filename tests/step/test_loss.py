@@ -20,9 +20,9 @@ from advisor.step.loss import (
     form_of,
     form_that_works,
     main_output,
-    modules_of_loss,
     takes_output_only,
 )
+from advisor.step.near import objects_near
 from advisor.step.step import TrainStep
 
 MODEL_BATCH, OUTPUT_TARGET, OWN = LossForm.MODEL_BATCH, LossForm.OUTPUT_TARGET, LossForm.OWN
@@ -99,7 +99,7 @@ class Net(nn.Module):
         (functools.partial(torch._C._nn.cross_entropy_loss, reduction=1), OUTPUT_TARGET),  # has no signature
     ],
 )
-def test_the_inspection_finds_an_open_form_on_a_copy_of_the_model(loss, form):
+def test_an_open_form_is_found_and_leaves_the_model_as_it_was(loss, form):
     model = Net()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     draws = torch.get_rng_state()
@@ -348,12 +348,12 @@ TEACHER = nn.Linear(3, 3)
 
 def test_the_modules_of_a_loss_are_those_that_it_is_or_names():
     queue = nn.CrossEntropyLoss(weight=torch.ones(3))
-    assert modules_of_loss(None) == []
-    assert modules_of_loss(functional.cross_entropy) == []
-    assert modules_of_loss(queue) == [queue]
-    assert modules_of_loss(lambda output, target: 2 * queue(output, target)) == [queue]
-    assert modules_of_loss(lambda output, target: TEACHER(output)) == [TEACHER]
-    assert modules_of_loss(SimpleNamespace(criterion=queue, run=lambda: 0)) == [queue]
+    assert objects_near(nn.Module, None) == []
+    assert objects_near(nn.Module, functional.cross_entropy) == []
+    assert objects_near(nn.Module, queue) == [queue]
+    assert objects_near(nn.Module, lambda output, target: 2 * queue(output, target)) == [queue]
+    assert objects_near(nn.Module, lambda output, target: TEACHER(output)) == [TEACHER]
+    assert objects_near(nn.Module, SimpleNamespace(criterion=queue, run=lambda: 0)) == [queue]
 
 
 # --- the loss of a workload that brings none --------------------------------------------------------------------------

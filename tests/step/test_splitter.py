@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import types
-from collections import UserDict, namedtuple
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, List, NamedTuple  # noqa: UP035
 
 import pytest
 import torch
+from sample_batches import Encoding, Pair, Sample
 from torch import nn
 
 from advisor.step.batch import splitter
 from advisor.target.batches import batches_in_data
 from advisor.target.loop import has_target
-
-Pair = namedtuple("Pair", ["images", "labels"])
-
-
-@dataclass(frozen=True)
-class Sample:
-    image: Any
-    name: str = "a"
-    nested: dict[str, Any] = field(default_factory=dict)
-
-
-class Encoding(UserDict):
-    """A mapping that is no dict, as Hugging Face's BatchEncoding."""
 
 
 class Net(nn.Module):
@@ -107,10 +94,20 @@ def test_inputs_that_a_model_may_take_as_they_are_stay_so(model, inputs):
     assert split(model, (inputs, "y"), with_target=True) == ((inputs,), {}, "y")
 
 
+def test_a_pair_may_hold_a_mapping_for_a_model_that_takes_more_keywords():
+    """As the newer models of Hugging Face, `forward(input_ids, attention_mask, ..., **kwargs)`."""
+
+    class Encoder(nn.Module):
+        def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+            return input_ids
+
+    batch = ({"input_ids": "i", "attention_mask": "m", "token_type_ids": "t"}, "y")
+    assert split(Encoder(), batch, with_target=True) == ((), batch[0], "y")
+
+
 def test_a_pair_may_hold_a_sequence_of_the_inputs():
     assert split(TwoInputs(), (("l", "r"), "y"), with_target=True) == (("l", "r"), {}, "y")
     assert split(TwoInputs(), [["l", "r"], "y"], with_target=True) == (("l", "r"), {}, "y")
-    assert split(TwoInputs(), (("l", "r", 1, 2), "y"), with_target=True) == ((("l", "r", 1, 2),), {}, "y")
     # Without a target both may be inputs, such as images and their boxes.
     assert split(TwoInputs(), (("l", "r"), "y"), with_target=False) == ((("l", "r"), "y"), {}, None)
     assert not has_target((("l", "r"), "y"), TwoInputs())
@@ -153,7 +150,7 @@ def test_what_the_model_has_no_parameter_for_is_left_to_the_loss():
     mask = torch.ones(1)
     batch = {"x": "x", "mask": mask, "y": "t"}
     assert split(Net(), batch, with_target=True) == ((), {"x": "x"}, "t")
-    assert split(Net(), batch, with_target=False) == ((), {"x": "x", "mask": mask}, None), "nobody else would use it"
+    assert split(Net(), batch, with_target=False) == ((), {"x": "x"}, None)
     assert split(Keywords(), batch, with_target=True) == ((), {"x": "x", "mask": mask}, "t")
 
 
@@ -168,7 +165,7 @@ def test_the_one_input_of_a_mapping_may_have_another_name():
     assert split(Net(), {"image": "i", "label": "t"}, with_target=True) == (("i",), {}, "t")
     assert split(Net(), {"image": "i", "label": "t"}, with_target=False) == (("i",), {}, None)
     several = {"image": "i", "mask": "m", "label": "t"}
-    assert split(Net(), several, with_target=True) == ((), {"image": "i", "mask": "m"}, "t"), "either may be meant"
+    assert split(Net(), several, with_target=True) == ((several,), {}, "t"), "either may be meant, or both"
 
 
 def test_a_model_of_whole_batches_gets_the_mapping():
@@ -192,8 +189,13 @@ def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():
         images: torch.Tensor
         names: list[str]
 
+    @dataclass(slots=True)
+    class Slotted:
+        images: torch.Tensor
+        labels: Any
+
     images = torch.ones(2)
-    for batch in (Pair(images, "y"), Labelled("y", images, ["a", "b"])):
+    for batch in (Pair(images, "y"), Labelled("y", images, ["a", "b"]), Slotted(images, "y")):
         assert split(Net(), batch, with_target=True) == ((images,), {}, "y")
         assert split(Net(), batch, with_target=False) == ((images,), {}, None)
         assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, batch)
@@ -225,6 +227,8 @@ def test_an_object_that_has_several_inputs_is_keywords_and_its_label_the_target(
     assert split(TwoInputs(), labelled, with_target=True) == ((), {"left": left, "right": right}, y)
     assert split(TwoInputs(), labelled, with_target=False) == ((), {"left": left, "right": right}, None)
     assert split(TwoInputs(), bare, with_target=True)[2] is bare
+    scaled = types.SimpleNamespace(left=left, right=right, scale=2.0, other=right)
+    assert split(TwoInputs(), scaled, with_target=False)[1] == {"left": left, "right": right, "scale": 2.0}
     lacking = types.SimpleNamespace(left=left, right=None, y=y)
     assert split(TwoInputs(), lacking, with_target=True) == ((lacking,), {}, lacking)
     assert split(Net(), labelled, with_target=True) == ((labelled,), {}, labelled), "it may take the object itself"

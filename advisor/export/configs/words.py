@@ -1,7 +1,7 @@
 """The words that frameworks have for settings: which of their keys take which value.
 
 Names and types are those of transformers 5.23, accelerate 1.15, lightning 2.6, timm 1.0.31, ultralytics 8.4 and
-mmengine 0.10; ``tests/test_config_frameworks.py`` loads what is written with each of them.
+mmengine 0.10; ``tests/export/test_config_frameworks.py`` loads what is written with each of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping

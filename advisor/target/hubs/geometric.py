@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.step.batch import positional_inputs
+from advisor.step.batch import ForwardInputs
 from advisor.target.draws import buffers_kept, draws_kept
 from advisor.target.guess import noise, whole_numbers, with_labels
 from advisor.target.hubs.contract import Adapter, Samples
@@ -18,7 +18,7 @@ _NODES = 1024
 _FEW_NODES = 32
 _EDGES_PER_NODE = 8
 _USUAL_FEATURES = 16
-_GRAPH_INPUTS = ("x", "edge_index")
+_GRAPH_INPUTS = ["x", "edge_index"]
 
 
 class Geometric(Adapter):
@@ -28,8 +28,7 @@ class Geometric(Adapter):
     package = "torch_geometric"
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        required = [p.name for p in positional_inputs(model) or () if p.default is p.empty]
-        if tuple(required) != _GRAPH_INPUTS:
+        if ForwardInputs(model).required != _GRAPH_INPUTS:
             return None
         features = spec.input_shape[-1] if spec.input_shape else _features(model)
 

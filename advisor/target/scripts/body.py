@@ -131,9 +131,10 @@ def step_of(loop: FoundLoop, seen: Seen) -> tuple[Body, Any]:
     if position is not None:
         return Body(loop, Readings(seen.iterators), _counter_of(loop, loader) if position == COUNTED else None), loader
     if loader is not None and reads_once(loop.statement, loop.code, seen.reads):
-        return Body(loop, Readings(seen.iterators, fed=loader), Rounds(items_of(loop))), loader
+        return Body(loop, Readings(seen.iterators, loader), Rounds(items_of(loop)), ended=seen.leaves_loop), loader
     counts = isinstance(loop.statement, ast.While) or is_count(loop.statement.iter)
-    return Body(loop, Readings(seen.iterators), Rounds(items_of(loop), alone=True) if counts else None), items_of(loop)
+    turns = Rounds(items_of(loop), alone=True) if counts else None
+    return Body(loop, Readings(seen.iterators), turns, ended=seen.leaves_loop), items_of(loop)
 
 
 @dataclass(slots=True)
@@ -187,7 +188,7 @@ class Body:
     ``turns`` counts the batches where the loop does so with ``enumerate``, or has the items of one that reads its
     batches by itself. Of one that reads no loader, the rounds up to a backward pass are one step. What another loop
     does around it (a new episode, ``iter(loader)``) is run where one that reads by itself ends. A batch that the loop
-    passes over is a step with the loss before.
+    passes over is a step with the loss before. ``ended``: the script was left at the loop's end.
     """
 
     casts = "none"  # the type that the script's own autocast casts to within the step
@@ -196,7 +197,9 @@ class Body:
         "`perf-advisor init` writes the script's parts as a build() to complete"
     )
 
-    def __init__(self, loop: FoundLoop, readings: Readings, turns: Counter | Rounds | None = None) -> None:
+    def __init__(
+        self, loop: FoundLoop, readings: Readings, turns: Counter | Rounds | None = None, *, ended: bool = False
+    ) -> None:
         self.loop = loop
         self._readings = readings
         _check_stands_alone(loop.statement.body)
@@ -204,7 +207,7 @@ class Body:
         self._code = _once(loop.statement, loop.statement.body, loop.file)
         self._names = loop.names
         self._turns = turns
-        self._has_ended, self._first = False, True
+        self._has_ended = ended
         self._alone = isinstance(turns, Rounds) and turns.alone
         self._between = _between(loop) if isinstance(turns, Rounds) else None
         self._loss, self._skipped = torch.zeros(()), 0
@@ -214,7 +217,7 @@ class Body:
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run the body on a batch and return the loss."""
         for _ in range(_MOST_ROUNDS):
-            if losses := self._round(batch):
+            if losses := self._one_round(batch):
                 self._loss, self._skipped = losses[-1].detach(), 0
                 return self._loss
             if not self._has_another():
@@ -233,20 +236,8 @@ class Body:
             return self._turns.begins_anew()  # a loop that ends by its count goes on in the next epoch
         return self._between is not None if self._has_ended else self._alone
 
-    def _round(self, batch: Any) -> list[torch.Tensor]:
-        """Run the body on a batch and return what ``backward`` was called on.
-
-        The script was left in the middle of a round: where the first one fails, the loop around it begins anew.
-        """
-        first, self._first = self._first, False
-        try:
-            return self._one_round(batch)
-        except Exception:
-            if not first or self._between is None:
-                raise
-            return self._one_round(batch)
-
     def _one_round(self, batch: Any) -> list[torch.Tensor]:
+        """Run the body on a batch and return what ``backward`` was called on."""
         with (
             _losses(self._loss) as losses,
             self._readings.giving(batch),
@@ -257,12 +248,13 @@ class Body:
             if self._has_ended and self._between is not None:
                 self._begin_anew()
             self._has_ended, item = True, self._item(batch)
-            try:
-                self._has_ended = not self._stays(self._code, item)
-            except StopIteration:  # of another loader than the one that feeds the loop
-                if not self._readings.begin_anew(batch):
-                    raise
-                self._has_ended = not self._stays(self._code, item)
+            while True:
+                try:
+                    self._has_ended = not self._stays(self._code, item)
+                    break
+                except StopIteration:  # a loader has ended, and another one perhaps in the next try
+                    if not self._readings.begin_anew(batch):
+                        raise
         return losses
 
     def _begin_anew(self) -> None:

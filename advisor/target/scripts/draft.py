@@ -22,7 +22,7 @@ from advisor.target.scripts.draft_names import is_literal, lines_for, names_used
 from advisor.target.scripts.loops import tree_of
 from advisor.target.scripts.plain import loss_of, workload_of
 from advisor.target.scripts.positions import COUNTED, is_count
-from advisor.target.scripts.run import package_of, watched
+from advisor.target.scripts.run import check_seen, package_of, watched
 from advisor.target.scripts.seen import LossCall, Seen, Where
 from advisor.target.scripts.written import WrittenLoss
 
@@ -54,6 +54,8 @@ def draft_of(script: str, file: str) -> tuple[str, bool]:
     from advisor.target.entrypoint import in_user_code
 
     seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
+    if seen.starts_processes and seen.fitted is None:
+        check_seen(script, seen)
     is_measurable = _workload(seen) is not None  # which also finds the optimizers of a round's other updates
     source = _importable(script)
     parts = _fitted_parts(seen) or _made(seen)

@@ -1,6 +1,7 @@
 """The workload of an observed script: the parts of a plain loop, or else the body of its loop as one step."""
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ def workload_of(seen: Seen) -> Any:
         return seen.fitted
     if seen.trains_elsewhere:
         raise NoBodyError("processes that it starts train")
+    if seen.endless is not None:
+        return _rounds_of_update(seen, seen.endless)
     if not seen.updates and not seen.by_hand:
         return inference_of(seen)
     return _plain(seen) or _own_step(seen)
@@ -302,6 +305,23 @@ def _own_step(seen: Seen) -> Adapted:
         models=list(_outermost(models)),
         optimizers=seen.optimizers,
         notes=[f"the body of the loop at {loop.place} is the step, with all that it does", *others],
+        samples=_samples(seen),
+    )
+
+
+def _rounds_of_update(seen: Seen, closure: Callable[[], Any]) -> Adapted:
+    """The rounds of a training that is one ``optimizer.step(closure)``, each as a step."""
+    (optimizer,) = seen.updates
+    optimizer.state.clear()  # it was left in the middle of a round
+    for group in optimizer.param_groups:
+        group["max_iter"] = 1
+    return Adapted(
+        data=Again(itertools.count),
+        mode="train",
+        step=lambda _: optimizer.step(closure),
+        models=list(_outermost(seen.models)),
+        optimizers=[optimizer],
+        notes=["one optimizer.step(closure) is all of the training; one of its iterations is the step (max_iter=1)"],
         samples=_samples(seen),
     )
 

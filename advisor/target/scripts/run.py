@@ -6,14 +6,16 @@ import itertools
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from advisor.errors import TargetError
 from advisor.files.paths import is_file
-from advisor.target.scripts.body import NoBodyError, loops_around
+from advisor.target.scripts.body import NoBodyError, training_loop
 from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.seen import Seen, Where
+from advisor.target.scripts.positions import Loop
+from advisor.target.scripts.seen import Seen
+from advisor.target.scripts.surroundings import terminal_as_input
 from advisor.target.scripts.watch import LoopSeen, Watch
 
 _MAIN = "__main__"
@@ -51,7 +53,9 @@ def script_workload(script: str, directory: str) -> Any:
     try:
         return workload_of(seen)
     except NoBodyError as problem:
-        raise _no_loop(script, seen, str(problem)) from problem
+        check_seen(script, seen)
+        hint = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
+        raise TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", hint) from problem
     finally:
         seen.frames.clear()
 
@@ -67,8 +71,8 @@ def watched(script: str, directory: str) -> Seen:
     package = package_of(path, ast.parse(source))
     sys.path.insert(0, str(path.parents[len(package)]))
     pid = os.getpid()
-    watch = Watch(_in_loop)
-    with watch.watching() as seen:
+    watch = Watch(_loop_around)
+    with terminal_as_input(), watch.watching() as seen:
         try:
             if package:
                 module.__package__ = ".".join(package)
@@ -98,27 +102,28 @@ def package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
     return tuple(reversed(list(filter(None, names))))
 
 
-def _in_loop(frames: list[Where]) -> bool:
-    """Whether a stack stands in a loop of the script's own code."""
-    return any(loops_around(where) for where in frames if where.is_users)
+def _loop_around(seen: Seen) -> tuple[FrameType, Loop] | None:
+    """The loop of the script's own code that its updates are made in, and its frame; None outside of any loop."""
+    try:
+        loop = training_loop(seen)
+    except NoBodyError:
+        return None
+    return next((where.frame, loop.statement) for where in seen.frames if where.frame.f_code is loop.code)
 
 
-def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
-    type_this = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
-    if seen.starts_processes and not seen.updates:
-        return TargetError(
+def check_seen(script: str, seen: Seen) -> None:
+    """Raise TargetError where nothing of a training was seen in the script's own thread and process."""
+    if seen.updates or (seen.calls and not seen.starts_processes):
+        return
+    if seen.starts_processes:
+        raise TargetError(
             f"{script} trains in processes of its own (fork, multiprocessing or spawn), which are not watched.",
-            f"Let one process train, with the script's own options after --; or {type_this}",
+            "Let one process train, with the script's own options after --; or write a build() that returns its parts.",
         )
-    if not seen.updates and not seen.calls and seen.calls_in_threads:
-        return TargetError(
-            f"{script} calls its model in a thread of its own, which is not watched.",
-            f"Name the function that makes your model, as in {script}:build; or {type_this}",
-        )
-    if not seen.updates and not seen.calls:
-        return TargetError(
-            f"{script} ended without a training loop: no model was called.",
-            f"Give it the arguments that make it train, after --; or name the function that makes your model, as in "
-            f"{script}:build; or {type_this}",
-        )
-    return TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", type_this)
+    made = f"name the function that makes your model, as in {script}:build"
+    if seen.calls_in_threads:
+        raise TargetError(f"{script} calls its model in a thread of its own, which is not watched.", f"Instead {made}.")
+    raise TargetError(
+        f"{script} ended without a training loop: no model was called.",
+        f"Give it the arguments that make it train, after --; or {made}.",
+    )

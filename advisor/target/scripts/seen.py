@@ -89,8 +89,9 @@ class Seen:
     ``clip_norm`` is what the norm of the gradients was clipped to. ``changes_gradients``: they were made, clipped or
     changed in another way. ``changes_weights``: what follows the update changed what that had trained. ``by_hand``: the
     weights changed between two backward passes, and no optimizer made an update; ``frames`` is the stack at the second.
-    ``casts`` is the type of autocast around a module, also inside another. ``goes_backward``: gradients were computed
-    at some time.
+    ``leaves_loop``: the loop ended after it. ``endless``: an optimizer was given this closure for thousands of rounds.
+    ``casts`` is the type of autocast around a module, also inside another.
+    ``goes_backward``: gradients were computed at some time.
 
     The script: ``fitted`` is what a library's trainer was asked to train. ``calls_in_threads``: a module was called
     beside the main thread. ``starts_processes``: other processes were started, or forked. ``trains_elsewhere``: one of
@@ -113,6 +114,8 @@ class Seen:
     changes_gradients: bool = False
     changes_weights: bool = False
     by_hand: bool = False
+    leaves_loop: bool = False
+    endless: Callable[[], Any] | None = None
     fitted: Any = None
     casts: str = "none"
     goes_backward: bool = False

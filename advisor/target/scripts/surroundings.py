@@ -2,7 +2,11 @@
 
 import ast
 import contextlib
+import fcntl
 import gc
+import os
+import struct
+import termios
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
+from advisor.step.loader import length_of
 from advisor.target.scripts.positions import Iterators, value_of
 
 # Contexts that do not change what a step computes: entering one at each step would cost time, or write files.
@@ -101,29 +106,32 @@ def _cells(frame: FrameType) -> dict[str, CellType]:
 class Readings:
     """The reads of a loop, directly or through generators and classes of the script's own.
 
-    An iterator over ``fed`` gives the batch at hand, once in each round, also one that the loop makes. Any other is
-    read anew, with the workers that its loader has.
+    An iterator over ``fed``, also one that the loop makes, gives the batch at hand, once in each round, and ends after
+    as many as the loader has. Any other is read anew, with the workers that its loader has.
     """
 
     def __init__(self, iterators: Iterators, fed: Any = None) -> None:
         self._iterators = iterators
         self._fed = fed
+        self._batches = None if fed is None else length_of(fed)
+        self._given: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._at_hand: list[Any] = []
-        self._ended: list[Any] = []
+        self._ended: list[Any] = []  # in this round; the first ``_renewed`` of them are read anew
+        self._renewed = 0
 
     @contextlib.contextmanager
     def giving(self, batch: Any) -> Iterator[None]:
         """Within this context the script's iterators give this batch, once."""
         original, begin = _BaseDataLoaderIter.__next__, DataLoader.__iter__
-        self._at_hand, self._ended = [batch], []
+        self._at_hand, self._ended, self._renewed = [batch], [], 0
 
         def read(iterator: Any) -> Any:
             loader = self._iterators.get(iterator)
             if loader is None:
                 return original(iterator)
             if loader is self._fed and self._at_hand:
-                return self._at_hand.pop()
+                return self._give(iterator)
             if iterator not in self._anew:
                 self._anew[iterator] = begin(loader)
             try:
@@ -143,12 +151,44 @@ class Readings:
         with replaced(_BaseDataLoaderIter, "__next__", read), replaced(DataLoader, "__iter__", iterate):
             yield
 
+    def _give(self, iterator: Any) -> Any:
+        """The batch at hand. Raises StopIteration where the iterator has given all of a pass over the loader."""
+        given = self._given.get(iterator, 0)
+        if given == self._batches:
+            self._ended.append(iterator)
+            raise StopIteration
+        self._given[iterator] = given + 1
+        return self._at_hand.pop()
+
     def begin_anew(self, batch: Any) -> bool:
-        """Read those that came to their end in this round from their beginning; False where none did."""
+        """Read those that came to their end in this round from their beginning; False where none did, or one twice."""
+        self._at_hand = [batch]
         for iterator in self._ended:
             self._anew.pop(iterator, None)
-        self._at_hand = [batch]
-        return bool(self._ended)
+            self._given.pop(iterator, None)
+        new = self._ended[self._renewed :]
+        once = bool(new) and len({*map(id, self._ended)}) == len(self._ended)
+        self._renewed = len(self._ended)
+        return once
+
+
+@contextlib.contextmanager
+def terminal_as_input() -> Iterator[None]:
+    """A terminal of 80 columns as standard input, for scripts that ask it for its size; whoever reads it is at its end.
+
+    Trials have none, and a person's script may come to its loop only in one.
+    """
+    before = os.dup(0)
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    os.write(ours, b"\x04" * 64)  # what a person types to end it
+    os.dup2(theirs, 0)
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        for descriptor in (before, ours, theirs):
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -2,16 +2,16 @@
 
 import builtins
 import contextlib
-import dis
 import functools
-import inspect
 import io
+import itertools
 import multiprocessing.process
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -26,7 +26,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.process.meanwhile import replaced
 from advisor.step.batch import tensors_of
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
+from advisor.target.scripts.positions import Loop
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
+from advisor.target.scripts.rounds import RoundTrace
 from advisor.target.scripts.seen import GenerateCall, LossCall, ModelCall, Round, Seen, Where, autocast, gradients
 from advisor.target.scripts.surroundings import without_workers
 
@@ -56,6 +58,8 @@ _OF_GENERATION = {
 }
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
+# An optimizer that makes more rounds than this in one update is all of a training; a few of them show its closure.
+_MOST_ROUNDS, _ROUNDS_SEEN = 1000, 2
 # A process that is killed ends within this. Seconds.
 _GRACE_S = 5.0
 
@@ -67,16 +71,19 @@ class LoopSeen(BaseException):
 class Watch:
     """The hooks while a script runs. ``seen`` grows until :class:`LoopSeen` ends the script.
 
-    ``in_loop`` tells whether a stack stands in a loop. An update outside of any, as one that makes the optimizer's
-    state, is passed over where another follows. From the first update on the script writes over no file, and from its
-    end on it writes none: its ``finally`` would save a model that has hardly been trained.
+    ``loop_around`` gives the loop that a stack stands in. The round of the first update there is run to its end. An
+    update outside of any loop, as one that makes the optimizer's state, is passed over where another follows. From the
+    first update on the script writes over no file, and from its end on it writes none: its ``finally`` would save a
+    model that has hardly been trained.
     """
 
-    def __init__(self, in_loop: Callable[[list[Where]], bool]) -> None:
+    def __init__(self, loop_around: Callable[[Seen], tuple[FrameType, Loop] | None]) -> None:
         self.seen = Seen()
-        self._in_loop = in_loop
+        self._loop_around = loop_around
         self._outside: FrameType | None = sys._getframe(1)
-        self._over = self._before_loop = self._looked_on = self._ends_soon = False
+        self._over = self._before_loop = self._looked_on = False
+        self._round: RoundTrace | None = None
+        self._rounds = self._updates = 0
         self._gradients: list[float] = []
         self._weights: list[float] = []
         self._at_backward: list[tuple[nn.Parameter, float]] = []
@@ -128,6 +135,8 @@ class Watch:
     def _stop_watching(self) -> None:
         """Watch no more, also where the script has taken one of the functions by a name of its own."""
         self._outside = None
+        if self._round is not None:
+            self._round.end()
         if self.seen.trains_elsewhere:
             for process in self._started:
                 with contextlib.suppress(ValueError):  # the script has closed it
@@ -140,8 +149,6 @@ class Watch:
         if self._outside is not None and threading.get_ident() != self._thread:
             self.seen.calls_in_threads = True
         if self._is_ours():
-            if self._ends_soon:
-                self._end_step()
             if (casts := autocast()) != "none":
                 self.seen.casts = casts
             self._depth += 1
@@ -217,11 +224,9 @@ class Watch:
 
     def _on_next_batch(self, function: Callable[..., Any], iterator: Any) -> Any:
         loader = self.seen.iterators.get(iterator)
-        if self._is_ours() and self.seen.updates and (loader is self.seen.loader or self._before_loop):
-            if _within_generator(_stack(self._outside)):
-                self._ends_soon = True  # at the next call: to raise here would end what the loop goes on reading
-            else:
-                self._end_step()
+        reads_on = loader is self.seen.loader or self._before_loop
+        if self._is_ours() and self.seen.updates and self._round is None and reads_on:
+            self._end_step()
         batch = given = function(iterator)
         if hasattr(loader, "base_dataloader"):  # Accelerate's reads a batch ahead
             given, self._ahead = self._ahead, batch
@@ -241,7 +246,6 @@ class Watch:
 
     def _end_step(self) -> None:
         """Raise LoopSeen, or forget an update that stood before the loop."""
-        self._ends_soon = False
         if self._before_loop:
             self._before_loop, self._looked_on = False, True
             self.seen.forget()
@@ -261,13 +265,13 @@ class Watch:
 
     # --- updates --------------------------------------------------------------------------------------------------
 
-    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if os.getpid() != self._pid:
             os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
         has_closure = len(args) > 1 or kwargs.get("closure") is not None
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
-            return
-        if optimizer in self.seen.updates or self._ends_soon:
+            return None
+        if optimizer in self.seen.updates and self._round is None:
             self._end_step()
         if not self.seen.frames:
             if len(self.seen.backward) == 1 and self._norms() != self._gradients:
@@ -276,13 +280,53 @@ class Watch:
             self.seen.fitted = fitted_by_library(self.seen.frames)
             if self.seen.fitted is not None:
                 self._end_step()
-            self._before_loop = not self._looked_on and not self._in_loop(self.seen.frames)
+            self._run_round()
+            if has_closure and self._before_loop and _goes_on(optimizer):
+                return self._with_few_rounds(optimizer, *args[1:], **kwargs)
+        return None
+
+    def _with_few_rounds(
+        self, optimizer: Optimizer, closure: Callable[[], Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of an update that is all of a training, with a closure that ends the script soon."""
+        rounds = itertools.count()
+
+        def once_more() -> Any:
+            if next(rounds) == _ROUNDS_SEEN:
+                self.seen.updates, self.seen.endless, self._over = [optimizer], closure, True
+                raise LoopSeen
+            return closure()
+
+        return (optimizer, once_more), {}
+
+    def _run_round(self) -> None:
+        """Have the round of the first update run to its end; an update outside of a loop is looked past, once."""
+        found = self._loop_around(self.seen)
+        self._before_loop = not self._looked_on and found is None
+        if found is not None:
+            frame, loop = found
+            line = next(where.line for where in self.seen.frames if where.frame is frame)
+            self._round = RoundTrace(frame, loop, line, self._on_end_of_round)
+            self._round.begin()
+
+    def _on_end_of_round(self, has_left: bool) -> None:
+        """End the script; where a loop of one update reads no loader, once it has made another one."""
+        if not self._rounds:
+            self.seen.changes_weights = self._weights != self._norms_of_weights()
+        self._rounds += 1
+        may_be_plain = self.seen.loader is None and len(self.seen.updates) == 1
+        if has_left or not may_be_plain or self._updates > 1:
+            self.seen.leaves_loop, self._over = has_left, True
+            raise LoopSeen
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_ours() or not _has_gradients(optimizer):
             return
         if not self.seen.updates:
             self._kept_files.enter_context(writing_over_nothing())
+        self._updates += 1
+        if self._rounds:
+            return
         self.seen.updates.append(optimizer)
         self.seen.round = Round(tuple(self.seen.calls), len(self.seen.backward))
         self._weights = self._norms_of_weights()
@@ -292,7 +336,7 @@ class Watch:
         if self.seen.frames or all(_norm(parameter) == norm for parameter, norm in self._at_backward):
             return
         frames = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
-        if self._in_loop(frames):
+        if self._loop_around(replace(self.seen, frames=frames)) is not None:
             self.seen.by_hand, self.seen.frames, self._over = True, frames, True
             raise LoopSeen
 
@@ -365,8 +409,6 @@ class Watch:
     def _on_open(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._is_ours() or not writes(args, kwargs):
             return function(*args, **kwargs)
-        if self._ends_soon:
-            self._end_step()
         if self._over:
             raise LoopSeen
         return staying_open(function(*args, **kwargs), args, kwargs, lambda: self._over)
@@ -435,6 +477,11 @@ def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
+def _goes_on(optimizer: Optimizer) -> bool:
+    """Whether one update of an optimizer may go on for thousands of rounds, as of LBFGS."""
+    return any(group.get("max_iter", 0) > _MOST_ROUNDS for group in optimizer.param_groups)
+
+
 def _norm(tensor: torch.Tensor) -> float:
     return float(tensor.detach().float().norm())
 
@@ -451,17 +498,6 @@ def _stack(outside: FrameType | None) -> list[FrameType]:
         frames.append(frame)
         frame = frame.f_back
     return frames
-
-
-def _within_generator(frames: list[FrameType]) -> bool:
-    """Whether a generator calls, which is read with ``next``; a ``for`` loop over it makes another one."""
-    found = False
-    for frame in frames:
-        if frame.f_code.co_flags & inspect.CO_GENERATOR:
-            found = True
-        elif found:
-            return frame.f_code.co_code[frame.f_lasti] != dis.opmap["FOR_ITER"]
-    return False
 
 
 def _patched(owner: Any, name: str, wrapper: Any) -> contextlib.AbstractContextManager[None]:

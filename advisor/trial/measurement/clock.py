@@ -1,8 +1,7 @@
 """The clock: a warm-up until steps are steady, then blocks of back-to-back steps.
 
-A block is timed by the wall and synchronised only at its end. Nothing else is in it: not even a function of ours
-around each step. The spread of single steps comes from a block of its own with an event at each step boundary: on an
-H200 those events made a replayed graph of 0.33 ms 4 % slower.
+Nothing but steps is in a block: not even a function of ours around each. The spread of single steps comes from a block
+of its own with an event at each step boundary: on an H200 those events made a replayed graph of 0.33 ms 4 % slower.
 
 On CUDA blocks follow one another without waiting: an event at each boundary tells when the device got there. In a
 loop the host is ahead of the device, and a device that was waited for idles until the first kernels of the next step
@@ -36,16 +35,16 @@ _FEWEST_SINGLE_STEPS = 5
 _MOST_SINGLE_STEPS = 400
 # Blocks are too short if their step times range wider than this. Relative to the median.
 _UNEVEN = 0.1
-# The calls whose latency is told: as many as fit in this time, in seconds, within these counts.
+# The calls whose latency is reported: as many as fit in this time, in seconds, within these counts.
 _CALLS_S = 0.5
 _FEWEST_CALLS = 20
 _MOST_CALLS = 400
-# Shortest time between two progress messages while a trial is measured. Seconds.
-_TELL_INTERVAL_S = 0.25
-# Least share of a flowing measurement's time that its marks see. Unitless; the rest is the last wait for the device.
-_SEEN_BY_MARKS = 0.8
-# The host stays one block ahead of the device: of three marks it waits for the second.
-_MARKS_BEHIND = 2
+# Shortest time between two progress messages while a trial is measured. Seconds; to write one takes about 0.03 ms.
+_REPORT_INTERVAL_S = 0.25
+# Least share of a measurement's time that the events between blocks see. Unitless; the rest is the last wait.
+_SEEN_BY_EVENTS = 0.8
+# The host stays one block ahead of the device: of three events it waits for the second.
+_EVENTS_BEHIND = 2
 
 # Returns the steps of a cycle in the data (1 without one), given the most steps that it may have.
 CycleOf = Callable[[int], int]
@@ -54,7 +53,7 @@ CycleOf = Callable[[int], int]
 class StepClock:
     """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
 
-    ``step_ms`` collects the times of single steps: by the device's marks, or by the host's clock on the CPU.
+    ``step_ms`` collects the times of single steps: by the device's events, or by the host's clock on the CPU.
     """
 
     def __init__(self, device: torch.device, run_steps: Callable[[int], int]) -> None:
@@ -85,31 +84,46 @@ class StepClock:
     def flowing(self, steps: int, enough: Callable[[list[Block]], bool]) -> list[Block]:
         """Time blocks of a number of steps until there are enough, without synchronising between them."""
         self.synchronize()
-        marks, samples, blocks = [self.backend.mark()], list[int](), list[Block]()
+        start = time.perf_counter()
+        events, samples, blocks = [self.backend.mark()], list[int](), list[Block]()
         while not enough(blocks):
             samples.append(self.run_steps(steps))
-            marks.append(self.backend.mark())
-            if len(marks) > _MARKS_BEHIND:  # the device is given what comes next before the host waits for it
-                marks[len(blocks) + 1].synchronize()
-                blocks.append(_block_between(marks, len(blocks), steps, samples))
-        self.synchronize()
-        return [*blocks, *(_block_between(marks, index, steps, samples) for index in range(len(blocks), len(samples)))]
+            events.append(self.backend.mark())
+            if len(events) > _EVENTS_BEHIND:  # the device is given what comes next before the host waits for it
+                place = len(blocks)
+                events[place + 1].synchronize()
+                blocks.append(Block(steps, samples[place], events[place].elapsed_time(events[place + 1]) / 1e3))
+        seconds = self._seconds_between(events, start)
+        return [Block(steps, count, block_s) for count, block_s in zip(samples, seconds, strict=True)]
 
-    def time_single_steps(self, steps: int, *, waiting: bool = False) -> None:
-        """Run steps with a mark at each step boundary, for the spread of single steps: apart from the timed blocks.
+    def time_single_steps(self, steps: int) -> None:
+        """Run steps with an event at each step boundary, for the spread of single steps: apart from the timed blocks.
 
-        ``waiting``: each is waited for instead.
+        On the CPU each is timed as a block.
         """
-        if waiting or not self.backend.is_ahead:
+        if not self.backend.is_ahead:
             self.step_ms += [self.run(1).step_ms for _ in range(steps)]
             return
         self.synchronize()
-        marks = [self.backend.mark()]
+        start = time.perf_counter()
+        events = [self.backend.mark()]
         for _ in range(steps):
             self.run_steps(1)
-            marks.append(self.backend.mark())
+            events.append(self.backend.mark())
+        self.step_ms += [1e3 * seconds for seconds in self._seconds_between(events, start)]
+
+    def _seconds_between(self, events: Sequence[Mark], start: float) -> list[float]:
+        """The seconds between events, once the device has passed the last; ``start`` is the wall's time of the first.
+
+        Events do not see work that steps leave behind in other streams. Where much of the wall's time is missing, all
+        of it is divided in equal parts.
+        """
         self.synchronize()
-        self.step_ms += [before.elapsed_time(after) for before, after in itertools.pairwise(marks)]
+        wall_s = time.perf_counter() - start
+        seconds = [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]
+        if sum(seconds) >= _SEEN_BY_EVENTS * wall_s:
+            return seconds
+        return [wall_s / len(seconds)] * len(seconds)
 
     def percentiles(self) -> tuple[float, float, float] | None:
         """The 5th, 50th and 95th percentile of single steps, ms."""
@@ -136,21 +150,6 @@ def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency
     return Latency(percentile(times, 0.5), percentile(times, 0.95), percentile(times, 0.99), calls)
 
 
-class BlockTeller:
-    """Passes the last block on, at most once in ``_TELL_INTERVAL_S``: to write a message takes about 0.03 ms."""
-
-    def __init__(self, send: Callable[[Block], None]) -> None:
-        self._send = send
-        self._told, self._told_at = 0, -math.inf
-
-    def __call__(self, blocks: list[Block]) -> None:
-        """Take the blocks so far."""
-        now = time.perf_counter()
-        if len(blocks) > self._told and now - self._told_at >= _TELL_INTERVAL_S:
-            self._told, self._told_at = len(blocks), now
-            self._send(blocks[-1])
-
-
 def steps_in(seconds: float, step_s: float) -> int:
     """The number of steps that fill this many seconds, at least one."""
     return max(1, min(_LONGEST_BLOCK_STEPS, round(seconds / step_s)))
@@ -174,14 +173,13 @@ def measure(
     at_least_s: float = 0.0,
     cycle_of: CycleOf | None = None,
     watching: AbstractContextManager[None] | None = None,
-    tell: Callable[[list[Block]], None] | None = None,
+    report: Callable[[Block], None] = lambda block: None,
 ) -> list[Block]:
     """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
 
     At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Single steps are timed
-    after them. Blocks are waited for one by one where a step leaves work in streams that the marks do not see.
-    ``cycle_of`` is given where batches come from a loader; blocks then hold whole cycles. ``watching`` is entered
-    around the blocks alone. ``tell`` is given the blocks so far, between two blocks.
+    after them. ``cycle_of`` is given where batches come from a loader; blocks then hold whole cycles. ``watching`` is
+    entered around the blocks alone. ``report`` is given the last block, a few times a second, between two blocks.
     """
     longest_s = 2 * measure_s / FEWEST_BLOCKS
     steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of or (lambda most: 1), longest_s=longest_s)
@@ -189,20 +187,20 @@ def measure(
     flows = steps > 1 or (cycle_of is None and step_s < measure_s / FEWEST_BLOCKS)
     timed = clock.flowing if flows and clock.backend.is_ahead else clock.back_to_back
     limit_s = max(measure_s, at_least_s)
+    reported, reported_at = 0, -math.inf
 
     def enough(so_far: list[Block]) -> bool:
-        if tell:
-            tell(so_far)
-        return _enough(so_far, time.perf_counter() - start, at_least_s, limit_s)
+        nonlocal reported, reported_at
+        now = time.perf_counter()
+        if len(so_far) > reported and now - reported_at >= _REPORT_INTERVAL_S:
+            reported, reported_at = len(so_far), now
+            report(so_far[-1])
+        return _enough(so_far, now - start, at_least_s, limit_s)
 
     with watching or nullcontext():
         start = time.perf_counter()
         blocks = timed(steps, enough)
-        hidden = timed == clock.flowing and _leave_work_behind(blocks, time.perf_counter() - start)
-        if hidden:
-            start = time.perf_counter()
-            blocks = clock.back_to_back(steps, enough)
-    _time_single_steps(clock, blocks, measure_s, waiting=hidden)
+    _time_single_steps(clock, blocks, measure_s)
     return merge_uneven(blocks)
 
 
@@ -211,15 +209,15 @@ def mean_step_s(blocks: Sequence[Block]) -> float:
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
 
 
-def _time_single_steps(clock: StepClock, blocks: Sequence[Block], measure_s: float, *, waiting: bool) -> None:
+def _time_single_steps(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> None:
     """Time single steps, or take them from the blocks: where steps are too long for more, or these are single steps."""
     step_s = mean_step_s(blocks)
-    waited_for = not clock.backend.is_ahead and all(block.steps == 1 for block in blocks)
-    if _FEWEST_SINGLE_STEPS * step_s > measure_s or (waited_for and len(blocks) >= _FEWEST_SINGLE_STEPS):
+    single = not clock.backend.is_ahead and blocks[0].steps == 1 and len(blocks) >= _FEWEST_SINGLE_STEPS
+    if _FEWEST_SINGLE_STEPS * step_s > measure_s or single:
         clock.step_ms += [block.step_ms for block in blocks]
     else:
         wanted = steps_in(_SINGLE_STEPS_S, step_s)
-        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, wanted)), waiting=waiting)
+        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, wanted)))
 
 
 def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
@@ -230,13 +228,14 @@ def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
     """
     merged = list(blocks)
     while len(merged) >= 2 * FEWEST_BLOCKS and relative_range([block.step_ms for block in merged]) > _UNEVEN:
-        merged = _halved(merged)
+        pairs = [merged[index : index + 2] for index in range(0, len(merged) - 1, 2)]
+        if len(merged) % 2:
+            pairs[-1].append(merged[-1])
+        merged = [
+            Block(sum(b.steps for b in part), sum(b.samples for b in part), sum(b.seconds for b in part))
+            for part in pairs
+        ]
     return merged
-
-
-def _block_between(marks: Sequence[Mark], index: int, steps: int, samples: Sequence[int]) -> Block:
-    """The block of a number, once the device has passed both of its ends."""
-    return Block(steps, samples[index], marks[index].elapsed_time(marks[index + 1]) / 1e3)
 
 
 def batch_samples(batch: Any, fallback: int) -> int:
@@ -264,21 +263,6 @@ def _enough(blocks: list[Block], elapsed_s: float, at_least_s: float, measure_s:
         return True
     due = elapsed_s >= at_least_s and len(blocks) >= 2 * FEWEST_BLOCKS and len(blocks) % _CHECK_EVERY == 0
     return due and relative_half_width([block.samples_per_s for block in blocks]) < PRECISION / 4
-
-
-def _leave_work_behind(blocks: Sequence[Block], seconds: float) -> bool:
-    """Whether the device still had much to do after the last mark: in streams that the step's own does not wait for."""
-    return sum(block.seconds for block in blocks) < _SEEN_BY_MARKS * seconds
-
-
-def _halved(blocks: Sequence[Block]) -> list[Block]:
-    """Half as many blocks: consecutive ones merged, the last three into one where their number is odd."""
-    pairs = [blocks[index : index + 2] for index in range(0, len(blocks) - 1, 2)]
-    if len(blocks) % 2:
-        pairs[-1] = [*pairs[-1], blocks[-1]]
-    return [
-        Block(sum(b.steps for b in part), sum(b.samples for b in part), sum(b.seconds for b in part)) for part in pairs
-    ]
 
 
 _WINDOW_S = 0.05
@@ -322,20 +306,11 @@ def warm_up(
         return WarmUp(first.seconds, 1, usual_s, steady=True)
     since = time.perf_counter() - before_s
     steps, windows = 1, [first.seconds]
-    needed = max(_FEWEST_STEPS, at_least)
     while True:
-        step_s = min(windows[-3:])
-        block = clock.run(block_steps(_WINDOW_S, step_s, cycle_of, longest_s=_LONGEST_WINDOW_S))
+        block = clock.run(block_steps(_WINDOW_S, min(windows[-3:]), cycle_of, longest_s=_LONGEST_WINDOW_S))
         steps += block.steps
         windows.append(block.seconds / block.steps)
-        steady = _steady(windows) and steps >= needed
+        agree = len(windows) > _FEWEST_WINDOWS and abs(windows[-1] - windows[-2]) <= _STEADY * windows[-2]
+        steady = agree and steps >= max(_FEWEST_STEPS, at_least)
         if steady or time.perf_counter() - since > limit_s:
             return WarmUp(time.perf_counter() - start, steps, min(windows[-2:]), steady)
-
-
-def _steady(windows: list[float]) -> bool:
-    """Whether the last window is neither faster nor slower than the one before by more than the tolerance."""
-    if len(windows) < _FEWEST_WINDOWS + 1:
-        return False
-    last, before = windows[-1], windows[-2]
-    return abs(last - before) <= _STEADY * before

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import itertools
 import time
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from advisor.errors import RefusedError, TargetError
+from advisor.files.paths import is_library
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import tensors_of
 from advisor.step.loader import rebuild
@@ -65,14 +67,13 @@ def _without_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def _copy_of(dataset: Any) -> Any:
-    """A shallow copy of a dataset, and of the one that it wraps; the dataset itself where it cannot be copied."""
-    try:
+    """A shallow copy of a dataset and of the one that it wraps, such as a ``Subset``; itself where it refuses."""
+    with contextlib.suppress(Exception):  # a class of the user's may refuse in any way
         copied = copy.copy(dataset)
         if hasattr(dataset, "dataset"):
             copied.dataset = _copy_of(dataset.dataset)
-    except Exception:  # a class of the user's may refuse in any way
-        return dataset
-    return copied
+        return copied
+    return dataset
 
 
 def check_batches(batches: list[Any], *, of_loader: bool) -> None:
@@ -98,9 +99,10 @@ def no_batch() -> TargetError:
 
 def loader_failure(error: BaseException, turn: int) -> TargetError:
     """Return the error for a loader that raised: it names the batch, and shows the lines of the user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
     lines = str(error).strip().splitlines()
-    # An error that a worker raised carries its traceback.
-    in_worker = any(line.startswith("Original Traceback") for line in lines)
+    # An error that a worker raised has no frame of the user's here: it carries the worker's traceback in its text.
+    in_worker = len(lines) > 1 and all(is_library(frame.filename) for frame in frames)
     return TargetError(
         f"the DataLoader failed at batch {turn}: {one_line(error)}",
         "Check the dataset, the sampler and the collate function at the lines shown.",

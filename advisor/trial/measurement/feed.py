@@ -1,112 +1,13 @@
-"""Feed: the endless stream of batches that a trial's steps consume, and the forms of batches that a model can take."""
+"""Feed: the endless stream of batches that a trial's steps consume."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from advisor.errors import AdvisorError, TargetError
-from advisor.step.batch import attributes_with_tensors
+from advisor.errors import TargetError
 from advisor.step.loader import length_of
 from advisor.step.prefetch import is_loader
 from advisor.target.draws import seed_host
-from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.draws import loader_failure, no_batch
-
-# Characters of a batch's description; enough for about six tensors.
-_LONGEST_TEXT = 160
-_HINT = (
-    "Let the dataset and the collate function give every batch the same structure and types, or return "
-    "Workload(step=...) with a step(batch) that takes each kind."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The containers, keys, types and dimensions of a batch. ``text`` shows them with the sizes of its tensors."""
-
-    parts: Any
-    text: str
-
-
-def form_of(batch: Any) -> Form:
-    """The form of a batch; two that differ in sizes only have equal ``parts``."""
-    parts = _parts(batch)
-    if isinstance(batch, list | tuple) and all(isinstance(part, torch.Tensor) for part in batch):
-        parts = (len(batch), parts)  # inputs and targets, not samples
-    text = _text(batch)
-    return Form(parts, text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}...")
-
-
-def form_notes(batches: list[Any]) -> list[str]:
-    """A sentence where a later batch has another form than the first, other keys for example; none where all agree."""
-    forms = [form_of(batch) for batch in batches]
-    other = next((turn for turn, form in enumerate(forms) if form.parts != forms[0].parts), None)
-    if other is None:
-        return []
-    return [
-        f"the batches change their form: the first is {forms[0].text}, and batch {other + 1} is {forms[other].text}; "
-        "each is given to the step as it comes"
-    ]
-
-
-@contextlib.contextmanager
-def compared_with(first: Form, batch: Any, turn: int) -> Iterator[None]:
-    """Raise, in place of what a step raises, the TargetError for a batch of another form than the first."""
-    try:
-        yield
-    except Exception as error:
-        if problem := form_problem(error, first, batch, turn):
-            raise problem from error
-        raise
-
-
-def form_problem(error: Exception, first: Form, batch: Any, turn: int) -> TargetError | None:
-    """The error for a step that failed on batch ``turn`` because its form differs from the first batch's; else None.
-
-    None as well where ``error`` says what to do already.
-    """
-    if isinstance(error, AdvisorError):
-        return None
-    form = form_of(batch)
-    if form.parts == first.parts:
-        return None
-    return TargetError(
-        f"the step fails on batch {turn}, which is {form.text}, where the first is {first.text}: {one_line(error)}",
-        _HINT,
-        user_frames(error),
-    )
-
-
-def _parts(part: Any) -> Any:
-    """A key that parts of batches share if they have one form. A sequence counts each form among its elements once."""
-    if isinstance(part, torch.Tensor):
-        return part.dtype, part.dim()
-    if isinstance(part, Mapping):
-        return type(part), {key: _parts(value) for key, value in part.items()}
-    if isinstance(part, list | tuple):
-        alike: list[Any] = []
-        for element in map(_parts, part):
-            if element not in alike:
-                alike.append(element)
-        return type(part), alike
-    return type(part), {name: _parts(value) for name, value in attributes_with_tensors(part).items()}
-
-
-def _text(part: Any) -> str:
-    """A part of a batch as Python shows it, with types and shapes in place of values."""
-    if isinstance(part, torch.Tensor):
-        return f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}"
-    if isinstance(part, Mapping):
-        return f"{{{', '.join(f'{key}: {_text(value)}' for key, value in part.items())}}}"
-    if isinstance(part, list | tuple):
-        inside = ", ".join(map(_text, part))
-        return f"[{inside}]" if isinstance(part, list) else f"({inside})"
-    named = ", ".join(f"{name}={_text(value)}" for name, value in attributes_with_tensors(part).items())
-    return f"{type(part).__name__}({named})" if named else type(part).__name__
-
 
 _END = object()
 
@@ -123,7 +24,6 @@ class Feed:
         self._loader: Any = data if is_loader(data) else None
         self._iterator: Iterator[Any] | None = None
         self._served = 0
-        self._first: Form | None = None
 
     def next(self) -> Any:
         """The next batch; a new epoch begins where one ends. Raises TargetError when an epoch yields nothing."""
@@ -139,16 +39,16 @@ class Feed:
             self._iterator = None
             self._iterator = iter(self._loader)
             batch = self._drawn()
+        if batch is _END and not self._served:
+            raise no_batch()
         if batch is _END:
-            raise self._empty()
+            raise TargetError(
+                f"the DataLoader yields nothing after its first {self._served} batches: its dataset can be read once "
+                "only.",
+                "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
+            )
         self._served += 1
-        if self._first is None:
-            self._first = form_of(batch)
         return batch
-
-    def problem_of(self, error: Exception, batch: Any) -> TargetError | None:
-        """The error for a step that failed on the last batch; None where that has the form of the first."""
-        return None if self._first is None else form_problem(error, self._first, batch, self._served)
 
     def _drawn(self) -> Any:
         """The epoch's next batch, or ``_END``. Raises TargetError when the loader fails."""
@@ -157,14 +57,6 @@ class Feed:
             return next(self._iterator, _END)
         except Exception as error:
             raise loader_failure(error, self._served + 1) from error
-
-    def _empty(self) -> TargetError:
-        if not self._served:
-            return no_batch()
-        return TargetError(
-            f"the DataLoader yields nothing after its first {self._served} batches: its dataset can be read once only.",
-            "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
-        )
 
     @property
     def resident(self) -> bool:

@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import signature_of, tensors_of
 from advisor.step.step import TrainStep
 from advisor.trial.batch_form import place_of_loss
 from advisor.trial.measurement.draws import first_batches, seed_all
-from advisor.trial.measurement.feed import compared_with, form_of
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
 _SAMPLED_OUTPUTS = 256
 _MOST_SKIPPED_STEPS = 24
+_CACHES = "transformers.cache_utils"
 # The norm is summed in float64, in pieces: a copy of a large parameter would show in the peak memory.
 _PIECE_ELEMENTS = 2**22
 
@@ -92,29 +93,27 @@ def probe_training(
     model = _model_of(step)
     seed_all(seed)
     losses: list[float] = []
-    weights = [squared_norm(model)] if model is not None else []
-    gradients = _Gradients(step)
-    with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
-        first = form_of(batches[0])
-        for turn, batch in enumerate(batches, 1):
-            with compared_with(first, batch, turn):
-                losses.append(counted.until_it_updates(batch))
+    norms = [squared_norm(model)] if model is not None else []
+    with_gradient: list[frozenset[int]] = []
+    with contextlib.closing(_FirstOutput(model, step)) as output:
+        for batch in batches:
+            losses.append(counted.until_it_updates(batch))
             output.close()
-            gradients.look()
+            with_gradient.append(_with_gradient(step))
             if model is not None:
-                weights.append(squared_norm(model))
-            if counted.usual_s > limit_s and len(losses) >= fewest:
+                norms.append(squared_norm(model))
+            if counted.seconds_with_one_more > limit_s and len(losses) >= fewest:
                 break
     return Probe(
         seconds=counted.seconds,
         steps=counted.steps,
         losses=tuple(losses),
         outputs=output.sample,
-        weights=tuple(weights) if weights and weights[0] else (),
+        weights=tuple(norms) if norms and norms[0] else (),
         skipped_steps=counted.skipped_steps,
-        scale=counted.scale,
+        scale=scale_of(step),
         usual_step_s=counted.usual_step_s,
-        gradients_at_times=gradients.at_times,
+        gradients_at_times=len(frozenset.union(*with_gradient) - frozenset.intersection(*with_gradient)),
         operations=output.operations,
         loss_at=output.loss_at,
     )
@@ -126,25 +125,20 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
     The step runs several times and the last output counts. A captured step is only replayed by then, and has to follow
     the batch: the one before the last is another of the same shapes, if there is one, which the capture records.
     """
+    order = [batches[0]] * steps
+    if steps > 1:
+        form = signature_of(batches[0])
+        order[-2] = next((batch for batch in batches[1:] if signature_of(batch) == form), batches[0])
     seed_all(seed)
     started = time.perf_counter()
-    output = step(batches[0])
+    output = step(order[0])
     first_s = time.perf_counter() - started
-    for batch in _first_and_another(batches, steps - 1):
+    for batch in order[1:]:
         output = step(batch)
     sample = sample_of(output)  # waits for the device
     seconds = time.perf_counter() - started
     usual_step_s = (seconds - first_s) / (steps - 1) if steps > 1 else seconds
     return Probe(seconds, steps, outputs=sample, usual_step_s=usual_step_s)
-
-
-def _first_and_another(batches: list[Any], count: int) -> list[Any]:
-    """The first batch again and again; in the last place but one another that fits the same graph."""
-    chosen = [batches[0]] * count
-    if count > 1:
-        form = signature_of(batches[0])
-        chosen[-2] = next((batch for batch in batches[1:] if signature_of(batch) == form), batches[0])
-    return chosen
 
 
 def divergence_notes(probe: Probe, step: Callable[[Any], torch.Tensor], batch: Any) -> tuple[str, ...]:
@@ -214,7 +208,7 @@ def operations_behind(output: Any) -> int:
 
 
 class _CountedStep:
-    """Runs steps and keeps count of them, of their time, and of the updates that a gradient scaler skips."""
+    """Runs steps and counts them, their time, and the updates that a gradient scaler skips."""
 
     def __init__(self, step: Callable[[Any], torch.Tensor]) -> None:
         self._step = step
@@ -222,7 +216,7 @@ class _CountedStep:
         self.steps = self.skipped_steps = 0
 
     @property
-    def usual_s(self) -> float:
+    def seconds_with_one_more(self) -> float:
         """The usual seconds of these steps and one more: the longest is left out."""
         return self.seconds - self._longest_s + self._last_s
 
@@ -231,14 +225,10 @@ class _CountedStep:
         """One of these steps on average, the longest left out where there are others."""
         return (self.seconds - self._longest_s) / (self.steps - 1) if self.steps > 1 else self.seconds
 
-    @property
-    def scale(self) -> float | None:
-        return scale_of(self._step)
-
     def until_it_updates(self, batch: Any) -> float:
         """The loss of the first step on this batch whose update was not skipped, or of the last that is tried."""
         while True:
-            before = self.scale
+            before = scale_of(self._step)
             started = time.perf_counter()
             loss = float(self._step(batch))
             self._last_s = time.perf_counter() - started
@@ -246,7 +236,7 @@ class _CountedStep:
             self.seconds += self._last_s
             self.steps += 1
             # The scale falls when, and only when, an update is skipped.
-            after = self.scale
+            after = scale_of(self._step)
             if before is None or after is None or after >= before:
                 return loss
             self.skipped_steps += 1
@@ -254,57 +244,41 @@ class _CountedStep:
                 return loss
 
 
-class _Gradients:
-    """Tells which trained parameters of a step have a gradient after it; one of zeros, where it clears with zeros."""
-
-    def __init__(self, step: Any) -> None:
-        inner = getattr(step, "step", step)
-        self._step = inner if isinstance(inner, TrainStep) else None
-        self._with: set[int] = set()
-        self._without: set[int] = set()
-
-    def look(self) -> None:
-        """Look at the gradients of the step that ran last."""
-        for parameter in self._step.parameters if self._step is not None else []:
-            if parameter.requires_grad:
-                (self._with if self._has_gradient(parameter) else self._without).add(id(parameter))
-
-    @property
-    def at_times(self) -> int:
-        """The number of parameters that had one after some steps and none after others."""
-        return len(self._with & self._without)
-
-    def _has_gradient(self, parameter: torch.Tensor) -> bool:
-        gradient = parameter.grad
-        if gradient is None:
-            return False
-        assert self._step is not None, "only a step has gradients to look at"
-        zeros = self._step.plan.zero_grad == "zeros" and _plain(gradient)
-        return not zeros or bool(gradient.any())
+def _with_gradient(step: Any) -> frozenset[int]:
+    """The trained parameters that have a gradient after a step, by id; not one of zeros, where it clears with zeros."""
+    inner = getattr(step, "step", step)
+    if not isinstance(inner, TrainStep):
+        return frozenset()
+    gradients = {id(one): one.grad for one in inner.parameters if one.requires_grad and one.grad is not None}
+    zeros = inner.plan.zero_grad == "zeros"
+    return frozenset(
+        key for key, gradient in gradients.items() if not (zeros and _plain(gradient)) or bool(gradient.any())
+    )
 
 
 class _FirstOutput:
     """The model's output in the first step, sampled as soon as it is there: a later step may overwrite it."""
 
-    def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
+    def __init__(self, model: nn.Module | None, step: Any) -> None:
         self.sample: tuple[float, ...] = ()
         self.operations = 0
         self.loss_at = ""
+        self._handle: RemovableHandle | None = None
+        plan = getattr(step, "plan", None)
         # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
-        compiled = traced or getattr(model, "_compiled_call_impl", None) or isinstance(model, torch.jit.ScriptModule)
-        hooked = model is not None and not compiled
-        self._handle = model.register_forward_hook(self._keep) if model is not None and hooked else None
+        traced = (isinstance(plan, StepPlan) and plan.compiles_loss) or getattr(model, "_compiled_call_impl", None)
+        if model is not None and not traced and not isinstance(model, torch.jit.ScriptModule):
+            self._handle = model.register_forward_hook(self._take)
 
     def close(self) -> None:
         """Remove the hook: no later output is sampled."""
         if self._handle is not None:
             self._handle.remove()  # again after a forward pass that was undone, and the removal with it
 
-    def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        # A compiler of the user's own would trace what follows, and inside ``torch.func`` an output has no values.
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    def _take(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():  # a compiler of the user's own would trace what follows
             return
-        if not self.sample:
+        with contextlib.suppress(RuntimeError):  # inside ``torch.func`` an output has no values
             self.sample = sample_of(_without_caches(output))
             self.operations = operations_behind(output)
             self.loss_at = place_of_loss(output)
@@ -312,25 +286,16 @@ class _FirstOutput:
 
 
 def _without_caches(output: Any) -> Any:
-    """An output without what a Hugging Face decoder keeps to go on from, which a setting may have it not return."""
+    """An output without a Hugging Face decoder's cache, which a setting may have it not return."""
     if isinstance(output, Mapping):
-        return {name: part for name, part in output.items() if not _is_cache(part)}
-    return [part for part in output if not _is_cache(part)] if isinstance(output, list | tuple) else output
-
-
-def _is_cache(part: Any) -> bool:
-    return type(part).__module__ == "transformers.cache_utils"
+        return [part for part in output.values() if type(part).__module__ != _CACHES]
+    return [part for part in output if type(part).__module__ != _CACHES] if isinstance(output, list | tuple) else output
 
 
 def _model_of(step: Any) -> nn.Module | None:
     """The model of a step; a captured step holds the step that it captured."""
     model = getattr(getattr(step, "step", step), "model", None)
     return model if isinstance(model, nn.Module) else None
-
-
-def _compiles_loss(step: Any) -> bool:
-    plan = getattr(step, "plan", None)
-    return isinstance(plan, StepPlan) and plan.compiles_loss
 
 
 def _plain(tensor: torch.Tensor) -> bool:

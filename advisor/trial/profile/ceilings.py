@@ -1,6 +1,6 @@
 """The machine's own ceilings: matrix products by type, copies, transfers, operator calls. Measured, not looked up.
 
-They are measured once for a machine and kept in the state folder, where a later session reads them, unless something
+They are measured once for a machine and stored in the state folder, where a later session reads them, unless something
 else had the machine busy meanwhile. What found no room in memory is left out and tried again the next time.
 """
 
@@ -8,7 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
 
@@ -22,11 +22,9 @@ from advisor.records import Ceilings, Hardware
 from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.guards import HostLoad
 
-FILE = "ceilings.json"
-_SCHEMA = 1
-_KEPT_DAYS = 30
-# Matrices grow until the next size would take too long.
-# By whether the device has memory of its own, as GPUs have.
+_FILE = "ceilings.json"
+_VALID_DAYS = 30
+# Matrices grow until the next size would take too long. By whether the device has memory of its own, as GPUs have.
 _SIZES = {True: (2048, 8192), False: (256, 512, 1024, 2048)}
 # Small products say little of a type that every processor multiplies fast; others may take seconds for large ones.
 _SMALLEST_SIZE = 512
@@ -45,48 +43,52 @@ _TENSORS_OF_A_PRODUCT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Stored:
     """The file: ceilings by machine."""
 
-    schema: int = _SCHEMA
+    schema: int = 1
     machines: dict[str, Ceilings] = field(default_factory=dict)
 
 
 def machine_ceilings(
     device: torch.device, dtype: torch.dtype, *, anew: bool = False, left_s: float = math.inf
 ) -> Ceilings:
-    """The ceilings of this machine, kept ones where there are some; ``dtype`` is one that has to be among them.
+    """The ceilings of this machine, stored ones where there are some; ``dtype`` is one that has to be among them.
 
     ``anew`` measures them again: for when a step does better than a ceiling that was measured in a bad moment. Where
-    ``left_s`` seconds are too few to measure them, they are those that are kept, or none of them anew.
+    ``left_s`` seconds are too few to measure them, they are those that are stored, or none of them anew.
     """
     hardware = inspect_hardware()
     machine = machine_name(device, hardware)
-    known = Ceilings({}) if anew else kept_ceilings(machine)
+    known = Ceilings({}) if anew else stored_ceilings(machine)
     missing = [name for name in _types(device, dtype) if name not in known.matmul_flops_per_s]
     if (not missing and known.copy_bytes_per_s is not None) or left_s < _MEASURING_S:
         return known
     load = HostLoad()
-    measured = measure_ceilings(device, missing, _room_bytes(device, hardware), known)
+    free = backend_of(device).free_bytes()
+    room_bytes = int(_ROOM_SHARE * (hardware.host.memory_available_bytes if free is None else free))
+    measured = measure_ceilings(device, missing, room_bytes, known)
     if not load.disturbance():
-        keep_ceilings(machine, measured)
+        store_ceilings(machine, measured)
     return measured
 
 
-def kept_ceilings(machine: str) -> Ceilings:
-    """The ceilings that are kept of a machine, empty when there are none, or only old ones."""
-    known = read_kept(FILE, _Kept()).machines.get(machine)
-    return known if known is not None and _is_fresh(known) else Ceilings({})
+def stored_ceilings(machine: str) -> Ceilings:
+    """The ceilings that are stored of a machine, empty when there are none, or only old ones."""
+    known = read_kept(_FILE, _Stored()).machines.get(machine, Ceilings({}))
+    with contextlib.suppress(ValueError):
+        age = date.today() - date.fromisoformat(known.measured_on)
+        if 0 <= age.days <= _VALID_DAYS:
+            return known
+    return Ceilings({})
 
 
-def keep_ceilings(machine: str, ceilings: Ceilings) -> None:
-    """Keep the ceilings of a machine, beside those of others.
+def store_ceilings(machine: str, ceilings: Ceilings) -> None:
+    """Store the ceilings of a machine, beside those of others.
 
     Of two sessions that write at once one wins; what the other measured is measured again when it is missed.
     """
-    kept = read_kept(FILE, _Kept())
-    kept = replace(kept, machines={**kept.machines, machine: ceilings})
-    write_kept(FILE, kept)
+    write_kept(_FILE, _Stored(machines={**read_kept(_FILE, _Stored()).machines, machine: ceilings}))
 
 
 def measure_ceilings(
@@ -129,20 +131,6 @@ def machine_name(device: torch.device, hardware: Hardware) -> str:
     return f"{own.name}, {own.uuid or ''}, {own.parts}, {versions}"
 
 
-def _is_fresh(ceilings: Ceilings) -> bool:
-    try:
-        age = date.today() - date.fromisoformat(ceilings.measured_on)
-    except ValueError:
-        return False
-    return 0 <= age.days <= _KEPT_DAYS
-
-
-def _room_bytes(device: torch.device, hardware: Hardware) -> int:
-    """The memory that the measurement may take beside the user's model."""
-    free = backend_of(device).free_bytes()
-    return int(_ROOM_SHARE * (hardware.host.memory_available_bytes if free is None else free))
-
-
 def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
     """The result of a call; None where this machine cannot do it, or has no memory for it."""
     with contextlib.suppress(RuntimeError, MemoryError):
@@ -153,20 +141,17 @@ def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
 def _product_rate(device: torch.device, name: str, room_bytes: int) -> float | None:
     """Floating-point operations per second of a large square matrix product of random numbers, the best of several."""
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
+    smallest = _SMALLEST_SIZE if dtype.itemsize >= torch.float32.itemsize else 0
     rates: list[float] = []
     with float32_products(tf32=name == "tf32"):
-        for size in _sizes(device, dtype.itemsize, room_bytes):
+        for size in _SIZES[backend_of(device).has_memory]:
+            if size < smallest or _TENSORS_OF_A_PRODUCT * size**2 * dtype.itemsize > room_bytes:
+                continue
             if rates and (1 + _FEWEST_REPEATS) * 2 * size**3 / rates[-1] > 2 * _LIMIT_S:
                 break
             left, right = (torch.rand(size, size, device=device, dtype=dtype) for _ in range(2))
             rates.append(2 * size**3 / _best_seconds(device, partial(torch.matmul, left, right)))
     return max(rates, default=None)
-
-
-def _sizes(device: torch.device, item_bytes: int, room_bytes: int) -> Iterator[int]:
-    smallest = _SMALLEST_SIZE if item_bytes >= torch.float32.itemsize else 0
-    sizes = (size for size in _SIZES[backend_of(device).has_memory] if size >= smallest)
-    return (size for size in sizes if _TENSORS_OF_A_PRODUCT * size**2 * item_bytes <= room_bytes)
 
 
 def _copy_rate(device: torch.device, room_bytes: int) -> float | None:
@@ -191,11 +176,8 @@ def _transfer_rates(device: torch.device, room_bytes: int) -> dict[str, float]:
         destination = torch.empty(size, dtype=torch.uint8, device=device)
         return size / _best_seconds(device, lambda: destination.copy_(source, non_blocking=pinned))
 
-    rates = {name: _unless_it_fails(partial(rate, pinned=pinned)) for name, pinned in _HOST_MEMORY}
+    rates = {name: _unless_it_fails(partial(rate, pinned=name == "pinned")) for name in ("pageable", "pinned")}
     return {name: measured for name, measured in rates.items() if measured}
-
-
-_HOST_MEMORY = (("pageable", False), ("pinned", True))
 
 
 def _call_overhead_s() -> float:
@@ -234,22 +216,14 @@ def convolutions_in_tf32() -> bool:
 @contextlib.contextmanager
 def float32_products(*, tf32: bool) -> Iterator[None]:
     """Matrix products of float32 in TF32, or in full float32 whatever the process's present setting is."""
-    products = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
-    backends = [backend for backend in products if hasattr(backend, "fp32_precision")]
-    if not backends:
-        with _legacy(tf32=tf32):
+    on_cuda = torch.backends.cuda.matmul
+    if hasattr(on_cuda, "fp32_precision"):
+        on_cpu = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+        precision = "tf32" if tf32 else "ieee"
+        with replaced(on_cuda, "fp32_precision", precision), replaced(on_cpu, "fp32_precision", "ieee"):
             yield
         return
-    with contextlib.ExitStack() as stack:
-        for backend in backends:
-            precision = "tf32" if tf32 and backend is torch.backends.cuda.matmul else "ieee"
-            stack.enter_context(replaced(backend, "fp32_precision", precision))
-        yield
-
-
-@contextlib.contextmanager
-def _legacy(*, tf32: bool) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
+    before = torch.get_float32_matmul_precision()  # before PyTorch 2.9
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
         yield

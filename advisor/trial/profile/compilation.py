@@ -45,37 +45,25 @@ def compilation_notes(warm: CompileMark) -> tuple[str, ...]:
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is None or not dynamo.counters["frames"]["total"]:
         return ()
+    notes = []
     problems = {**dynamo.counters["graph_break"], **dynamo.counters["unimplemented"]}
-    gave_up = any(_LIMIT in problem for problem in problems)
-    breaks = [problem for problem in problems if _LIMIT not in problem]
-    recompiled = dynamo.counters["frames"]["total"] - warm.frames
-    return (
-        *_break_note(max(len(breaks), len(dynamo.counters["resumes"])), breaks),
-        *_recompile_note(recompiled, _recompile_reasons(dynamo, warm)),
-        *([_gave_up_note(_recompile_reasons(dynamo, CompileMark()))] if gave_up else []),
-    )
-
-
-def _break_note(count: int, problems: Iterable[str]) -> list[str]:
-    if not count:
-        return []
-    return [f"{counted(count, 'graph break')}{_listed(map(_headline, problems))}"]
-
-
-def _recompile_note(count: int, reasons: Iterable[str]) -> list[str]:
-    if not count:
-        return []
-    times = "once" if count == 1 else f"{count} times"
-    return [f"recompiled {times} after the warm-up{_listed(reasons)}"]
-
-
-def _gave_up_note(reasons: Iterable[str]) -> str:
-    often = f"the compiler gave up on a function that it had compiled too often{_listed(reasons)}"
-    return f"{often}; that runs eagerly: values that change from step to step belong into tensors"
+    breaks = [_headline(problem) for problem in problems if _LIMIT not in problem]
+    if count := max(len(breaks), len(dynamo.counters["resumes"])):
+        notes.append(f"{counted(count, 'graph break')}{_listed(breaks)}")
+    if again := dynamo.counters["frames"]["total"] - warm.frames:
+        times = "once" if again == 1 else f"{again} times"
+        notes.append(f"recompiled {times} after the warm-up{_listed(_recompile_reasons(dynamo, warm))}")
+    if len(breaks) < len(problems):
+        reasons = _listed(_recompile_reasons(dynamo, CompileMark()))
+        notes.append(
+            f"the compiler gave up on a function that it had compiled too often{reasons}; that runs eagerly: values "
+            "that change from step to step belong into tensors"
+        )
+    return tuple(notes)
 
 
 def _listed(reasons: Iterable[str]) -> str:
-    distinct = list(dict.fromkeys(reason for reason in reasons if reason))
+    distinct = list(dict.fromkeys(filter(None, reasons)))
     return f": {format_first(distinct, _REASONS_SHOWN, '; ')}" if distinct else ""
 
 

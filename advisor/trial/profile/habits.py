@@ -4,12 +4,13 @@ Trials time whole training steps. Validation, which is no part of a step, and cl
 a part to see, are timed here.
 
 PyTorch's synchronisation debug mode warns in the thread and stack that wait, so the stack of the warning names the
-user's line. The warning comes after the wait, so the call around it is timed.
+user's line. The warning comes after the wait, so the time since the start of the call is the wait's.
 """
 
 import contextlib
 import copy
 import functools
+import itertools
 import linecache
 import sys
 import time
@@ -30,7 +31,7 @@ from advisor.machine.device import backend_of
 from advisor.process.meanwhile import replaced
 from advisor.records import HabitRow, Profile, SyncPlace
 from advisor.step.compile import uncompiled
-from advisor.step.step import InferStep, TrainStep, evaluating, grad_mode
+from advisor.step.step import GRAD_CONTEXTS, InferStep, TrainStep, evaluating
 from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.feed import Feed
 
@@ -77,7 +78,7 @@ def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
     gradients = [parameter.grad for parameter in step.parameters]
     if not any(gradient is not None for gradient in gradients):
         return ()
-    ways = {way: _with_plan(step, zero_grad=way) for way in WAYS_TO_CLEAR}
+    ways = {way: _clearing_by(step, way) for way in WAYS_TO_CLEAR}
 
     def cleared(way: str) -> float:
         for parameter, gradient in zip(step.parameters, gradients, strict=True):
@@ -99,7 +100,7 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
     """
 
     def validate(way: str) -> None:
-        with grad_mode(way):
+        with GRAD_CONTEXTS[way]():
             step.loss(step.forward(batch), batch)
 
     with evaluating(step.model):
@@ -126,24 +127,13 @@ def peak_bytes(call: Callable[[], Any], device: torch.device) -> int | None:
         return backend.peak_of(call)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         call()
-    with contextlib.suppress(AttributeError):  # the events as they came are no part of the profiler's public face
-        return _highest(_allocations(recorded))
-    return None
-
-
-def _allocations(recorded: profile) -> list[int]:
-    """Bytes allocated (or, below 0, freed) on the CPU, in the order of time."""
     raw: Any = recorded.profiler
-    events = [event for event in raw.kineto_results.events() if event.name() == "[memory]"]
-    return [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-
-
-def _highest(changes: Sequence[int]) -> int:
-    level = highest = 0
-    for change in changes:
-        level += change
-        highest = max(highest, level)
-    return highest
+    with contextlib.suppress(AttributeError):  # the events as they came are no part of the profiler's public face
+        changes = [event for event in raw.kineto_results.events() if event.name() == "[memory]"]
+        changes.sort(key=lambda event: event.start_ns())
+        levels = itertools.accumulate((event.nbytes() for event in changes), initial=0)
+        return int(max(levels))
+    return None
 
 
 def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float) -> dict[str, list[float]]:
@@ -167,9 +157,9 @@ def _uncompiled(step: TrainStep | InferStep) -> TrainStep | InferStep:
     return other
 
 
-def _with_plan(step: TrainStep, **changes: Any) -> TrainStep:
+def _clearing_by(step: TrainStep, way: str) -> TrainStep:
     other = copy.copy(step)
-    other.plan = replace(step.plan, **changes)
+    other.plan = replace(step.plan, zero_grad=way)
     return other
 
 
@@ -182,53 +172,42 @@ class _Wait:
 
 
 class SyncRecorder(TorchFunctionMode):
-    """While entered, notes each wait by the user's line, and times the call of PyTorch that it happened in."""
+    """While entered, records each wait by the user's line, and times it from the start of the call of PyTorch."""
 
     def __init__(self) -> None:
         super().__init__()
         self._waits: dict[_Key, _Wait] = {}
-        self._untimed: list[_Key] = []
+        self._since: float | None = None
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call ``func``; when it made the host wait, its time is the wait's."""
-        seen = len(self._untimed)
-        start = time.perf_counter()
-        result = func(*args, **(kwargs or {}))
-        if len(self._untimed) > seen and func not in _FAR_MORE_THAN_A_WAIT:
-            self._timed(self._untimed[seen:], time.perf_counter() - start)
-            del self._untimed[seen:]
-        return result
+        """Call ``func``, which may make the host wait."""
+        self._since = None if func in _FAR_MORE_THAN_A_WAIT else time.perf_counter()
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._since = None
 
     def places(self, steps: int) -> tuple[SyncPlace, ...]:
         """Every line that waited in this number of steps, the longest wait first."""
-        for key in self._untimed:
-            self._waits[key].seconds = None
         found = [
-            SyncPlace(
-                file, line, text, wait.calls / steps, None if wait.seconds is None else 1e3 * wait.seconds / steps
-            )
-            for (file, line, text), wait in self._waits.items()
+            SyncPlace(*key, wait.calls / steps, None if wait.seconds is None else 1e3 * wait.seconds / steps)
+            for key, wait in self._waits.items()
         ]
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
-    def note(self, frame: FrameType | None) -> None:
-        """A wait happened under this stack."""
-        key = _place_of(frame)
-        self._waits.setdefault(key, _Wait()).calls += 1
-        self._untimed.append(key)
+    def waited(self, frame: FrameType | None) -> None:
+        """Record a wait under this stack that ends now, and began with the call or the wait before."""
+        now = time.perf_counter()
+        self.record(frame, None if self._since is None else now - self._since)
+        self._since = None if self._since is None else now
 
-    def note_call(self, frame: FrameType | None, seconds: float) -> None:
-        """A call that does nothing but wait took these seconds under this stack."""
-        self.note(frame)
-        self._timed([self._untimed.pop()], seconds)
-
-    def _timed(self, keys: list[_Key], seconds: float) -> None:
-        for key in keys:
-            wait = self._waits[key]
-            if wait.seconds is not None:
-                wait.seconds += seconds / len(keys)
+    def record(self, frame: FrameType | None, seconds: float | None) -> None:
+        """Record a wait under this stack, and its seconds where they are known."""
+        wait = self._waits.setdefault(_place_of(frame), _Wait())
+        wait.calls += 1
+        wait.seconds = None if seconds is None or wait.seconds is None else wait.seconds + seconds
 
 
 def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...] | None:
@@ -260,12 +239,12 @@ def recording(recorder: SyncRecorder) -> Iterator[None]:
 
     def heard(message: Warning | str, *rest: Any, **more: Any) -> None:
         if SYNC_WARNING in str(message):
-            recorder.note(sys._getframe(1))
+            recorder.waited(sys._getframe(1))
 
     def timed_synchronize(device: Any = None) -> None:
         start = time.perf_counter()
         synchronize(device)
-        recorder.note_call(sys._getframe(1), time.perf_counter() - start)
+        recorder.record(sys._getframe(1), time.perf_counter() - start)
 
     with warnings.catch_warnings(), recorder, replaced(torch.cuda, "synchronize", timed_synchronize):
         warnings.simplefilter("always")

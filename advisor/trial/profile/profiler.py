@@ -11,8 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
 from advisor.figures.roof import INPUT_BOUND_SHARE, overhead_share, step_copy_share, step_roof_share
 from advisor.machine.device import backend_of
-from advisor.recipe.plan import StepPlan
-from advisor.records import Bottleneck, Ceilings, Phase, Profile
+from advisor.records import Bottleneck, Phase, Profile
 from advisor.step.batch import tensors_of
 from advisor.step.compile import is_compiled
 from advisor.step.step import InferStep, TrainStep
@@ -125,27 +124,26 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: fl
 
 
 def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float, *, convolving: bool) -> Profile:
-    """The profile with the machine's ceilings, measured again when the step does better than a kept one."""
-    dtype = _compute_dtype(step)
-    tf32 = dtype is torch.float32 and _runs_tf32(step.device, convolving=convolving)
+    """The profile with the machine's ceilings, measured again when the step does better than a stored one."""
+    own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
+    dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
+    # By default convolutions of float32 run in TF32, and matrix products do not.
+    in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
+    tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
-    ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
-    known = _with_ceilings(measured, ceilings, name)
-    if (step_roof_share(known) or 0.0) <= 1:
-        return known
-    ceilings = machine_ceilings(step.device, dtype, anew=True, left_s=deadline - time.monotonic())
-    return _with_ceilings(measured, ceilings, name)
-
-
-def _with_ceilings(measured: Profile, ceilings: Ceilings, name: str) -> Profile:
-    return replace(
-        measured,
-        ceilings=ceilings,
-        ceiling_dtype=name,
-        ceiling_flops_per_s=ceilings.matmul_flops_per_s.get(name),
-        copy_bytes_per_s=ceilings.copy_bytes_per_s,
-        call_overhead_s=ceilings.call_overhead_s,
-    )
+    for anew in (False, True):
+        ceilings = machine_ceilings(step.device, dtype, anew=anew, left_s=deadline - time.monotonic())
+        measured = replace(
+            measured,
+            ceilings=ceilings,
+            ceiling_dtype=name,
+            ceiling_flops_per_s=ceilings.matmul_flops_per_s.get(name),
+            copy_bytes_per_s=ceilings.copy_bytes_per_s,
+            call_overhead_s=ceilings.call_overhead_s,
+        )
+        if (step_roof_share(measured) or 0.0) <= 1:
+            break
+    return measured
 
 
 def _host_to_device_bytes(step: TrainStep | InferStep, feed: Feed) -> int | None:
@@ -157,27 +155,13 @@ def _host_to_device_bytes(step: TrainStep | InferStep, feed: Feed) -> int | None
     return sum(tensor.nbytes for tensor in tensors_of(feed.next()) if tensor.device.type == "cpu")
 
 
-def _runs_tf32(device: torch.device, *, convolving: bool) -> bool:
-    """Whether the step's float32 arithmetic runs in TF32: by default convolutions do and matrix products do not."""
-    if not backend_of(device).float32_in_tf32():
-        return False
-    return convolutions_in_tf32() if convolving else products_in_tf32()
-
-
-def _compute_dtype(step: TrainStep | InferStep) -> torch.dtype:
-    plan: StepPlan = step.plan
-    if plan.autocast != "none":
-        return getattr(torch, plan.autocast)  # type: ignore[no-any-return]
-    return next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
-
-
 _LAUNCH_BOUND_BUSY = 0.7
 _LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
 # Below this share of both roofs, neither of them holds the step up.
 _FAR_SHARE = 0.1
 # Convolutions can be a little faster than the square product that the ceiling is.
-_MEASURED_IN_PEACE = 1.1
+_LARGEST_SHARE = 1.1
 
 
 def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
@@ -186,7 +170,10 @@ def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
     if _starves(measured, waiting + copying):
         if copying > waiting and measured.host_to_device_bytes:
             return Bottleneck.COPY, _copy_evidence(measured, copying)
-        return Bottleneck.INPUT, _input_evidence(measured, waiting, copying)
+        if measured.phases.get(Phase.HOST_TO_DEVICE, 0.0) < 0.01 * measured.phases.get(Phase.DATA_WAIT, 0.0):
+            return Bottleneck.INPUT, f"waiting for data takes {format_percent(waiting)} of the step"
+        fetching = format_percent(waiting + copying)
+        return Bottleneck.INPUT, f"waiting for data and copying it take {fetching} of the step"
     busy = measured.device_busy_share
     if busy is not None and busy < _LAUNCH_BOUND_BUSY:
         kernels = f" for {measured.kernels_per_step:.0f} kernels" if measured.kernels_per_step else ""
@@ -213,59 +200,38 @@ def _starves(measured: Profile, fetching: float) -> bool:
     return min(fetching, idle) > INPUT_BOUND_SHARE or (busy < _LAUNCH_BOUND_BUSY and fetching > idle / 2)
 
 
-def _input_evidence(measured: Profile, waiting: float, copying: float) -> str:
-    if measured.phases.get(Phase.HOST_TO_DEVICE, 0.0) < 0.01 * measured.phases.get(Phase.DATA_WAIT, 0.0):
-        return f"waiting for data takes {format_percent(waiting)} of the step"
-    return f"waiting for data and copying it take {format_percent(waiting + copying)} of the step"
-
-
 def _copy_evidence(measured: Profile, copying: float) -> str:
     moved_bytes = measured.host_to_device_bytes or 0
     copy_ms = measured.phases[Phase.HOST_TO_DEVICE]
-    reached = f"{format_bytes(moved_bytes)} in {format_ms(copy_ms)} is {_rate(moved_bytes / (copy_ms / 1e3))}"
     rates = measured.ceilings.host_to_device_bytes_per_s if measured.ceilings else {}
     known = " and ".join(f"{_rate(rate)} from {memory} memory" for memory, rate in rates.items())
-    ceiling = f"; this machine reaches {known}" if known else ""
-    return f"copying the batch to the GPU takes {format_percent(copying)} of the step: {reached}{ceiling}"
+    return (
+        f"copying the batch to the GPU takes {format_percent(copying)} of the step: {format_bytes(moved_bytes)} in "
+        f"{format_ms(copy_ms)} is {_rate(moved_bytes / (copy_ms / 1e3))}{known and f'; this machine reaches {known}'}"
+    )
 
 
 def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
     """The nearer of the two limits of a busy device: arithmetic or memory traffic."""
     share, moved = step_roof_share(measured), step_copy_share(measured)
+    rate = f"{measured.ceiling_dtype} matrix-product rate"
     if max(share or 0.0, 1.0 if moved is None else moved) < _FAR_SHARE:
-        return None, _far_from_both(measured, share or 0.0, moved or 0.0)
+        calls = f" ({measured.calls_per_step:.0f} calls)" if measured.calls_per_step else ""
+        return None, (
+            f"probably the overhead of many small operators{calls}, or of other programs: the step reaches "
+            f"{format_percent(share or 0.0)} of the {rate} and {format_percent(moved or 0.0)} of what a copy in memory "
+            "reaches"
+        )
+    if share is not None and share > _LARGEST_SHARE:
+        return Bottleneck.COMPUTE, (
+            f"the step computes faster than this machine's {measured.ceiling_dtype} matrix products did when they were "
+            "measured: something else kept the machine busy then"
+        )
     if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
-        return Bottleneck.COMPUTE, _arithmetic_evidence(measured, share)
-    return Bottleneck.MEMORY, f"{_little_arithmetic(measured, share)}{_traffic(measured, moved)}"
-
-
-def _far_from_both(measured: Profile, share: float, moved: float) -> str:
-    """The likely reason why the device is busy although neither compute nor bandwidth limits the step."""
-    calls = f" ({measured.calls_per_step:.0f} calls)" if measured.calls_per_step else ""
-    reached = f"{format_percent(share)} of the {measured.ceiling_dtype} matrix-product rate"
-    return (
-        f"probably the overhead of many small operators{calls}, or of other programs: the step reaches {reached} and "
-        f"{format_percent(moved)} of what a copy in memory reaches"
-    )
-
-
-def _arithmetic_evidence(measured: Profile, share: float) -> str:
-    if share <= _MEASURED_IN_PEACE:
-        reached = format_percent(share)
-        return f"the step reaches {reached} of this machine's {measured.ceiling_dtype} matrix-product rate"
-    return (
-        f"the step computes faster than this machine's {measured.ceiling_dtype} matrix products did when they were "
-        "measured: something else kept the machine busy then"
-    )
-
-
-def _little_arithmetic(measured: Profile, share: float | None) -> str:
-    if measured.flops_per_step == 0:
-        return "the device is busy, yet the step multiplies no matrices: it moves bytes"
-    reached = format_percent(share) if share is not None else "an unknown share"
-    return (
-        f"the device is busy, yet reaches {reached} of its {measured.ceiling_dtype} matrix-product rate: it moves bytes"
-    )
+        return Bottleneck.COMPUTE, f"the step reaches {format_percent(share)} of this machine's {rate}"
+    reached = "an unknown share" if share is None else format_percent(share)
+    little = "the step multiplies no matrices" if measured.flops_per_step == 0 else f"reaches {reached} of its {rate}"
+    return Bottleneck.MEMORY, f"the device is busy, yet {little}: it moves bytes{_traffic(measured, moved)}"
 
 
 def _traffic(measured: Profile, moved: float | None) -> str:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import profile, record_function, schedule
@@ -26,10 +26,8 @@ _FAST_COMPRESSION = 1
 _PHASES = frozenset(str(phase) for phase in Phase)
 # Copies between host and device: the device moves them beside its kernels, and computes nothing.
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
-_NO_KERNELS = ("Memcpy", "Memset")
 # CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
 _LAUNCHES = "cu"
-# The profiler itself waits for the device at its end.
 _OWN_WAIT = "cudaDeviceSynchronize"
 
 _TENSOR_CORES = re.compile(
@@ -51,8 +49,6 @@ _FAMILIES = {
     "scaled_dot_product_attention": "attention",
 }
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceActivity:
@@ -70,7 +66,7 @@ class DeviceActivity:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A few steps as the profiler saw them, per step. ``device`` is None on the CPU; no path when no trace was kept."""
+    """A few steps as the profiler saw them, per step. ``device`` is None on the CPU; no path without a trace."""
 
     operators: tuple[OperatorRow, ...]
     by_shape: tuple[OperatorRow, ...]
@@ -122,7 +118,10 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tu
             shapes=shapes_text(row.input_shapes or ()),
         )
         for row in averages
-        if row.device_type == DeviceType.CPU and not _is_range(row) and not _is_own_wait(row, steps)
+        if row.device_type == DeviceType.CPU
+        and not _is_range(row)
+        # The profiler and this module wait at the end: two calls. A step that waits has more.
+        and not (row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
     ]
     rows.sort(key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
     return tuple(rows[:ROWS])
@@ -130,7 +129,13 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tu
 
 def outermost_calls(events: Iterable[Any]) -> int:
     """Count the operators that no other operator called: nested calls cost less."""
-    return sum(_is_operator(event) and not _is_called_by_operator(event) for event in events)
+    count = 0
+    for event in filter(_is_operator, events):
+        parent = event.cpu_parent
+        while parent is not None and not _is_operator(parent):
+            parent = parent.cpu_parent
+        count += parent is None
+    return count
 
 
 def called_families(events: Iterable[Any]) -> tuple[str, ...]:
@@ -149,50 +154,38 @@ def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
     """The device's part of the recorded steps, per step. Ranges show up on the device too, and are left out."""
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not _is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
-    kernels = [event for event in computing if not event.name.startswith(_NO_KERNELS)]
+    kernels = [event for event in computing if not event.name.startswith(("Memcpy", "Memset"))]
     busy_us = union_length((event.time_range.start, event.time_range.end) for event in computing)
     return DeviceActivity(
         kernels=len(computing) / steps,
         busy_ms=_ms_per_step(busy_us, steps),
-        tensor_core_share=tensor_core_share((event.name, event.time_range.elapsed_us()) for event in kernels),
+        tensor_core_share=tensor_core_share([(event.name, event.time_range.elapsed_us()) for event in kernels]),
         phases=_device_phases(events, on_device, steps),
     )
 
 
 def union_length(intervals: Iterable[tuple[float, float]]) -> float:
     """The length that intervals ``(start, end)`` cover together, overlapping parts counted once."""
-    covered, reached = 0.0, float("-inf")
+    covered, latest = 0.0, float("-inf")
     for start, end in sorted(intervals):
-        covered += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+        covered += max(0.0, end - max(start, latest))
+        latest = max(latest, end)
     return covered
 
 
-def tensor_core_share(kernels: Iterable[tuple[str, float]]) -> float | None:
+def tensor_core_share(kernels: Sequence[tuple[str, float]]) -> float | None:
     """The share of kernel time, given as ``(name, duration)``, in kernels that use tensor cores; None without kernels.
 
     Only names are read (see :func:`uses_tensor_cores`), so third-party kernels with other names are missed.
     """
-    total = on_cores = 0.0
-    for name, duration in kernels:
-        total += duration
-        on_cores += duration if uses_tensor_cores(name) else 0.0
-    return on_cores / total if total else None
+    total = sum(duration for _, duration in kernels)
+    return sum(duration for name, duration in kernels if uses_tensor_cores(name)) / total if total else None
 
 
 def uses_tensor_cores(kernel: str) -> bool:
-    """Whether a kernel's name says that it multiplies on tensor cores.
+    """Whether a kernel's name says that it multiplies on tensor cores: a library, an instruction or its shape.
 
-    These names say so:
-
-    - ``nvjet`` (cuBLASLt) and ``tensorop``;
-    - an instruction (``hmma``, ``imma``, ``wgmma``) or its shape (``s884``, ``s1688``, ``s16816``) in cuBLAS, cuDNN and
-      CUTLASS;
-    - an ``xmma`` kernel with ``tensor16x8x16`` or ``warpgroupsize``;
-    - the main kernels of FlashAttention, of cuDNN's attention, and of PyTorch's memory-efficient attention where the
-      architecture has cores for the type.
-
-    ``simt`` and ``ffma`` say the opposite. A kernel that Triton generated tells nothing by its name and counts as one
+    ``simt`` and ``ffma`` say the opposite. A kernel that Triton generated says nothing by its name and counts as one
     without.
     """
     return _TENSOR_CORES.search(kernel) is not None and _NO_TENSOR_CORES.search(kernel) is None
@@ -200,60 +193,37 @@ def uses_tensor_cores(kernel: str) -> bool:
 
 def shapes_text(shapes: Sequence[Any]) -> str:
     """The shapes of an operator's tensors as a person reads them: ``32x64, 64x64``; a list of tensors by its length."""
-    texts = [_shape_text(shape) for shape in shapes if isinstance(shape, list | tuple) and shape]
+    texts = [
+        f"{len(shape)} tensors" if isinstance(shape[0], list | tuple) else "x".join(map(str, shape))
+        for shape in shapes
+        if isinstance(shape, list | tuple) and shape
+    ]
     text = ", ".join(texts)
     return text if len(text) <= _SHAPES_WIDTH else f"{text[: _SHAPES_WIDTH - 1]}…"
 
 
-def _shape_text(shape: Sequence[Any]) -> str:
-    if isinstance(shape[0], list | tuple):
-        return f"{len(shape)} tensors"
-    return "x".join(str(size) for size in shape)
-
-
-def _annotated(phase: Phase, call: Callable[[], T]) -> T:
-    with record_function(str(phase)):
+def _annotated(phase: str, call: Callable[[], Any]) -> Any:
+    with record_function(phase):
         return call()
 
 
 def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) -> dict[str, float]:
     """Milliseconds per step of device time, by the phase that launched it.
 
-    A kernel and the call that launched it share a correlation id. It belongs to the phase that the host was in at that
-    call, whichever thread made it: the backward pass has one of its own.
+    The profiler's own totals of a range miss the backward pass, which a thread of its own launches. A kernel and the
+    call that launched it share a correlation id; it belongs to the phase that the host was in at that call.
     """
-    spans = sorted(
-        (event.time_range.start, event.time_range.end, event.name)
-        for event in events
-        if event.device_type == DeviceType.CPU and event.name in _PHASES
-    )
-    launched_at = {
-        event.id: event.time_range.start
-        for event in events
-        if event.device_type == DeviceType.CPU and event.name.startswith(_LAUNCHES)
-    }
+    on_host = [event for event in events if event.device_type == DeviceType.CPU]
+    ranges = [event for event in on_host if event.name in _PHASES]
+    spans = sorted((event.time_range.start, event.time_range.end, event.name) for event in ranges)
+    launched_at = {event.id: event.time_range.start for event in on_host if event.name.startswith(_LAUNCHES)}
     ran: dict[str, list[tuple[float, float]]] = {name: [] for _, _, name in spans}
     for event in on_device:
-        phase = _span_at(spans, launched_at.get(event.id))
-        if phase is not None:
+        time_us = launched_at.get(event.id, float("-inf"))
+        _, end, phase = spans[bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1]
+        if spans[0][0] <= time_us <= end:
             ran[phase].append((event.time_range.start, event.time_range.end))
     return {phase: _ms_per_step(union_length(intervals), steps) for phase, intervals in ran.items()}
-
-
-def _span_at(spans: Sequence[tuple[float, float, str]], time_us: float | None) -> str | None:
-    if time_us is None:
-        return None
-    index = bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1
-    return spans[index][2] if index >= 0 and time_us <= spans[index][1] else None
-
-
-def _is_called_by_operator(event: Any) -> bool:
-    parent = event.cpu_parent
-    while parent is not None:
-        if _is_operator(parent):
-            return True
-        parent = parent.cpu_parent
-    return False
 
 
 def _is_operator(event: Any) -> bool:
@@ -264,11 +234,6 @@ def _is_range(event: Any) -> bool:
     """Whether an event or a row is a named range, ours or the user's, and not work."""
     name: str = event.key
     return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith("ProfilerStep")
-
-
-def _is_own_wait(row: Any, steps: int) -> bool:
-    """Whether a row is the final wait of the profiler and of this module: two calls; a step that waits has more."""
-    return bool(row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
 
 
 def _ms_per_step(duration_us: float, steps: int) -> float:

@@ -49,27 +49,22 @@ class TrafficCounter(TorchDispatchMode):
 
 def _moved(func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int:
     given = _tensors((args, kwargs))
-    changed = _tensors(_changed_arguments(func, args, kwargs))
+    written_to = [
+        args[index] if index < len(args) else kwargs.get(argument.name)
+        for index, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    changed = _tensors(written_to)
     made = [tensor for tensor in _tensors(result) if not any(tensor is other for other in given)]
     written = sum(map(_bytes, made)) + sum(map(_bytes, changed))
     if name in _OVERWRITE:
         given = [tensor for tensor in given if not any(tensor is other for other in changed)]
+    others = sum(map(_bytes, given[1:]))
     if name in _PICK and given:
-        others = sum(map(_bytes, given[1:]))
         return written + others + min(_bytes(given[0]), written)
     if name in _PLACE and given:
-        others = sum(map(_bytes, given[1:]))
         return others + 2 * min(_bytes(given[0]), others)
     return written + sum(map(_bytes, given))
-
-
-def _changed_arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    values: list[Any] = []
-    for index, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        values.append(args[index] if index < len(args) else kwargs.get(argument.name))
-    return values
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

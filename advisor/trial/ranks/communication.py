@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
 
 from advisor.machine.device import backend_of
 from advisor.recipe.plan import StepPlan
@@ -57,6 +59,8 @@ class Peers:
 # Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
 _ALONE_S = 1.0
 _FEWEST_ALONE, _MOST_ALONE = 6, 40
+_PROFILED_STEPS = 4
+_COMMUNICATION = "nccl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +81,21 @@ def communication_of(
     step: TrainStep | GraphedStep, clock: StepClock, blocks: list[Block], plan: StepPlan, peers: Peers
 ) -> Communication:
     """Measure it on all ranks together. Without a profiler it is the difference to steps that exchange nothing."""
-    exposed_ms = _exposed_on_all(clock, peers) if backend_of(peers.device).is_ahead else None
-    by = "profiler" if exposed_ms is not None else ""
+    exposed_ms, by = None, ""
+    if backend_of(peers.device).is_ahead:
+        own = exposed_by_profiler(clock)
+        everywhere = [values[0] for values in peers.gathered([math.nan if own is None else own])]
+        if all(map(math.isfinite, everywhere)):
+            exposed_ms, by = min(everywhere), "profiler"  # the slowest rank waits for nobody
     fixed = plan.static_graph or plan.sync_batch_norm or plan.no_sync
     if isinstance(step, GraphedStep) or fixed or plan.strategy != "ddp":
         return Communication(exposed_ms, by)
     steps_ms = [block.step_ms for block in blocks]
-    everywhere = _steps_alone(step, clock, min(steps_ms) / 1e3, peers)
-    usual_ms, straggler_share = straggler_of(everywhere)
+    alone = _steps_alone(step, clock, min(steps_ms) / 1e3, peers)
+    usual_ms, straggler_share = straggler_of(alone)
     if exposed_ms is None:
         exposed_ms, by = max(0.0, median(steps_ms) - usual_ms), "difference"
-    return Communication(exposed_ms, by, tuple(median(times) for times in everywhere), straggler_share)
+    return Communication(exposed_ms, by, tuple(median(times) for times in alone), straggler_share)
 
 
 def straggler_of(everywhere: list[list[float]]) -> tuple[float, float | None]:
@@ -95,19 +103,9 @@ def straggler_of(everywhere: list[list[float]]) -> tuple[float, float | None]:
 
     ``everywhere`` are the ms of each rank's steps. In each step another rank may be the slowest.
     """
-    slowest = [max(times) for times in zip(*everywhere, strict=True)]
-    fastest = [min(times) for times in zip(*everywhere, strict=True)]
-    # Without the highest: one step that something outside disturbed is not how the ranks differ.
-    waits = [slow - fast for slow, fast in zip(slowest, fastest, strict=True)]
-    usual_ms = _trimmed_mean(slowest)
-    return usual_ms, _trimmed_mean(waits) / usual_ms if usual_ms else None
-
-
-def _exposed_on_all(clock: StepClock, peers: Peers) -> float | None:
-    """The exposed communication of the slowest rank, in ms: it waits for nobody, so all of its is communication."""
-    own = exposed_by_profiler(clock)
-    everywhere = [one[0] for one in peers.gathered([math.nan if own is None else own])]
-    return min(everywhere) if all(map(math.isfinite, everywhere)) else None
+    steps = list(zip(*everywhere, strict=True))
+    usual_ms = median(max(times) for times in steps)
+    return usual_ms, median(max(times) - min(times) for times in steps) / usual_ms if usual_ms else None
 
 
 def _steps_alone(step: TrainStep, clock: StepClock, step_s: float, peers: Peers) -> list[list[float]]:
@@ -120,38 +118,25 @@ def _steps_alone(step: TrainStep, clock: StepClock, step_s: float, peers: Peers)
     return everywhere
 
 
-def _trimmed_mean(values: list[float]) -> float:
-    """The mean without the highest tenth, which something outside may have disturbed."""
-    kept = sorted(values)[: max(1, len(values) - len(values) // 10)]
-    return sum(kept) / len(kept)
-
-
-_STEPS = 4
-_COMMUNICATION = "nccl"
-
-
 def exposed_by_profiler(clock: StepClock) -> float | None:
     """Milliseconds of a step in which only NCCL's kernels run on this rank's device; None where none were seen."""
-    from torch._C._autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
-
     clock.run(1)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        clock.run(_STEPS)
+        clock.run(_PROFILED_STEPS)
     communication: list[tuple[float, float]] = []
     computation: list[tuple[float, float]] = []
     for event in profiler.events() or ():
-        if event.device_type != DeviceType.CUDA or getattr(event, "is_user_annotation", False):
-            continue
-        span = (event.time_range.start, event.time_range.end)
         name = event.name.lower()
-        if name.startswith((f"{_COMMUNICATION}:", "##", "profilerstep")):
-            continue  # a name for a span of time, not a kernel
-        (communication if _COMMUNICATION in name else computation).append(span)
+        # A name that begins so is that of a span of time, not of a kernel.
+        if event.device_type != DeviceType.CUDA or name.startswith((f"{_COMMUNICATION}:", "##", "profilerstep")):
+            continue
+        if not getattr(event, "is_user_annotation", False):
+            span = (event.time_range.start, event.time_range.end)
+            (communication if _COMMUNICATION in name else computation).append(span)
     if not communication:
         return None
     exposed_us = union_length((*communication, *computation)) - union_length(computation)
-    return exposed_us / 1e3 / _STEPS
+    return exposed_us / 1e3 / _PROFILED_STEPS
 
 
 # 1 KiB to 256 MiB, in steps of four. Bytes.
@@ -176,17 +161,15 @@ def all_reduce_sweep(peers: Peers) -> AllReduceSweep:
         spent_s = peers.largest(time.monotonic() - started)
         if times and spent_s >= _WITHIN_S:
             break
-        times.append(AllReduceTime(size, _seconds(torch.zeros(size // 4, device=peers.device), peers)))
+        message = torch.zeros(size // 4, device=peers.device)
+        once_s = _seconds_of_calls(message, peers, _WARM_UP_CALLS) / _WARM_UP_CALLS
+        calls = max(1, min(_MOST_CALLS, int(_BLOCK_S / once_s)))
+        seconds = median(_seconds_of_calls(message, peers, calls) / calls for _ in range(_BLOCKS))
+        times.append(AllReduceTime(size, seconds))
     return AllReduceSweep(peers.size, dist.get_backend(), tuple(times))
 
 
-def _seconds(message: torch.Tensor, peers: Peers) -> float:
-    once_s = _block_s(message, peers, _WARM_UP_CALLS) / _WARM_UP_CALLS
-    calls = max(1, min(_MOST_CALLS, int(_BLOCK_S / once_s)))
-    return median(_block_s(message, peers, calls) / calls for _ in range(_BLOCKS))
-
-
-def _block_s(message: torch.Tensor, peers: Peers, calls: int) -> float:
+def _seconds_of_calls(message: torch.Tensor, peers: Peers, calls: int) -> float:
     """The seconds of some calls one after the other, on the slowest rank."""
 
     def all_reduce() -> None:

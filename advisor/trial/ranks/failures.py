@@ -1,91 +1,115 @@
 """The reason why ranks failed: whose error came first, in words for a person."""
 
-import json
-import re
 import signal
+import traceback
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from advisor.process.stacks import innermost_calls, tail
+import msgspec
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from advisor.process.stacks import innermost_calls
 from advisor.records import Outcome, TrialResult
-from advisor.records.parallel import UNUSED_PARAMETERS
+from advisor.target.entrypoint import one_line
 
-# Errors of a rank that lost its peers, or waited for them in vain: they say nothing of its own code.
-_OF_OTHERS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Timed out waiting",
-    "Socket Timeout",
-    "socketTimeout",
-    "Watchdog caught collective operation timeout",
-    "NCCL communicator was aborted",
-    "remote process exited",
-    "Broken pipe",
-    "Gloo connectFullMesh failed",
-    "wait timeout after",
-)
-_WATCHDOG = "Watchdog caught collective operation timeout"
-_UNUSED = "Expected to have finished reduction in the prior iteration"
-_TWICE = "trying to initialize the default process group twice"
-_TAKEN = ("EADDRINUSE", "Address already in use", "address already in use")
-# Calls in which a rank waits: exchanging gradients, a collective, its device.
-_WAITING_CALLS = ("_engine_run_backward", "distributed_c10d.py", "in synchronize", "torch/distributed/")
+# Calls in which a rank waits: exchanging gradients, a collective, its device; our own read the loss there.
+_WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/", "trial/ranks/")
 _INNERMOST = 2
-_TAIL_BYTES = 2**16
-_SEES_LOG = "The trial's log has the whole story."
+SEES_LOG = "The trial's log has the whole story."
+_REPORT = "torchrun.json"
 RETURN_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
 
 
-def blames_another(result: TrialResult | None) -> bool:
-    """Whether a rank's error follows from the end or the silence of another."""
-    return result is not None and any(text in f"{result.reason}\n{result.details}" for text in _OF_OTHERS)
+@dataclass(frozen=True, slots=True)
+class TorchrunReport:
+    """The end of torchrun: the exit codes of failed ranks by their process, and one line of reason."""
+
+    codes: dict[int, int] = field(default_factory=dict)
+    reason: str = "torchrun ended without an error"
+    hint: str = SEES_LOG
+
+    @classmethod
+    def of(cls, error: BaseException) -> "TorchrunReport":
+        """The report of an error that torchrun raised."""
+        if isinstance(error, ChildFailedError):
+            rank, first = error.get_first_failure()
+            message: Any = first.message  # of a rank that wrote an error file a dict
+            text = message["message"] if isinstance(message, dict) else message
+            codes = {failure.pid: failure.exitcode for failure in error.failures.values()}
+            return cls(codes, f"rank {rank}: {text.strip().splitlines()[-1]}")
+        if isinstance(error, dist.DistNetworkError):
+            hint = "Name a free port with --rdzv-endpoint HOST:PORT."
+            return cls(reason=f"torchrun cannot use its endpoint: {one_line(error)}", hint=hint)
+        return cls(reason=f"torchrun failed: {one_line(error)}")
+
+    def write(self, folder: Path) -> None:
+        """Write it into the launcher's folder."""
+        (folder / _REPORT).write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> "TorchrunReport":
+        """The report in the launcher's folder; an empty one while torchrun runs."""
+        try:
+            return msgspec.json.decode((folder / _REPORT).read_bytes(), type=cls)
+        except FileNotFoundError:
+            return cls()
 
 
-def of_rank(rank: int, result: TrialResult | None) -> TrialResult:
-    """A rank's own error, which names it."""
-    assert result is not None
-    reason, hint = result.reason, result.hint
-    if _UNUSED in f"{reason}{result.details}":
-        reason = UNUSED_PARAMETERS
-        hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
-    elif _TWICE in reason:
-        hint = RETURN_PLAIN
-    return replace(result, reason=f"rank {rank}: {reason}", hint=hint)
+def waited_for_others(error: BaseException) -> bool:
+    """Whether an error came out of a call that waits for other ranks: it may follow from the end of one, or its hang.
+
+    Gloo has no class for such errors: there it is any error of a collective, or of a backward pass, which calls them.
+    """
+    if isinstance(error, dist.DistError):
+        return True
+    by_gloo = dist.is_initialized() and dist.get_backend() == "gloo"
+    if not (by_gloo and isinstance(error, RuntimeError)):
+        return False
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    return waits_for_others(f'File "{innermost.filename}", line {innermost.lineno} in {innermost.name}')
 
 
-def of_death(dead: Sequence[tuple[int, int]], log_path: str) -> TrialResult:
-    """The first of the ranks, number and process, that ended without a word: torchrun tells by which signal.
+def waits_for_others(stack: str) -> bool:
+    """Whether the innermost calls of a rank are PyTorch's, waiting for a device or for other ranks."""
+    calls = [line for line in stack.splitlines() if line.lstrip().startswith("File ")][:_INNERMOST]
+    return any(name in call for call in calls for name in _WAITING_CALLS)
+
+
+def of_death(dead: Sequence[tuple[int, int]], codes: dict[int, int]) -> TrialResult:
+    """The first of the ranks, number and process, that ended without a word. ``codes`` are as torchrun saw them.
 
     torchrun ends the others by SIGTERM once one of them has ended.
     """
-    log = tail(log_path, _TAIL_BYTES)
-    codes = {int(pid): int(code) for code, pid in re.findall(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)", log)}
-    by_itself = (one for one in dead if codes.get(one[1], -signal.SIGTERM) != -signal.SIGTERM)
-    rank, pid = next(by_itself, dead[0])
+    rank, pid = next((one for one in dead if codes.get(one[1], -signal.SIGTERM) != -signal.SIGTERM), dead[0])
     code = codes.get(pid)
-    if code is None:
-        return TrialResult(Outcome.CRASHED, f"rank {rank}: its process ended without a word", _SEES_LOG)
-    if code >= 0:
-        return TrialResult(Outcome.CRASHED, f"rank {rank}: its process ended with exit code {code}", _SEES_LOG)
-    ended = f"rank {rank}: its process was ended by {signal.Signals(-code).name}"
-    if code != -signal.SIGKILL:
-        return TrialResult(Outcome.CRASHED, ended, _SEES_LOG)
-    why = " (the system kills a process that takes too much memory, unless a person did)"
-    return TrialResult(Outcome.CRASHED, ended + why, "Try a smaller batch size, or look for what ended it.")
+    if code is None or code >= 0:
+        how = "without a word" if code is None else f"with exit code {code}"
+        return TrialResult(Outcome.CRASHED, f"rank {rank}: its process ended {how}", SEES_LOG)
+    ended, hint = f"rank {rank}: its process was ended by {signal.Signals(-code).name}", SEES_LOG
+    if code == -signal.SIGKILL:
+        ended += " (the system kills a process that takes too much memory, unless a person did)"
+        hint = "Try a smaller batch size, or look for what ended it."
+    elif code == -signal.SIGABRT:
+        ended += " (NCCL ends a rank that has waited for another too long)"
+    return TrialResult(Outcome.CRASHED, ended, hint)
 
 
-def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> TrialResult:
-    """Ranks that the others waited for: number, process, and the last thing that each said."""
-    if not silent:
-        return TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", _SEES_LOG)
-    stacks = {one: innermost_calls(one[1], log_path) for one in silent}
-    culprit = next((one for one, stack in stacks.items() if not waits_for_others(stack)), silent[0])
-    rank, _, doing = culprit
-    doing = f" ({doing})" if doing else ""
-    where = stacks[culprit]
-    hint = "Give it more time with --budget, or fix the hang."
-    return TrialResult(Outcome.TIMED_OUT, f"rank {rank} hangs{doing}: {how}", hint, where)
+def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> TrialResult | None:
+    """The first of these ranks that waits for nobody, with its innermost calls; None where all wait.
+
+    ``silent`` are their numbers, their processes, and the last that each said.
+    """
+    for rank, pid, doing in silent:
+        stack = innermost_calls(pid, log_path)
+        if not waits_for_others(stack):
+            hint = "Give it more time with --budget, or fix the hang."
+            return TrialResult(
+                Outcome.TIMED_OUT, f"rank {rank} hangs{f' ({doing})' if doing else ''}: {how}", hint, stack
+            )
+    return None
 
 
 def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:
@@ -97,33 +121,3 @@ def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:
         "Name a free port of the first machine that all reach; on the others start `perf-advisor follow` with the same "
         "options.",
     )
-
-
-def waits_for_others(stack: str) -> bool:
-    """Whether the innermost calls of a rank are PyTorch's, waiting for a device or for other ranks."""
-    calls = [line for line in stack.splitlines() if line.lstrip().startswith("File ")][:_INNERMOST]
-    return any(name in call for call in calls for name in _WAITING_CALLS)
-
-
-def of_torchrun(exit_code: int | None, folder: Path, log_path: str) -> TrialResult:
-    """The reason in an error file of a rank that never spoke, else the last error in the log."""
-    for path in sorted(folder.glob("**/error.json"), key=lambda path: path.stat().st_mtime):
-        message = json.loads(path.read_text(encoding="utf-8")).get("message", "")
-        text = message.get("message", "") if isinstance(message, dict) else str(message)
-        if text:
-            return TrialResult(Outcome.FAILED, f"rank {path.parent.name}: {text.splitlines()[-1]}", _SEES_LOG)
-    log = tail(log_path, _TAIL_BYTES)
-    if any(text in log for text in _TAKEN):
-        return TrialResult(
-            Outcome.FAILED,
-            "torchrun could not listen: the port is in use",
-            "Name a free one with --rdzv-endpoint HOST:PORT.",
-        )
-    errors = [line.strip() for line in log.splitlines() if re.match(r"\s*[\w.]*(Error|Exception)\b", line)]
-    last = errors[-1] if errors else "its log says no more"
-    return TrialResult(Outcome.FAILED, f"torchrun ended with exit code {exit_code}: {last}", _SEES_LOG)
-
-
-def was_stopped_by_watchdog(log_path: str) -> bool:
-    """Whether NCCL ended a rank that waited for another too long."""
-    return _WATCHDOG in tail(log_path, _TAIL_BYTES)

@@ -1,4 +1,4 @@
-"""The process that launches a trial's ranks with PyTorch's own launcher, and tells their first error.
+"""The process that launches a trial's ranks with PyTorch's own launcher, and sends their first error.
 
 ``torch.distributed.run`` (torchrun) starts the ranks, each in a session of its own, and closes their descriptors. So
 each connects to a Unix socket in a private folder: rank 0 speaks over it to the session's process, and all of them end
@@ -12,7 +12,8 @@ import socket
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+import traceback
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn
@@ -22,16 +23,18 @@ from advisor.process.channel import Channel, GarbageError, Inbox
 from advisor.process.household import lead_own_group
 from advisor.process.importing import program_of_rank
 from advisor.process.streams import redirect_output
-from advisor.records import Activity, Finished, Outcome, RankJoined, Started, TrialResult, TrialSpec
+from advisor.records import Activity, Finished, Outcome, RankJoined, Started, TrialResult, TrialSpec, World
 from advisor.trial.fresh import merged_environment
 from advisor.trial.ranks import failures
+from advisor.trial.ranks.failures import SEES_LOG, TorchrunReport
 
-# A rank that waits for the others says so; what says nothing for long is in the user's code.
+# A rank says so that waits for the others, or whose error came out of such a wait; what says nothing for long is in the
+# user's code.
 WAITING = "waiting for the other ranks"
-# The session gives the trial up when its time is over: what hangs has to be told before. Seconds.
-_LAST_WORD_S = 5.0
+# The session gives the trial up when its time is over: a hang has to be reported before. Seconds.
+_BEFORE_TIME_OUT_S = 5.0
 _POLL_S = 0.1
-# After the first error others may follow that tell more: a rank that lost its peer is not the one to blame. Seconds.
+# After the first error others may follow that say more: a rank that lost its peer is not the one to blame. Seconds.
 _SETTLING_S = 1.5
 # The ranks leave the devices, and torchrun notices. Seconds.
 _LEAVING_S = 8.0
@@ -48,7 +51,7 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     channel = Channel(connection)
     channel.send(Started(startup_s))
     try:
-        result = launcher.run(channel, asked_at + spec.timeout_s - _LAST_WORD_S)
+        result = launcher.run(channel, asked_at + spec.timeout_s - _BEFORE_TIME_OUT_S)
     except Exception as error:  # a bug of ours is the trial's result, too
         result = TrialResult(Outcome.FAILED, f"the ranks could not be launched: {error}", "Please report it.")
     launcher.end()
@@ -60,7 +63,7 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
 
 @dataclass(slots=True)
 class _Rank:
-    """A rank as its launcher knows it: its process, its last words, and its end."""
+    """A rank as its launcher knows it: its process, what it said last, its result, and its end."""
 
     connection: Connection
     inbox: Inbox
@@ -71,43 +74,50 @@ class _Rank:
     ended: bool = False
 
     @property
-    def fails(self) -> bool:
-        """Whether it ended, or told of an error, without a result."""
-        return (self.ended and self.result is None) or (self.result is not None and not self.result.measured)
+    def failed(self) -> bool:
+        """Whether it sent an error."""
+        return self.result is not None and not self.result.measured
+
+    @property
+    def died(self) -> bool:
+        """Whether it ended without a result."""
+        return self.ended and self.result is None
+
+    def named_result(self) -> TrialResult:
+        """Its result, with a reason that names it."""
+        assert self.result is not None
+        return replace(self.result, reason=f"rank {self.number}: {self.result.reason}")
 
 
-@dataclass(slots=True)
 class Launcher:
     """torchrun, the socket of its ranks, and their messages."""
 
-    spec: TrialSpec
-    folder: Path
-    agent: int = 0
-    exit_code: int | None = None
-    _told: str = ""
-    _server: socket.socket = field(init=False)
-    _ranks: list[_Rank] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, spec: TrialSpec, folder: Path) -> None:
+        assert spec.world is not None
+        self._spec, self._world, self._folder = spec, spec.world, folder
+        self._ranks: list[_Rank] = []
+        self._activity = ""
+        self._torchrun_ended = False
         self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(str(self.folder / "s"))
+        self._server.bind(str(folder / "s"))
         self._server.listen(128)
-        self.agent = os.fork()  # no thread has been started yet
-        if self.agent == 0:
+        self._torchrun = os.fork()  # no thread has been started yet
+        if self._torchrun == 0:
             self._become_torchrun()
 
     def _become_torchrun(self) -> NoReturn:
         """Run torchrun in this process, which has PyTorch imported already."""
         code = 1
         try:
-            os.environ |= merged_environment(self.spec.environment)
+            os.environ |= merged_environment(self._spec.environment)
             os.environ.setdefault(household.SAFE_PATH, household.OURS)  # a json.py in the working directory
             from torch.distributed.run import main
 
-            main(torchrun_arguments(self.spec, self.folder))
+            main(torchrun_arguments(self._world, self._folder))
             code = 0
         except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            traceback.print_exc()
+            TorchrunReport.of(error).write(self._folder)
         finally:
             sys.stderr.flush()
             os._exit(code)
@@ -117,15 +127,16 @@ class Launcher:
         failed_at = None
         while True:
             self._listen(channel)
-            lead = next((one for one in self._ranks if self._leads(one)), None)
-            if lead is not None and lead.result is not None and lead.result.measured:
-                return lead.result
-            if any(one.fails for one in self._ranks) or self._agent_ended():
+            for one in self._ranks:
+                if self._leads(one) and one.result is not None and one.result.measured:
+                    return one.result
+            if any(one.failed or one.died for one in self._ranks) or self._has_torchrun_ended():
                 failed_at = failed_at or time.monotonic()
-                if self._is_settled(time.monotonic() - failed_at):
+                own_error = any(one.failed and one.doing != WAITING for one in self._ranks)
+                if own_error or time.monotonic() - failed_at > _SETTLING_S:
                     return self._failure()
             if time.monotonic() > deadline:
-                return self._hang(f"no result after {self.spec.timeout_s:.0f} s")
+                return self._hang(f"no result after {self._spec.timeout_s:.0f} s")
 
     def _listen(self, channel: Channel) -> None:
         live = [one for one in self._ranks if not one.ended]
@@ -133,7 +144,7 @@ class Launcher:
         if self._server in ready:
             accepted, _ = self._server.accept()
             connection = Connection(accepted.detach())
-            connection.send((self.spec, list(sys.path)))
+            connection.send((self._spec, list(sys.path)))
             self._ranks.append(_Rank(connection, Inbox(connection)))
         for one in live:
             if one.connection in ready:
@@ -153,75 +164,68 @@ class Launcher:
             one.result = message.result
         elif isinstance(message, Activity):
             one.doing = message.text
-            if self._leads(one) and message.text not in (WAITING, self._told):
-                self._told = message.text
+            if self._leads(one) and message.text not in (WAITING, self._activity):
+                self._activity = message.text
                 channel.send(message)
 
     def _leads(self, one: _Rank) -> bool:
         """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""
-        assert self.spec.world is not None
-        return one.number >= 0 and one.number % self.spec.world.ranks == 0
+        return one.number >= 0 and one.number % self._world.ranks == 0
 
-    def _agent_ended(self) -> bool:
-        if self.exit_code is None:
+    def _has_torchrun_ended(self) -> bool:
+        if not self._torchrun_ended:
             with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(self.agent, os.WNOHANG)
-                if pid:
-                    self.exit_code = os.waitstatus_to_exitcode(status)
-        return self.exit_code is not None
-
-    def _is_settled(self, since_s: float) -> bool:
-        """Whether nothing more is to be heard: a rank told its own error, or the others had the time to."""
-        told = [one.result for one in self._ranks if one.result is not None and not one.result.measured]
-        if any(not failures.blames_another(result) for result in told):
-            return True
-        died = any(one.ended and one.result is None for one in self._ranks)
-        return since_s > _SETTLING_S and (died or self._agent_ended() or bool(told))
+                self._torchrun_ended = os.waitpid(self._torchrun, os.WNOHANG)[0] != 0
+        return self._torchrun_ended
 
     def _failure(self) -> TrialResult:
-        """The first error that a rank made itself; else the rank that died or hangs, or torchrun's message."""
-        own = [one for one in self._ranks if one.result is not None and one.fails]
-        first = next((one for one in own if not failures.blames_another(one.result)), None)
-        if first is not None:
-            return failures.of_rank(first.number, first.result)
-        dead = [(one.number, one.pid) for one in self._ranks if one.ended and one.result is None and one.number >= 0]
-        if dead and not failures.was_stopped_by_watchdog(self.spec.log_path):
-            self._await_agent(_SETTLING_S)
-            return failures.of_death(dead, self.spec.log_path)
-        if any(not one.ended and one.result is None for one in self._ranks):
-            return self._hang("the others waited for it until their time was over")
-        if own:
-            return failures.of_rank(own[0].number, own[0].result)
-        return failures.of_torchrun(self.exit_code, self.folder, self.spec.log_path)
+        """The first error that a rank made itself; else the rank that died or hangs, or torchrun's own reason."""
+        failed = [one for one in self._ranks if one.failed]
+        if own := next((one for one in failed if one.doing != WAITING), None):
+            return own.named_result()
+        dead = [(one.number, one.pid) for one in self._ranks if one.died and one.number >= 0]
+        if dead:
+            self._await_torchrun(_SETTLING_S)
+            return failures.of_death(dead, TorchrunReport.read(self._folder).codes)
+        if hang := failures.of_hang(self._silent(), "the others waited until their time was over", self._spec.log_path):
+            return hang
+        if failed:
+            return failed[0].named_result()
+        report = TorchrunReport.read(self._folder)
+        return TrialResult(Outcome.FAILED, report.reason, report.hint)
 
     def _hang(self, how: str) -> TrialResult:
-        if not self._ranks and self.spec.world is not None and self.spec.world.options:
-            return failures.of_no_meeting(self.spec.world.options, how)
-        silent = [one for one in self._ranks if not one.ended and one.result is None and one.doing != WAITING]
-        return failures.of_hang(tuple((one.number, one.pid, one.doing) for one in silent), how, self.spec.log_path)
+        if not self._ranks and self._world.options:
+            return failures.of_no_meeting(self._world.options, how)
+        nobody = TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", SEES_LOG)
+        return failures.of_hang(self._silent(), how, self._spec.log_path) or nobody
 
-    def _await_agent(self, seconds: float) -> None:
+    def _silent(self) -> list[tuple[int, int, str]]:
+        """The ranks that neither ended nor wait for others, as far as they said: numbers, processes, last words."""
+        live = [one for one in self._ranks if not one.ended and one.result is None and one.doing != WAITING]
+        return [(one.number, one.pid, one.doing) for one in live]
+
+    def _await_torchrun(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._agent_ended() and time.monotonic() < until:
+        while not self._has_torchrun_ended() and time.monotonic() < until:
             time.sleep(_POLL_S / 2)
 
     def end(self) -> None:
         """Wait for ranks that are done to leave, and end the others with torchrun."""
         if self._ranks and all(one.result is not None and one.result.measured for one in self._ranks):
-            self._await_agent(_LEAVING_S)
+            self._await_torchrun(_LEAVING_S)
         for one in self._ranks:
             with contextlib.suppress(OSError):
                 one.connection.close()
-            if one.pid and not self._agent_ended():
+            if one.pid and not self._has_torchrun_ended():
                 household.kill(one.pid, group=True)  # torchrun made each the leader of a session
-        if not self._agent_ended():
-            self._await_agent(_SETTLING_S)
-            household.kill(self.agent)
+        if not self._has_torchrun_ended():
+            self._await_torchrun(_SETTLING_S)
+            household.kill(self._torchrun)
 
 
-def torchrun_arguments(spec: TrialSpec, folder: Path) -> list[str]:
+def torchrun_arguments(world: World, folder: Path) -> list[str]:
     """The command line of torchrun. The user's own options replace ``--standalone``."""
-    assert spec.world is not None
-    meets = list(spec.world.options) or ["--standalone"]
-    numbers = ["--nproc-per-node", str(spec.world.ranks), "--log-dir", str(folder)]
+    meets = list(world.options) or ["--standalone"]
+    numbers = ["--nproc-per-node", str(world.ranks), "--log-dir", str(folder)]
     return [*meets, *numbers, "--no-python", *program_of_rank(str(folder / "s"))]

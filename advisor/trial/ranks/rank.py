@@ -15,10 +15,9 @@ from torch.distributed.rendezvous import rendezvous
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
 from advisor.process.streams import flush_streams, redirect_output
-from advisor.records import Finished, RankJoined, TrialMessage, TrialSpec
-from advisor.trial.ranks import failures
+from advisor.records import Activity, Finished, RankJoined, TrialMessage, TrialSpec
 
-# For the machines to meet before a trial is told.
+# For the machines to meet before a trial is sent.
 _MEETING = datetime.timedelta(seconds=60)
 # When a rank leaves, torchrun ends the others. The launcher has this long to see where the one is that it waited for.
 _LOOKED_AT_S = 4.0
@@ -31,11 +30,11 @@ class Silence(Channel):
         pass
 
     def send(self, message: TrialMessage | RankJoined) -> None:
-        """Tell nobody."""
+        """Send nothing."""
 
 
-def _told_by_the_session(own: TrialSpec | None) -> TrialSpec:
-    """The trial: where several machines take part, the ranks on that of the session tell the others."""
+def _spec_of_all(own: TrialSpec | None) -> TrialSpec:
+    """The trial: where several machines take part, the ranks on that of the session send it to the others."""
     if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:
         meeting, _, _ = next(rendezvous("env://", timeout=_MEETING))
         store = PrefixStore("trial", meeting)  # apart from the process group's keys
@@ -54,6 +53,8 @@ def main(address: str) -> None:
     """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
     from advisor.trial.raised import result_of
+    from advisor.trial.ranks.failures import waited_for_others
+    from advisor.trial.ranks.launcher import WAITING
     from advisor.trial.ranks.trial import RankTrial
 
     lead_own_group()
@@ -68,16 +69,18 @@ def main(address: str) -> None:
         redirect_output(spec.log_path)
         channel = Channel(connection)
         channel.send(RankJoined(int(os.environ["RANK"]), os.getpid()))
-    spec = _told_by_the_session(spec)
+    spec = _spec_of_all(spec)
     failure: BaseException | None = None
     try:
         result = RankTrial(spec, channel).run()
     except BaseException as error:  # whatever the user's code raises is the trial's result
         failure, result = error, result_of(error, channel)
+        if waited_for_others(error):
+            channel.send(Activity(WAITING))
     flush_streams()
     channel.send(Finished(result))
     if failure is not None:
-        if failures.blames_another(result):
+        if waited_for_others(failure):
             time.sleep(_LOOKED_AT_S)
         raise failure
     os._exit(0)  # user code may have left threads, and NCCL need not say goodbye

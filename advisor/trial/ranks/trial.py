@@ -18,6 +18,7 @@ from advisor.process.channel import Channel
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
+from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import share_of_tensor, spread_loader, spread_model
@@ -35,8 +36,8 @@ from advisor.trial.ranks.launcher import WAITING
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
-_PATIENCE_SHARE = 0.5
-_LEAST_PATIENCE_S, _MOST_PATIENCE_S = 8.0, 90.0
+_WAIT_SHARE = 0.5
+_LEAST_WAIT_S, _MOST_WAIT_S = 8.0, 90.0
 _BLOCKS = 12
 _FEWEST_BLOCKS = 5
 _FEWEST_WARM_STEPS = 3
@@ -44,7 +45,6 @@ _FEWEST_WARM_STEPS = 3
 _MOST_STEPS_BEFORE_CAPTURE = 30
 # Steps whose longest and shortest differ by less are steady. Unitless.
 _STEADY = 1.15
-_DIVIDED = "Choose a batch size that the number of GPUs divides, with --batch-size."
 
 
 class RankTrial:
@@ -69,26 +69,27 @@ class RankTrial:
         set_mode(loop)
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
-        patience_s = min(_MOST_PATIENCE_S, max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.spec.timeout_s))
-        self.peers = Peers(device, patience_s)
+        self.peers = Peers(device, min(_MOST_WAIT_S, max(_LEAST_WAIT_S, _WAIT_SHARE * self.spec.timeout_s)))
         self._say("applying the settings")
-        components = self._components(loop, device)
+        components = components_of(loop, device, self.catalog, self.spec.settings)
+        self._agree("batch size", components.batch_size)
+        self._agree("number of samples", samples_in(components.data))
+        components.data = self._share(components)
         gc.unfreeze()
-        step, components = self._wrapped(components, loop)
+        step = self._wrapped_step(components, loop)
         feed = Feed(resident_data(components), self.spec.seed)
         began = time.perf_counter()
-        losses = self._first_losses(step, feed, components.plan)
+        losses = self._first_losses(step, feed, components)
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
         step_s, warm_steps = self._warm_up(step, clock)
         warmup_s = time.perf_counter() - began
         measuring = time.perf_counter()
         blocks = self._blocks(clock, step_s)
-        memory = self._memory(device)
-        communication = self._communication(step, clock, blocks, components.plan)
-        ranks = self._ranks(communication, memory, blocks, device)
+        ranks = self._ranks(step, clock, blocks, components.plan)
+        finite = all(map(math.isfinite, losses))
         return records.TrialResult(
-            outcome=records.Outcome.MEASURED if all(map(math.isfinite, losses)) else records.Outcome.NON_FINITE,
-            reason="" if all(map(math.isfinite, losses)) else "the losses of the first steps are not finite",
+            outcome=records.Outcome.MEASURED if finite else records.Outcome.NON_FINITE,
+            reason="" if finite else "the losses of the first steps are not finite",
             batch_size=ranks.global_batch,
             blocks=tuple(blocks),
             peak_allocated_bytes=max((one.peak_allocated_bytes or 0 for one in ranks.ranks), default=None),
@@ -119,16 +120,6 @@ class RankTrial:
         torch.cuda.set_device(index)
         return torch.device("cuda", index)
 
-    # --- what is measured -----------------------------------------------------------------------------------------
-
-    def _components(self, loop: Loop, device: torch.device) -> Components:
-        """The parts of the workload under the settings, with this rank's share of the data."""
-        components = components_of(loop, device, self.catalog, self.spec.settings)
-        self._agree("batch size", components.batch_size)
-        self._agree("number of samples", samples_in(components.data))
-        components.data = self._share(components)
-        return components
-
     def _agree(self, name: str, own: int | None) -> None:
         """Raise TargetError, in all ranks, where they have different values."""
         found = set(self.peers.objects(own))
@@ -151,8 +142,11 @@ class RankTrial:
         if not divides:
             return components.data
         samples = batch_samples(components.data, 0)
-        if samples % self.peers.size:
-            raise TargetError(f"a batch of {samples} cannot be divided among {self.peers.size} GPUs.", _DIVIDED)
+        if samples % ranks:
+            raise TargetError(
+                f"a batch of {samples} cannot be divided among {ranks} GPUs.",
+                "Choose a batch size that the number of GPUs divides, with --batch-size.",
+            )
         shared = map_tensors(lambda tensor: share_of_tensor(tensor, samples, rank, ranks), components.data)
         if batch_samples(shared, 0) == samples or not any(True for _ in tensors_of(shared)):
             raise TargetError(
@@ -161,8 +155,8 @@ class RankTrial:
             )
         return shared
 
-    def _wrapped(self, components: Components, loop: Loop) -> tuple[Any, Components]:
-        """The step of the wrapped model. The form of the loss is told with the plain model."""
+    def _wrapped_step(self, components: Components, loop: Loop) -> Any:
+        """The step of the wrapped model. The form of the loss is found with the plain model."""
         form = form_of_loss(loop, components, self.spec)
         gpus = max(self.world.devices, self.world.ranks)
         try:
@@ -171,18 +165,29 @@ class RankTrial:
             raise TargetError(
                 f"the model cannot be wrapped: {problem}", "Leave this strategy out, or mend the model."
             ) from problem
-        return captured(make_step(components, loop.loss, form=form), refuse_graph), components
+        return captured(make_step(components, loop.loss, form=form), refuse_graph)
 
-    # --- first steps ----------------------------------------------------------------------------------------------
+    def _first_losses(self, step: Any, feed: Feed, components: Components) -> list[float]:
+        """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch.
 
-    def _first_losses(self, step: Any, feed: Feed, plan: StepPlan) -> list[float]:
-        """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch."""
+        DistributedDataParallel refuses the step after one in which a parameter got no gradient.
+        """
+        plan = components.plan
         self._say(records.FIRST_STEPS if plan.compiles_with == "none" else records.COMPILING)
+        needs_all = plan.strategy == "ddp" and not plan.find_unused_parameters
+        unused = False
         seed_host(self.spec.stream_seed)
         losses: list[float] = []
         began = time.perf_counter()
         while len(losses) < PROBE_STEPS:
-            loss = step(feed.next())
+            try:
+                loss = step(feed.next())
+            except RuntimeError as error:
+                if not unused:
+                    raise
+                hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
+                raise TargetError(UNUSED_PARAMETERS, hint) from error
+            unused = needs_all and any(one.requires_grad and one.grad is None for one in components.model.parameters())
             everywhere = self.peers.gathered([float(loss), time.perf_counter() - began])
             losses.append(sum(values[0] for values in everywhere) / self.peers.size)
             if len(losses) > 1 and max(values[1] for values in everywhere) > PROBE_LIMIT_S:
@@ -205,8 +210,6 @@ class RankTrial:
             if steady or sum(times) > self.spec.warmup_limit_s:
                 return median(last), len(times)
 
-    # --- timed blocks ---------------------------------------------------------------------------------------------
-
     def _blocks(self, clock: StepClock, step_s: float) -> list[records.Block]:
         """Blocks that all ranks begin together; each takes as long as the slowest rank."""
         self._say("measuring")
@@ -215,9 +218,9 @@ class RankTrial:
         elapsed_s = 0.0
         while len(blocks) < _FEWEST_BLOCKS or elapsed_s < self.spec.measure_s:
             block = clock.run(steps)
-            self._tell_waiting(began=True)
+            self._say(WAITING)
             everywhere = self.peers.gathered([block.seconds, float(block.samples)])
-            self._tell_waiting(began=False)
+            self._say("measuring")
             seconds = max(values[0] for values in everywhere)
             blocks.append(records.Block(steps, int(sum(values[1] for values in everywhere)), seconds))
             elapsed_s += seconds
@@ -225,8 +228,34 @@ class RankTrial:
                 break
         return blocks
 
-    def _tell_waiting(self, *, began: bool) -> None:
-        self._say(WAITING if began else "measuring")
+    def _ranks(self, step: Any, clock: StepClock, blocks: list[records.Block], plan: StepPlan) -> records.RanksFound:
+        """The findings over all ranks; communication and all-reduce where they are asked for."""
+        memory, communication, all_reduce = self._memory(clock.device), Communication(), None
+        if self.world.looks_closer and self.peers.size > 1 and not isinstance(step, InferStep):
+            self._say("looking at the communication")
+            communication = communication_of(step, clock, blocks, plan, self.peers)
+        if self.world.times_all_reduce and self.peers.size > 1:
+            self._say("measuring all-reduce")
+            all_reduce = all_reduce_sweep(self.peers)
+        step_ms = median(block.step_ms for block in blocks)
+        samples = round(median(block.samples / block.steps for block in blocks))
+        on_gpus, alone = clock.device.index is not None, communication.alone_ms or (None,) * len(memory)
+        return records.RanksFound(
+            world=self.world,
+            strategy=str(self.spec.settings.get("parallel.strategy", "single")),
+            global_batch=samples,
+            batch_per_rank=round(samples / max(self.world.devices, self.peers.size)),
+            ranks=tuple(
+                records.RankFound(
+                    number, f"{clock.device.type}:{number}" if on_gpus else clock.device.type, step_ms, own_ms, *peaks
+                )
+                for number, (own_ms, peaks) in enumerate(zip(alone, memory, strict=True))
+            ),
+            exposed_ms=communication.exposed_ms,
+            exposed_by=communication.exposed_by,
+            straggler_share=communication.straggler_share,
+            all_reduce=all_reduce,
+        )
 
     def _memory(self, device: torch.device) -> list[tuple[int, int]]:
         """Peak bytes allocated and reserved: of each rank, or of each GPU of one process."""
@@ -237,48 +266,6 @@ class RankTrial:
         memory = backend.memory()
         own = [float(memory.peak_allocated_bytes or 0), float(memory.peak_reserved_bytes or 0)]
         return [(int(one), int(other)) for one, other in self.peers.gathered(own)]
-
-    def _ranks(
-        self,
-        communication: Communication,
-        memory: list[tuple[int, int]],
-        blocks: list[records.Block],
-        device: torch.device,
-    ) -> records.RanksFound:
-        step_ms = median(block.step_ms for block in blocks)
-        own = communication.alone_ms or (None,) * len(memory)
-        ranks = tuple(
-            records.RankFound(
-                number, device.type if device.index is None else f"{device.type}:{number}", step_ms, alone, *peaks
-            )
-            for number, (alone, peaks) in enumerate(zip(own, memory, strict=True))
-        )
-        samples = round(median(block.samples / block.steps for block in blocks))
-        return records.RanksFound(
-            world=self.world,
-            strategy=str(self.spec.settings.get("parallel.strategy", "single")),
-            global_batch=samples,
-            batch_per_rank=round(samples / max(self.world.devices, self.peers.size)),
-            ranks=ranks,
-            exposed_ms=communication.exposed_ms,
-            exposed_by=communication.exposed_by,
-            straggler_share=communication.straggler_share,
-            all_reduce=self._all_reduce(),
-        )
-
-    def _communication(self, step: Any, clock: StepClock, blocks: list[records.Block], plan: StepPlan) -> Communication:
-        """Measure exposed communication and the straggler, where asked for. Called after the speed has been timed."""
-        if not self.world.looks_closer or self.peers.size == 1 or isinstance(step, InferStep):
-            return Communication()
-        self._say("looking at the communication")
-        return communication_of(step, clock, blocks, plan, self.peers)
-
-    def _all_reduce(self) -> records.AllReduceSweep | None:
-        """All-reduce by message size, where that is asked for."""
-        if not self.world.times_all_reduce or self.peers.size == 1:
-            return None
-        self._say("measuring all-reduce")
-        return all_reduce_sweep(self.peers)
 
 
 def samples_in(data: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Ends its loop after two rounds."""
+"""Ends its loop after three rounds."""
 
 import torch
 
@@ -6,7 +6,7 @@ model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 step = 0
 while True:
-    if step >= 2:
+    if step >= 3:
         break
     (model(torch.ones(4, 2)) ** 2).mean().backward()
     optimizer.step()

@@ -1,0 +1,114 @@
+"""A call captured in a CUDA graph. PyTorch documentation, CUDA semantics, CUDA Graphs."""
+
+import functools
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.modules import transformer
+
+from advisor.process.meanwhile import replaced
+from advisor.step.loss import LossCall
+
+_INSTALLED = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "site-packages")
+
+
+class CudaGraph:
+    """A call captured in a CUDA graph; ``result`` is what it returned, overwritten by each replay."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.graph = torch.cuda.CUDAGraph()
+        self.result: Any = None
+
+    def warm_up(self, call: Callable[[], Any]) -> Any:
+        """Run a call eagerly, on the stream that captures: autograd's nodes belong to the stream that made them."""
+        stream, current = capture_stream(self.device), torch.cuda.current_stream(self.device)
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            result = call()
+        current.wait_stream(stream)
+        return result
+
+    def capture(
+        self, call: Callable[[], Any], generators: Iterable[torch.Generator] = (), beside: "CudaGraph | None" = None
+    ) -> None:
+        """Capture a call, without running its kernels; ``generators`` are those of the device that it draws from.
+
+        ``beside`` is another graph whose memory is used as well: nothing that a replay leaves there is needed after the
+        next replay of either began. Raises what the call raises, or PyTorch's error of the capture.
+        """
+        for generator in generators:
+            self.graph.register_generator_state(generator)
+        failure: Exception | None = None
+        draws = torch.cuda.get_rng_state(self.device)
+        try:
+            with self._capturing(self.graph, None if beside is None else beside.graph.pool()):
+                try:
+                    self.result = call()
+                except Exception as error:  # ending a capture that has failed raises again, and says less
+                    failure = error
+        except Exception as error:
+            failure = failure or error
+        if failure is not None:
+            # PyTorch 2.11 leaves generators in the state of capturing after a failure; a capture that works ends it.
+            with suppress(RuntimeError), self._capturing(torch.cuda.CUDAGraph()):
+                torch.zeros(1, device=self.device)
+            torch.cuda.set_rng_state(draws, self.device)
+            raise failure
+
+    @contextmanager
+    def _capturing(self, graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+        stream = capture_stream(self.device)
+        current = torch.cuda.current_stream(self.device)  # left behind where a capture cannot be ended
+        # A loader's thread that pins memory calls CUDA meanwhile, which any other error mode takes for a fault.
+        captures = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+        with torch.cuda.stream(current), captures:
+            yield
+
+    def replay(self) -> None:
+        """Run the captured kernels."""
+        self.graph.replay()
+
+
+@functools.cache
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that captures on a device. One for all graphs: libraries keep memory to work in for each stream."""
+    return torch.cuda.Stream(device)
+
+
+def reason_of(error: Exception) -> str:
+    """PyTorch's message of a capture that failed, and the user's line that it came from."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the GPU ran out of memory while the step was captured"
+    lines = traceback.extract_tb(error.__traceback__)
+    users = [line for line in lines if not any(folder in line.filename for folder in _INSTALLED)]
+    # The function that calls a loss with an output: by it a failure there is told from one of the model.
+    loss = "the loss cannot be captured: " if any(line.name == LossCall.of_output.__name__ for line in lines) else ""
+    place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}: {users[-1].line})" if users else ""
+    return f"{loss}{str(error).strip().partition(chr(10))[0][:200]}{place}"
+
+
+@contextmanager
+def as_if_captured() -> Iterator[None]:
+    """Have code that asks whether a graph is being captured hear that one is, in eager steps too.
+
+    Some goes another way then (Hugging Face's attention masks are made without a look at their values), and what a
+    compiler has to make for that way it cannot make in a capture. PyTorch's transformers (2.6 to 2.14) ask whether a
+    mask is the causal one, for which the host waits; the answer only chooses among kernels.
+    """
+    # The same functions each time, or compilers compile anew.
+    asked = replaced(torch.cuda, "is_current_stream_capturing", _yes)
+    with asked, replaced(transformer, "_detect_is_causal_mask", _is_called_causal):
+        yield
+
+
+def _yes() -> bool:
+    return True
+
+
+def _is_called_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return is_causal is True

@@ -1,0 +1,22 @@
+"""Layers whose result goes to one other layer alone, as torch.fx sees a model's forward pass."""
+
+import collections
+from typing import Any
+
+import torch
+
+
+def layers_in_a_row(model: torch.nn.Module) -> list[tuple[Any, Any]]:
+    """Return pairs of layers where the second alone takes what the first gives, and each is called once.
+
+    Where it cannot follow the whole model, as with one that branches on its input, it follows each part by itself.
+    """
+    try:
+        graph = torch.fx.symbolic_trace(model).graph
+    except Exception:  # whatever a forward pass does with stand-ins for tensors
+        return [pair for part in model.children() for pair in layers_in_a_row(part)]
+    calls = graph.find_nodes(op="call_module")
+    times = collections.Counter(call.target for call in calls)
+    once = {call: model.get_submodule(str(call.target)) for call in calls if times[call.target] == 1}
+    alone = [(call, *call.users) for call in once if len(call.users) == 1]
+    return [(once[first], once[second]) for first, second in alone if second in once]

@@ -1,0 +1,131 @@
+"""Real sessions on what goes wrong, and the command as a process of its own; what decides: test_bad_input_search.py."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from planted import TINY_TARGET, plant
+from real_session import Run, short_trials
+
+from advisor.errors import ExitCode
+from advisor.experiment import events
+from advisor.export.json_report import report
+
+LONGEST_S = 300.0  # generous: the machine may be loaded
+SOON_S = 30.0  # the fork server imports torch before it looks at anything else
+
+COMPILES_AT_EACH_STEP = """
+import torch
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return x + 0.0 * self.calls
+counting = Counting()
+counting.compile(backend="eager")
+workload.model[2] = torch.nn.Sequential(workload.model[2], counting)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_trials(real_sessions):
+    with short_trials():
+        yield
+
+
+@pytest.fixture
+def command(tmp_path):
+    """``perf-advisor`` on a target's text, in a process and a folder of its own."""
+
+    def start(text, *arguments):
+        (tmp_path / "target.py").write_text(text, encoding="utf-8")
+        line = [sys.executable, "-m", "advisor", "target.py", "--headless", "--device", "cpu", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(line, cwd=tmp_path, text=True, start_new_session=True, **pipes)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "target.py ended without a training loop"),
+        (TINY_TARGET.replace("torch.manual_seed(0)", "raise ValueError('boom')"), "ValueError: boom"),
+        (TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')"), "could not be measured: no room"),
+    ],
+)
+def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
+    run = Run(tmp_path, text).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert message in failure.message
+    assert failure.hint
+    assert failure.exit_code == run.session.exit_code == ExitCode.TARGET
+    assert isinstance(run.told[-1], events.SessionFinished)
+    assert json.dumps(report(run.state, run.request, "0"), allow_nan=False)
+    run.session.rework()
+    run.session.retry("zero_grad=zeros")
+    assert isinstance(run.told[-1], events.SessionFinished)
+
+
+def test_compiling_at_each_step_is_noted(tmp_path):
+    plant(tmp_path / "recipes", "compiling", apply=COMPILES_AT_EACH_STEP)
+    recipes = (str(tmp_path / "recipes"),)
+    run = Run(tmp_path, TINY_TARGET, only=("compiling",), recipe_folders=recipes, budget_s=40.0)
+    run.run_until(
+        lambda event: isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "compiling"
+    )
+    notes = "; ".join(run.state.trials["compiling=true"].result.notes)
+    assert "the compiler gave up on a function that it had compiled too often" in notes
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+PRINTS_MUCH = TINY_TARGET.replace("return 1.0 * x", "print('x' * 5_000); return 1.0 * x")
+DIVERGES_LATER = TINY_TARGET.replace(
+    "return 1.0 * x",
+    "self.calls = getattr(self, 'calls', 0) + 1; return (1.0 if self.calls <= 8 else float('nan')) * x",
+)
+
+
+def test_a_second_is_enough_for_the_baseline_and_what_the_model_prints_stays_in_its_logs(command):
+    process = command(PRINTS_MUCH, "--budget", "1s", "--only", "zero_grad,threads")
+    out, err = process.communicate(timeout=LONGEST_S)
+    assert process.returncode == ExitCode.OK, err
+    assert "xxxx" not in out + err
+    assert "baseline: " in err
+    assert "no candidate was tried" in " ".join(out.split())  # the name of the processor may break the line
+    assert "raise --budget" in out
+    told = " ".join(out.split())
+    assert re.search(r"The budget of \S+ s left no time to try anything: .* give it --budget \d+m or more", told)
+
+
+def test_a_loss_that_is_not_finite_after_the_first_steps_is_told(tmp_path):
+    run = Run(tmp_path, DIVERGES_LATER, only=("zero_grad",), budget_s=1.0).run()
+    notes = " ".join(run.state.baseline.result.notes)
+    assert "the loss was finite in the first 5 steps and is nan after warming up and timing" in notes
+
+
+# --- the person -----------------------------------------------------------------------------------------------
+
+
+def test_an_interruption_in_the_baseline_says_that_nothing_was_measured_and_how_to_go_on(command, tmp_path):
+    hanging = TINY_TARGET.replace("torch.manual_seed(0)", "import time; time.sleep(3600)")
+    process = command(hanging, "--json", str(tmp_path / "out.json"))
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if "measuring the baseline" in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, while the fork server imports torch
+    out, rest = process.communicate(timeout=SOON_S)
+    assert process.returncode == ExitCode.INTERRUPTED, rest
+    assert out == ""
+    assert rest.splitlines()[0] == "stopping; what was measured is kept (once more to leave at once)"
+    assert rest.splitlines()[-1] == "nothing was measured yet; go on with: perf-advisor --resume"
+    assert json.loads((tmp_path / "out.json").read_text())["baseline"] is None

@@ -1,0 +1,468 @@
+"""The search over several GPUs, on trials whose speed a function of their settings says."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from facts import gpu_facts, h200, loader_facts
+from proposals import CATALOG, proposed, reason
+from sample_session import sample_request, several_gpus_history
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.errors import UsageError
+from advisor.experiment.consent import Consent
+from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
+from advisor.experiment.scaling.known import ONE, Kind, Scaling
+from advisor.experiment.scaling.lab import carried_over
+from advisor.experiment.scaling.moves import moves
+from advisor.experiment.search import explore
+from advisor.experiment.state import SessionState
+from advisor.export.formats.markdown import markdown_report
+from advisor.export.json_report import report
+from advisor.recipe import NOT_COMPILED
+from advisor.recipe.plan import StepPlan
+from advisor.recipe.settings import Settings
+from advisor.records import (
+    Block,
+    Mode,
+    Numerics,
+    Outcome,
+    RankFound,
+    RanksFound,
+    ScalingRecord,
+    ScalingRow,
+    TrialResult,
+)
+from advisor.records.parallel import UNUSED_PARAMETERS
+from advisor.report.document import Bullets, Table
+from advisor.report.several_gpus import row_words, several_gpus_section
+from advisor.step.spread import ShareOfBatches, spread_loader
+from advisor.trial.ranks.communication import straggler_of
+from advisor.trial.ranks.failures import TorchrunReport, of_death, waited_for_others, waits_for_others
+
+GPUS = 2
+DDP = Settings({"parallel.strategy": "ddp"})
+LARGE = {"parameter_bytes": 30 * 2**30, "device_memory_bytes": 140 * 2**30}
+
+
+def machine(gpus, **changes):
+    """A machine with as many H200s."""
+    found = tuple(h200(index=number, uuid=f"GPU-{number}", **changes) for number in range(gpus))
+    return replace(gpu_facts().hardware, gpus=found)
+
+
+def facts(**changes):
+    return replace(gpu_facts(**changes), gpus=GPUS)
+
+
+def result(rate, *, setup, losses=(2.0, 1.9)):
+    blocks = tuple(Block(10, 640, 640 / (rate * (1 + 0.001 * place))) for place in range(6))
+    ranks = tuple(RankFound(number, f"cuda:{number}", 1.0, 0.8, 2**30, 2**30) for number in range(GPUS))
+    found = RanksFound(
+        setup.world(GPUS), setup.strategy, 64, 32, ranks, exposed_ms=32_000 / rate, exposed_by="profiler"
+    )
+    return TrialResult(Outcome.MEASURED, blocks=blocks, losses=losses, ranks=found)
+
+
+class FakeLab:
+    """Runs trials at rates by their settings, within a number of trials."""
+
+    def __init__(self, rate_of, trials=40):
+        self.rate_of = rate_of
+        self.left = trials
+        self.asked = []
+
+    def cost_s(self, move, known):
+        return 4.0 if move.kind is Kind.TURNS else 1.0
+
+    def affords(self, move, known):
+        return self.left >= self.cost_s(move, known)
+
+    def measure(self, move, known):
+        setups = (move.setup, ONE, ONE, move.setup) if move.kind is Kind.TURNS else (move.setup,)
+        self.left -= len(setups)
+        self.asked.append((str(move.kind), move.setup.name))
+        return tuple((setup, self.run(setup)) for setup in setups)
+
+    def run(self, setup):
+        rate = self.rate_of(setup)
+        if isinstance(rate, str):
+            return TrialResult(Outcome.FAILED, rate)
+        return rate if isinstance(rate, TrialResult) else result(rate, setup=setup)
+
+    def tell(self, known):
+        return known
+
+
+def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
+    known = Scaling(
+        gpus=GPUS,
+        catalog=CATALOG,
+        consent=Consent(CATALOG, Mode.TRAIN, allow),
+        facts=facts(**workload),
+        candidates=tuple(
+            candidate
+            for candidate in CATALOG.propose(facts(**workload)).candidates
+            if candidate.key.startswith("parallel.") or CATALOG[candidate.recipe].over_ranks
+        ),
+        carried=Settings(carried or {}),
+        device_type="cuda",
+    )
+    lab = FakeLab(rate_of)
+    return explore(known.with_run(ONE, lab.run(ONE)), lab, moves), lab
+
+
+def rate_of(setup):
+    """DDP scales well, a bucket view adds a little, compression costs, everything else is slow."""
+    rate = {"single": 1000, "ddp": 1700, "data_parallel": 900}.get(setup.strategy, 1200)
+    if setup.settings.get("parallel.gradient_as_bucket_view"):
+        rate *= 1.08
+    if setup.settings.get("parallel.comm_hook"):
+        rate *= 0.9
+    return rate * (1.1 if setup.weak else 1)
+
+
+def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns():
+    known, lab = searched(rate_of)
+    kinds = [kind for kind, _ in lab.asked]
+    assert lab.asked[0] == ("strategy", "ddp")
+    assert kinds.index("option") < lab.asked.index(("strategy", "data_parallel"))
+    assert known.stack == {**DDP, "parallel.gradient_as_bucket_view": True}
+    assert known.confirmed
+    assert "turns" in kinds
+    assert kinds.index("turns") > kinds.index("weak")
+    assert all("data_parallel" not in name for kind, name in lab.asked if kind == "option")
+    row = known.record().row(known.record().best)
+    assert row.speedup == pytest.approx(1.836, rel=0.01)
+    assert row.ci_low < row.speedup < row.ci_high
+    assert row.efficiency == pytest.approx(0.918, rel=0.01)
+
+
+def test_weak_scaling_is_told_apart_and_never_the_stack():
+    known, _ = searched(rate_of)
+    weak = [row for row in known.record().rows if row.weak]
+    assert len(weak) == 1
+    assert not any(row.weak for row in known.record().rows if row.name == known.record().best)
+    told = row_words(weak[0])
+    assert "whole batch on each GPU: " in told
+    assert "the samples/s of one GPU at 2 times its global batch, efficiency" in told
+    assert all("global batch" not in row_words(row) for row in known.record().rows if not row.weak)
+    (table,) = [block for block in next(several_gpus_section(known.record())).blocks if isinstance(block, Table)]
+    remarks = {cells[0]: cells[-1] for cells in table.rows}
+    assert remarks[weak[0].name] == "another training, at 2 times its global batch"
+
+
+def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
+    known, lab = searched(lambda setup: 1000 if setup == ONE else 700)
+    assert known.stack == {}
+    assert ("option", "ddp, gradient_as_bucket_view: true") in lab.asked
+    assert ("turns", "one GPU") not in lab.asked
+    section = next(several_gpus_section(known.record()))
+    assert "nothing on 2 GPUs was faster" in section.blocks[0].text
+
+
+def test_without_one_gpu_there_is_nothing_to_compare_with():
+    known, lab = searched(lambda setup: "rank 0: the model is wrapped in DistributedDataParallel already.")
+    assert lab.asked == []
+    assert (
+        "were not measured: rank 0: the model is wrapped" in next(several_gpus_section(known.record())).blocks[0].text
+    )
+
+
+def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
+    known, lab = searched(
+        lambda setup: "rank 1: no" if setup.settings == DDP else rate_of(setup), carried={"compile.mode": "default"}
+    )
+    assert ("strategy", "ddp, compile.mode: none") in lab.asked
+    assert known.stack["compile.mode"] == "none"
+
+
+def test_compiled_code_that_no_graph_helps_is_left_out_next():
+    known, lab = searched(
+        lambda setup: 1500 if setup.settings.get("compile.scope") == "model" else 900,
+        carried={"compile.scope": "regional"},
+    )
+    assert lab.asked[1:3] == [("option", "ddp, step.cuda_graph: true"), ("without", "ddp, compile.scope: model")]
+    assert known.stack == {**DDP, "compile.scope": "model"}
+
+
+def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_out_where_it_fails():
+    carried = {"compile.mode": "default", "step.cuda_graph": True}
+    known, lab = searched(rate_of, carried=carried)
+    assert lab.asked[0] == ("strategy", "ddp")
+    assert "without" not in [kind for kind, _ in lab.asked]
+    assert "step.cuda_graph: false" in next(name for _, name in lab.asked if "data_parallel" in name)
+
+    def refuses(setup):
+        graph = setup.settings.get("step.cuda_graph", True) and setup.strategy == "ddp"
+        return "rank 0: operation not permitted when stream is capturing" if graph else rate_of(setup)
+
+    known, lab = searched(refuses, carried=carried)
+    assert lab.asked[1] == ("strategy", "ddp, step.cuda_graph: false")
+    assert known.stack["step.cuda_graph"] is False
+    assert known.stack["parallel.strategy"] == "ddp"
+
+
+def test_a_graph_that_one_gpu_did_not_need_is_tried_over_several():
+    """Each has a part of the batch to compute, and as many kernels to launch."""
+    known, lab = searched(lambda setup: rate_of(setup) * (1.5 if setup.settings.get("step.cuda_graph") else 1))
+    assert lab.asked[1] == ("option", "ddp, step.cuda_graph: true")
+    assert known.stack["step.cuda_graph"] is True
+
+
+def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
+    def unused(setup):
+        looks = setup.strategy != "ddp" or setup.settings.get("parallel.find_unused_parameters")
+        return rate_of(setup) if looks else f"rank 0: {UNUSED_PARAMETERS}"
+
+    known, _ = searched(unused)
+    assert known.stack["parallel.find_unused_parameters"] is True
+
+
+def test_what_changes_results_is_priced_and_not_taken():
+    def fast_norms(setup):
+        return 2500 if setup.settings.get("parallel.sync_batch_norm") else rate_of(setup)
+
+    known, _ = searched(fast_norms, families={"batch_norm": 2})
+    priced = next(row for row in known.record().rows if "sync_batch_norm" in row.name)
+    assert "consent" in priced.reason
+    assert "parallel.sync_batch_norm" not in known.stack
+    allowed, _ = searched(fast_norms, allow=Numerics.CHANGED, families={"batch_norm": 2})
+    assert allowed.stack["parallel.sync_batch_norm"] is True
+
+
+def test_other_losses_than_one_gpus_are_not_the_same_training():
+    def wrong_losses(setup):
+        return result(1900, setup=setup, losses=(2.0, 1.2)) if setup.strategy == "ddp" else rate_of(setup)
+
+    known, _ = searched(wrong_losses)
+    assert known.stack.get("parallel.strategy") != "ddp"
+    assert "first losses differ" in known.record().row("ddp").reason
+
+
+def test_exposed_communication_is_evidence_for_the_bottleneck():
+    known, _ = searched(rate_of)
+    assert "communication: for 50 % of the step" in known.record().evidence
+
+
+# --- what is tried, carried over, refused -----------------------------------------------------------------------
+
+
+def test_every_strategy_is_expected_to_give_what_was_measured_of_it():
+    strategy = CATALOG["parallel_strategy"]
+    gains = {name: strategy.expected_gain(facts(), name) for name in ("ddp", "fully_shard", "data_parallel", "single")}
+    assert gains == {"ddp": 1.38, "fully_shard": 1.0, "data_parallel": 1.0, "single": 1.0}
+    assert strategy.expected_gain(replace(facts(), gpus=8), "fully_shard") == pytest.approx(2.56)
+
+
+def test_sharding_is_tried_where_the_state_is_large():
+    assert proposed("parallel_strategy", facts()) == ["ddp", "data_parallel"]
+    assert proposed("parallel_strategy", facts(**LARGE)) == ["ddp", "fully_shard", "data_parallel"]
+    assert "measure on them with --gpus" in reason("parallel_strategy", gpu_facts())
+
+
+def test_what_stands_between_model_and_loss_and_the_compiler_s_graphs_are_not_carried_over():
+    stack = {"step.cuda_graph": True, "precision.autocast": "bfloat16", "compile.scope": "with_loss"}
+    carried, left_out = carried_over(CATALOG, stack)
+    assert carried == {"step.cuda_graph": True, "precision.autocast": "bfloat16", "compile.mode": "default"}
+    assert set(left_out) == {"compile.scope"}
+    carried, left_out = carried_over(CATALOG, {"compile.mode": "reduce-overhead"})
+    assert carried == {"compile.mode": "default"}
+    assert "graphs" in left_out["compile.mode"]
+
+
+def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    hardware = gpu_facts().hardware
+    assert len(hardware.gpus) == 1
+    assert gpus_in_use(1, hardware, "auto") == 1
+    assert gpus_in_use(2, hardware, "cpu") == 2
+    with pytest.raises(UsageError, match="4 GPUs are asked for, and 1 is visible"):
+        gpus_in_use(4, hardware, "auto")
+    unseen = replace(hardware, gpus=())  # where NVML cannot be used
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
+    assert gpus_in_use(0, unseen, "auto") == 3
+
+
+@pytest.mark.parametrize(
+    ("shown", "count"),
+    [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("1,1", 0), ("", 0), ("GPU-", 0)],
+)
+def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert gpus_there(machine(6)) == count
+
+
+def test_divided_gpus_are_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UsageError, match="divided into MIG instances"):
+        gpus_in_use(2, machine(4, mig_enabled=True), "auto")
+    mixed = machine(4)
+    mixed = replace(mixed, gpus=(replace(mixed.gpus[0], mig_enabled=True), *mixed.gpus[1:]))
+    assert gpus_in_use(0, mixed, "auto") == 3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
+    with pytest.raises(UsageError, match="divided into MIG instances"):
+        gpus_in_use(2, machine(4), "auto")
+
+
+def test_several_gpus_are_for_training():
+    assert "for training" in why_not_several(facts(mode=Mode.INFER))
+    assert "your own" in why_not_several(facts(own_step=True))
+    assert "iterable" in why_not_several(facts(loader=loader_facts(iterable_dataset=True)))
+    assert why_not_several(facts()) == ""
+
+
+# --- batches among ranks ----------------------------------------------------------------------------------------
+
+
+def test_ranks_share_each_batch_and_get_parts_of_one_size():
+    batches = [[0, 1, 2, 3], [4, 5, 6]]
+    shares = [list(ShareOfBatches(batches, rank, 2)) for rank in range(2)]
+    assert shares == [[[0, 1], [4, 5]], [[2, 3], [6, 4]]]
+
+
+def test_ranks_draw_alike_in_each_epoch_and_one_rank_of_one_draws_the_same():
+    data = TensorDataset(torch.arange(12))
+    loader = DataLoader(data, batch_size=4, shuffle=True)
+    plan = StepPlan(mode="train", device="cpu")
+    ranks = [spread_loader(loader, plan, rank, 2, seed=5) for rank in range(2)]
+    whole = spread_loader(loader, plan, 0, 1, seed=5)
+    epochs = []
+    for _ in range(2):
+        torch.manual_seed(len(epochs))  # what the ranks draw meanwhile does not matter
+        parts = list(zip(*ranks, strict=True))
+        epochs.append([torch.cat([one[0], other[0]]).tolist() for one, other in parts])
+        assert epochs[-1] == [batch[0].tolist() for batch in whole]
+    assert epochs[0] != epochs[1]
+    assert loader.sampler.generator is None
+
+
+def test_like_lengths_leave_no_rank_with_longer_samples():
+    lengths = [1, 90, 2, 91, 3, 92, 4, 93]
+    batches = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    one, other = (list(ShareOfBatches(batches, rank, 2, lengths=lengths)) for rank in range(2))
+    assert sorted(itertools.chain(*one, *other)) == list(range(8))
+    for mine, theirs in zip(one, other, strict=True):
+        assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "usual_ms", "share"),
+    [
+        ([[10.0] * 20, [40.0] * 20], 40.0, 0.75),
+        ([[10.0, 40.0] * 10, [40.0, 10.0] * 10], 40.0, 0.75),
+        ([[20.0] * 20, [20.0] * 20], 20.0, 0.0),
+        ([[20.0] * 20, [30.0] * 20, [40.0] * 20], 40.0, 0.5),
+        ([[20.0] * 19 + [900.0], [25.0] * 20], 25.0, 0.2),
+    ],
+    ids=["one is slow", "by turns", "alike", "three", "a disturbed step"],
+)
+def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(everywhere, usual_ms, share):
+    assert straggler_of(everywhere) == pytest.approx((usual_ms, share), rel=0.02)
+
+
+def test_a_strategy_switches_off_what_does_not_go_with_it():
+    known, lab = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
+    assert ("strategy", "fully_shard, model.memory_format: contiguous") in lab.asked
+    assert known.stack["parallel.strategy"] == "ddp"
+
+
+@pytest.mark.parametrize("compiles", [{"compile.mode": "default"}, {"compile.scope": "regional"}])
+def test_data_parallel_runs_without_compiled_code(compiles):
+    known, _ = searched(rate_of, carried=compiles)
+    (copies,) = (setup for setup in known.runs if setup.strategy == "data_parallel")
+    settings = known.carried.merged(copies.settings)
+    assert all(settings.get(key, off) == off for key, off in NOT_COMPILED.items())
+
+
+def test_the_wait_for_the_slowest_is_told_before_and_after_what_evens_it_out():
+    ddp = {"parallel.strategy": "ddp"}
+    even = {**ddp, "parallel.length_bucketing": True}
+    rows = (
+        ScalingRow("one GPU", {}, 1, step_ms=10.0),
+        ScalingRow("ddp", ddp, 2, step_ms=8.0, straggler_share=0.41),
+        ScalingRow("ddp, length_bucketing: true", even, 2, step_ms=6.0, straggler_share=0.03),
+        ScalingRow("ddp, static_graph: true", {**ddp, "parallel.static_graph": True}, 2, step_ms=8.0),
+        ScalingRow("ddp, length_bucketing: true, whole batch on each GPU", even, 2, weak=True, straggler_share=0.2),
+    )
+    record = ScalingRecord(2, "cuda", "nccl", {}, rows=rows)
+    (remarks,) = [block for block in next(several_gpus_section(record)).blocks if isinstance(block, Bullets)]
+    told = "The wait for the slowest is 41.0 % of the step with ddp, 3.0 % with ddp, length_bucketing: true."
+    assert remarks.items == (told,)
+
+
+def test_every_report_has_what_several_gpus_gave():
+    state = SessionState.of(several_gpus_history())
+    found = report(state, sample_request(), "1")["parallel"]
+    assert found["best"] == "ddp"
+    assert found["rows"][1]["efficiency"] == pytest.approx(0.91)
+    assert found["rows"][1]["exposed_share"] == pytest.approx(1.1 / 33)
+    text = markdown_report(state, sample_request(), CATALOG)
+    assert "| ddp | 64 (32) | 33.0 ms |" in text
+    assert "1.82x (1.79\u20131.85)" in text
+    assert "rank 0: CUDA out of memory" in text
+
+
+def test_the_rank_that_hangs_is_the_one_that_waits_for_nobody():
+    stack = 'When its time was over it was here:\n  File "{}", line 3 in {}\n  File "step.py", line 9 in forward\n'
+    assert waits_for_others(stack.format("torch/autograd/graph.py", "_engine_run_backward"))
+    assert waits_for_others(stack.format("torch/cuda/__init__.py", "synchronize"))
+    assert not waits_for_others(stack.format("mymodel.py", "read_forever"))
+
+
+def test_the_rank_that_died_is_the_one_that_torchrun_did_not_end():
+    codes = {41: -15, 42: -9, 44: -6}
+    assert "rank 1: its process was ended by SIGKILL" in of_death([(0, 41), (1, 42)], codes).reason
+    assert "rank 0: its process was ended by SIGTERM" in of_death([(0, 41), (2, 43)], codes).reason
+    assert "rank 2: its process ended without a word" in of_death([(2, 43)], codes).reason
+    assert "waited for another too long" in of_death([(0, 41), (3, 44)], codes).reason
+
+
+def test_the_end_of_torchrun_is_read_from_its_errors(tmp_path):
+    failures = {1: ProcessFailure(1, 42, -9, "nothing"), 0: ProcessFailure(0, 41, 1, "nothing")}
+    failures[1].timestamp = 1
+    TorchrunReport.of(ChildFailedError("rank", failures)).write(tmp_path)
+    report = TorchrunReport.read(tmp_path)
+    assert report.codes == {41: 1, 42: -9}
+    assert report.reason.startswith("rank 1: Signal 9 (SIGKILL) received")
+    taken = TorchrunReport.of(torch.distributed.DistNetworkError("port: 29500, address already in use"))
+    assert "already in use" in taken.reason
+    assert "--rdzv-endpoint" in taken.hint
+    assert TorchrunReport.read(tmp_path / "nothing").codes == {}
+
+
+@pytest.fixture
+def alone():
+    """A process group of gloo's with this process in it."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def raised(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+
+
+def fails_in_backward():
+    values = torch.ones(3, requires_grad=True).exp()
+    squares = (values * values).sum()
+    with torch.no_grad():
+        values.add_(1)
+    squares.backward()
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_error_in_a_call_that_waits_for_others_may_be_theirs():
+    assert waited_for_others(raised(fails_in_backward))
+    assert waited_for_others(torch.distributed.DistBackendError("NCCL communicator was aborted"))
+    assert not waited_for_others(raised(lambda: torch.ones(2) @ torch.ones(3)))
+    assert not waited_for_others(raised(lambda: int("x")))
+
+
+def test_an_error_of_the_backward_pass_is_its_own_where_collectives_have_errors_of_their_own():
+    assert not waited_for_others(raised(fails_in_backward))

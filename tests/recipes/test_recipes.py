@@ -1,0 +1,186 @@
+"""What holds for every recipe: its card, its values and reasons, its code, what it leaves whole."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts
+from proposals import CATALOG
+from recipe_workload import components, flags_put_back, mode_for, refusal, run_code
+
+from advisor.recipe import HEADINGS, Recipe, card_section
+from advisor.recipe.parallel_recipe import PARALLEL
+from advisor.records import Candidate, Mode, Numerics, Skip
+from advisor.step.step import mover_of
+
+RECIPES = list(CATALOG)
+FACTS = {
+    "GPU training, loader": gpu_facts(loader=loader_facts(), profile=profile_facts()),
+    "GPU training, AdamW, linear": gpu_facts(loader=loader_facts(), optimizer=adamw_facts(), families=LINEAR),
+    "GPU inference, batch": gpu_facts(mode=Mode.INFER),
+    "GPU inference, linear in bfloat16": gpu_facts(mode=Mode.INFER, families=LINEAR, parameter_dtypes=("bfloat16",)),
+    "CPU training, loader": cpu_facts(loader=loader_facts(), profile=profile_facts()),
+    "CPU inference, loader, linear": cpu_facts(mode=Mode.INFER, loader=loader_facts(), families=LINEAR),
+    "CPU inference, 3-D": cpu_facts(mode=Mode.INFER, families={"conv3d": 3}),
+}
+# What takes parameters or buffers out of a model.
+LEAVES_STATE_OUT = {"conv_bias", "fold_norm"}
+every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
+
+
+def each_value():
+    pairs = [(recipe, value) for recipe in RECIPES for value in recipe.examples]
+    return pytest.mark.parametrize(("recipe", "value"), pairs, ids=[f"{recipe.id}={value}" for recipe, value in pairs])
+
+
+@pytest.fixture
+def global_flags():
+    with flags_put_back():
+        yield
+
+
+def facts_for(recipe):
+    """The facts, by name, of those sessions in which the recipe is asked for its values."""
+    return {
+        name: facts
+        for name, facts in FACTS.items()
+        if facts.workload.mode in recipe.modes and facts.workload.device_type in recipe.devices
+    }
+
+
+# --- what holds for every recipe ------------------------------------------------------------------------------
+
+
+def test_the_sessions_here_ask_every_recipe():
+    assert not CATALOG.problems
+    assert [recipe.id for recipe in CATALOG if not facts_for(recipe)] == []
+
+
+@every_recipe
+def test_a_card_has_every_heading_and_fits_the_screen(recipe):
+    for heading in HEADINGS:
+        assert len(card_section(recipe, heading)) > 20, heading
+    assert recipe.title
+    assert not recipe.title.endswith(".")
+
+
+@every_recipe
+def test_other_values_are_not_accepted(recipe):
+    assert not recipe.accepts("no such value")
+    assert not recipe.accepts(-1)
+
+
+@every_recipe
+def test_candidates_are_values_or_a_reason(recipe):
+    for name, facts in FACTS.items():
+        proposals = CATALOG.propose(facts, only=[recipe.id])
+        for candidate in proposals.candidates:
+            assert recipe.accepts(candidate.value), (name, candidate)
+            assert candidate.value != recipe.default, name
+            assert recipe.why(facts, candidate.value), (name, candidate)
+            assert isinstance(recipe.numerics_of(candidate.value, facts.workload.mode), Numerics)
+        if not proposals.candidates:
+            text = proposals.skipped[recipe.id]
+            assert len(text.split()) >= 4, name
+            assert not text.endswith("."), name
+            assert text == text.strip(), name
+
+
+@every_recipe
+def test_what_is_on_already_is_measured_off(recipe):
+    for name, facts in facts_for(recipe).items():
+        for value in recipe.examples:
+            present = replace(facts, workload=replace(facts.workload, current={recipe.key: value}))
+            candidates = CATALOG.propose(present, only=[recipe.id]).candidates
+            off = [candidate for candidate in candidates if candidate.already_on]
+            expected = Candidate(recipe.id, recipe.key, recipe.default, already_on=True)
+            assert off == ([] if value == recipe.default else [expected]), (name, value)
+
+
+@every_recipe
+def test_a_direct_answer_is_a_skip_or_values(recipe):
+    for name, facts in facts_for(recipe).items():
+        answer = recipe.candidates(facts)
+        assert isinstance(answer, Skip) or (len(answer) > 0 and len(set(answer)) == len(answer)), name
+
+
+@every_recipe
+def test_code_compiles_and_does_not_import_the_advisor(recipe):
+    for value in recipe.examples:
+        text = recipe.code(value)
+        compile(text, recipe.id, "exec")
+        assert "advisor" not in text, value
+        assert text.endswith("\n"), value
+
+
+def test_no_value_conflicts_with_nothing():
+    conflicts = [recipe.conflict(value, {}) for recipe in CATALOG for value in recipe.examples]
+    assert set(conflicts) == {None}
+
+
+@each_value()
+@pytest.mark.usefixtures("global_flags")
+def test_applying_keeps_the_workload_whole(recipe: Recipe, value):
+    if recipe.package and value != recipe.default:
+        pytest.importorskip(recipe.package)
+    workload = components(mode_for(recipe))
+    shapes = {name: tensor.shape for name, tensor in workload.model.state_dict().items()}
+    refusal(recipe, value, workload)  # what cannot be applied here leaves the workload whole, too
+    after = {name: tensor.shape for name, tensor in workload.model.state_dict().items()}
+    assert after == shapes or (recipe.id in LEAVES_STATE_OUT and after.items() < shapes.items())
+    images, labels = next(iter(workload.data))
+    assert len(images) == len(labels) == workload.batch_size
+    moved = mover_of(workload.plan)(images)
+    assert workload.model(moved).shape == (len(images), 2)
+
+
+def test_importing_the_recipes_imports_no_torch():
+    script = (
+        "import json, sys\n"
+        "from advisor.recipe.catalog import load_catalog\n"
+        "catalog = load_catalog()\n"
+        "print(json.dumps([sorted(catalog.recipes), 'torch' in sys.modules]))\n"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    names, has_torch = json.loads(output)
+    assert set(CATALOG.recipes) <= set(names)
+    assert has_torch is False
+
+
+def test_proposing_imports_no_torch():
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from facts import gpu_facts, loader_facts\n"
+        "from advisor.recipe.catalog import load_catalog\n"
+        "catalog = load_catalog()\n"
+        "found = catalog.propose(gpu_facts(loader=loader_facts())).candidates\n"
+        "text = [catalog[c.recipe].code(c.value) + catalog[c.recipe].why(gpu_facts(), c.value) for c in found]\n"
+        "print(len(text), 'torch' in sys.modules)\n"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    count, has_torch = output.split()
+    assert int(count) > 10
+    assert has_torch == "False"
+
+
+# --- on a GPU -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@each_value()
+@pytest.mark.usefixtures("global_flags")
+def test_code_runs_on_a_gpu(recipe, value):
+    if recipe.package and value != recipe.default:
+        pytest.importorskip(recipe.package)
+    if recipe.key.startswith(PARALLEL):
+        pytest.skip("it runs over ranks: tests/trial/process/test_ranks.py, tests/gpu/several_gpus.py")
+    if value in ("regional", "blocks"):
+        pytest.skip("this model repeats no block; a test of its own has one that does")
+    if reason := refusal(recipe, value, components(mode_for(recipe), "cuda")):
+        pytest.skip(reason)
+    run_code(recipe, value, components(mode_for(recipe), "cuda"))
+    torch.cuda.synchronize()

@@ -1,0 +1,411 @@
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
+from hypothesis import given
+from hypothesis import strategies as st
+from proposals import proposed, reason
+from torch import nn
+
+from advisor.export.python_file import python_source
+from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
+from advisor.records import HabitRow, Mode, Profile, SyncPlace
+from advisor.step.step import InferStep, TrainStep
+from advisor.trial.inspection import _debug_switch
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.profile.habits import (
+    GRAD_MODES,
+    SYNC_WARNING,
+    WAYS_TO_CLEAR,
+    SyncRecorder,
+    clearing_rows,
+    peak_bytes,
+    recording,
+    stop_debugging,
+    sync_places,
+    validation_rows,
+    with_habits,
+)
+
+CATALOG = load_catalog()
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_on():
+    yield
+    torch.autograd.set_detect_anomaly(False)
+    stop_debugging()
+
+
+def batch():
+    return torch.randn(8, 16), torch.arange(8) % 4
+
+
+def train_step(loss=None, model=None, **plan):
+    torch.manual_seed(0)
+    model = model or nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, "cpu", **plan))
+
+
+# --- which values are tried -----------------------------------------------------------------------------------
+
+
+def test_bad_habits_are_priced_where_the_loop_is_good():
+    facts = gpu_facts(loader=loader_facts())
+    assert proposed("loss_sync", facts) == ["every_step", "accumulated"]
+    assert proposed("empty_cache", facts) == ["every_step", "every_step_with_del"]
+    assert proposed("debug_off", facts) == ["anomaly", "profiler", "nvtx"]
+    assert all(CATALOG[name].habit for name in ("loss_sync", "empty_cache", "debug_off", "host_sync", "eval_no_grad"))
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "key", "bad", "good"),
+    [
+        ("loss_sync", "loop.loss_item", "every_step", "never"),
+        ("empty_cache", "loop.empty_cache", "every_step", "never"),
+        ("debug_off", "debug.switches", "anomaly", "none"),
+    ],
+)
+def test_the_good_way_is_measured_where_the_loop_has_the_bad_habit(recipe_id, key, bad, good):
+    facts = gpu_facts(current={key: bad})
+    candidates = CATALOG.propose(facts, only=[recipe_id]).candidates
+    assert bad not in [candidate.value for candidate in candidates]
+    assert [candidate.value for candidate in candidates if candidate.already_on] == [good]
+
+
+@pytest.mark.parametrize("current", ["none", "zeros"])
+def test_ways_to_clear_gradients_are_not_tried_where_gradients_are_there_at_times(current):
+    facts = cpu_facts(current={"step.zero_grad": current})
+    assert proposed("zero_grad", facts)
+    assert "2 parameters have no gradient in some steps" in reason("zero_grad", replace(facts, gradients_at_times=2))
+
+
+def test_what_needs_a_gpu_is_left_out_on_the_cpu():
+    for recipe_id in ("loss_sync", "empty_cache", "host_sync"):
+        assert "needs a CUDA GPU" in reason(recipe_id, cpu_facts())
+    assert proposed("debug_off", cpu_facts()) == ["anomaly", "profiler"]
+
+
+def test_one_resident_batch_cannot_be_deleted():
+    assert proposed("empty_cache", gpu_facts()) == ["every_step"]
+
+
+def test_anomaly_detection_does_nothing_where_nothing_is_recorded():
+    assert proposed("debug_off", cpu_facts(mode=Mode.INFER)) == ["anomaly", "profiler"]
+    assert proposed("debug_off", cpu_facts(mode=Mode.INFER, current={"infer.grad": "no_grad"})) == ["profiler"]
+
+
+def test_anomaly_detection_cannot_be_captured():
+    recipe = CATALOG["debug_off"]
+    assert "cannot be captured" in recipe.conflict("anomaly", {"step.cuda_graph": True})
+    assert recipe.conflict("profiler", {"step.cuda_graph": True}) is None
+    assert recipe.conflict("anomaly", {"step.cuda_graph": False}) is None
+
+
+def test_validation_is_told_from_the_table():
+    rows = (
+        HabitRow("eval_no_grad", "grad", step_ms=12.0, memory_bytes=3 * 2**20),
+        HabitRow("eval_no_grad", "no_grad", step_ms=8.25, memory_bytes=2**20),
+        HabitRow("zero_grad", "zeros", phase_ms=1.0),
+    )
+    text = reason("eval_no_grad", cpu_facts(profile=profile_facts(habits=rows)))
+    assert text.endswith("eval() alone 12.0 ms and 3.00 MiB; eval() and no_grad 8.25 ms and 1.00 MiB")
+    assert "could not be run" in reason("eval_no_grad", cpu_facts(profile=profile_facts()))
+    assert "inference_mode prices this" in reason("eval_no_grad", cpu_facts(mode=Mode.INFER))
+
+
+def test_validation_leaves_the_grad_mode_of_inference_to_its_own_recipe():
+    components = Components(nn.Linear(2, 2), None, None, StepPlan(Mode.INFER, "cpu", grad_mode="no_grad"))
+    CATALOG["eval_no_grad"].apply(components, "inference_mode")
+    assert components.plan.grad_mode == "no_grad"
+
+
+def test_the_lines_that_wait_are_listed_with_their_cost():
+    places = (
+        SyncPlace("train.py", 41, "if loss.item() > 3:", 1.0, 1.5),
+        SyncPlace("model.py", 7, "index = mask.nonzero()", 2.0, 0.25),
+        SyncPlace("", 0, "the backward pass", 1.0, None),
+    )
+    text = reason("host_sync", gpu_facts(profile=profile_facts(sync_places=places)))
+    assert text.startswith("3 lines make the host wait, 1.75 ms a step, and only you can rewrite them: ")
+    assert "train.py:41 `if loss.item() > 3:` 1.50 ms; model.py:7 `index = mask.nonzero()` 0.25 ms in 2 calls" in text
+    assert text.endswith("the backward pass for an unknown time")
+    many = tuple(SyncPlace("a.py", line, "x.item()", 1.0, 1.0) for line in range(1, 9))
+    assert reason("host_sync", gpu_facts(profile=profile_facts(sync_places=many))).endswith("and 3 more")
+
+
+def test_a_step_that_never_waits_is_told_from_one_that_nobody_watched():
+    assert reason("host_sync", gpu_facts(profile=profile_facts(sync_places=()))) == "the step never makes the host wait"
+    assert "did not look" in reason("host_sync", gpu_facts(profile=profile_facts()))
+
+
+# --- how a step obeys -----------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_summed_on_the_device():
+    step = train_step(loss_item="accumulated")
+    torch.manual_seed(1)
+    losses = [step(batch()) for _ in range(3)]
+    assert step._loss_sum.item() == pytest.approx(sum(loss.item() for loss in losses))
+    assert not step._loss_sum.requires_grad
+
+
+@pytest.mark.parametrize("plan", [{"loss_item": "every_step"}, {"empty_cache": "every_step_with_del"}])
+def test_habits_change_no_number(plan):
+    torch.manual_seed(1)
+    data = [batch() for _ in range(3)]
+    plain, other = train_step(), train_step(**plan)
+    assert [plain(x).item() for x in data] == [other(x).item() for x in data]
+    assert [plain.run(x).item() for x in data] == [other.run(x).item() for x in data]
+
+
+@pytest.mark.parametrize("loss_item", ["never", "every_step", "accumulated"])
+@pytest.mark.parametrize("empty_cache", ["never", "every_step", "every_step_with_del"])
+def test_the_exported_file_leaves_them_to_the_loop(loss_item, empty_cache):
+    text = python_source(CATALOG, {"loop.loss_item": loss_item, "loop.empty_cache": empty_cache}, Mode.TRAIN)
+    module = {}
+    exec(compile(text, "tuned", "exec"), module)
+    torch.manual_seed(1)
+    data = [batch() for _ in range(3)]
+    reference = train_step(loss_item=loss_item)
+    model = train_step().model
+    step = module["train_step"](model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss())
+    assert [step(x).item() for x in data] == [reference(x).item() for x in data]
+    assert ("    #     loss_sum += loss.detach()" in text) is (loss_item == "accumulated")
+    assert ("    #     torch.cuda.empty_cache()" in text) is (empty_cache != "never")
+
+
+@pytest.mark.parametrize("value", ["none", "anomaly", "profiler"])
+def test_debugging_aids_are_switched_and_read_back(value):
+    components = Components(nn.Linear(2, 2), None, None, StepPlan(Mode.TRAIN, "cpu"))
+    CATALOG["debug_off"].apply(components, value)
+    assert _debug_switch() == value
+    CATALOG["debug_off"].apply(components, "none")
+    assert _debug_switch() == "none"
+
+
+def test_a_profiler_that_was_left_on_is_switched_off():
+    left_on = torch.profiler.profile()
+    left_on.start()
+    stop_debugging()
+    assert _debug_switch() == "none"
+    stop_debugging()
+
+
+# --- ways side by side ----------------------------------------------------------------------------------------
+
+
+def test_every_way_to_clear_gradients_is_timed_and_the_gradients_are_kept():
+    step = train_step()
+    step(batch())
+    before = [parameter.grad for parameter in step.model.parameters()]
+    rows = clearing_rows(step, limit_s=0.01)
+    assert [(row.habit, row.way) for row in rows] == [("zero_grad", way) for way in WAYS_TO_CLEAR]
+    assert all(row.phase_ms > 0 and row.step_ms is None for row in rows)
+    assert all(p.grad is gradient for p, gradient in zip(step.model.parameters(), before, strict=True))
+    assert step.plan.zero_grad == "none"
+
+
+def test_without_gradients_there_is_nothing_to_clear():
+    assert clearing_rows(train_step(), limit_s=0.01) == ()
+
+
+def test_sparse_gradients_are_cleared_too():
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(20, 4, sparse=True)
+
+        def forward(self, x):
+            return self.table(x).sum(1)
+
+    step = train_step(model=Bag())
+    step((torch.randint(20, (8, 3)), torch.arange(8) % 4))
+    assert step.model.table.weight.grad.is_sparse
+    assert len(clearing_rows(step, limit_s=0.01)) == 3
+
+
+def test_validation_without_recording_needs_less_memory():
+    step = train_step()
+    rows = validation_rows(step, batch(), limit_s=0.01)
+    assert [row.way for row in rows] == list(GRAD_MODES)
+    recorded, no_grad, inference = (row.memory_bytes for row in rows)
+    assert recorded > no_grad > 0
+    assert inference == no_grad
+    assert all(row.step_ms > 0 and row.phase_ms is None for row in rows)
+
+
+def test_validation_leaves_modes_weights_and_statistics_as_they_were():
+    model = nn.Sequential(nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Dropout())
+    step = train_step(model=model)
+    model[1].eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    validation_rows(step, batch(), limit_s=0.01)
+    assert [module.training for module in model.modules()] == [True, True, False, True]
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_model_that_returns_something_else_in_evaluation_has_no_rows():
+    class Detector(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if self.training else [{"boxes": x}]
+
+    step = train_step(model=Detector(16, 4))
+    assert validation_rows(step, batch(), limit_s=0.01) == ()
+    assert step.model.training
+
+
+def test_peak_bytes_counts_what_is_held_at_once():
+    def call():
+        first = torch.zeros(1000)
+        second = first + 1
+        del first
+        return second + 1
+
+    assert 8000 <= peak_bytes(call, CPU) <= 9000
+
+
+def test_a_profile_carries_the_habits():
+    plain = Profile(step_ms=1.0, phases={})
+    step = train_step()
+    step(batch())
+    habits = with_habits(plain, step, Feed(batch())).habits
+    assert {row.habit for row in habits} == {"zero_grad", "eval_no_grad"}
+    infer = InferStep(step.model, StepPlan(Mode.INFER, "cpu"), with_target=True)
+    assert with_habits(plain, infer, Feed(batch())) == plain
+
+
+def test_a_compiled_model_is_looked_at_as_the_user_wrote_it():
+    step = train_step()
+    step(batch())
+    seen = []
+    step.model.register_forward_hook(lambda *_: seen.append(1))
+
+    class Compiled(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self._orig_mod = model
+
+        def forward(self, x):
+            raise AssertionError("compiled anew")
+
+    step.model = Compiled(step.model)
+    rows = with_habits(Profile(step_ms=1.0, phases={}), step, Feed(batch())).habits
+    assert len(rows) == 6
+    assert seen
+
+
+@pytest.mark.parametrize(("phase_ms", "step_ms", "share"), [(1.0, 4.0, 0.25), (None, 4.0, None), (1.0, None, None)])
+def test_the_share_of_a_phase(phase_ms, step_ms, share):
+    assert HabitRow("zero_grad", "zeros", phase_ms, step_ms).share == share
+
+
+# --- host waits -----------------------------------------------------------------------------------------------
+
+
+WAITING = """
+class Waiting(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.item:
+            warnings.warn(SYNC_WARNING, stacklevel=1)
+        return super().__torch_function__(func, types, args, kwargs)
+"""
+
+
+def waiting():
+    """A scalar whose `item` warns, from no file of Python, as it does on CUDA in the debug mode."""
+    names = {"torch": torch, "warnings": warnings, "SYNC_WARNING": SYNC_WARNING}
+    exec(compile(WAITING, "<in C>", "exec"), names)
+    return torch.ones(()).as_subclass(names["Waiting"])
+
+
+def test_a_wait_is_put_down_to_the_users_line():
+    tensor = waiting()
+    recorder = SyncRecorder()
+    with recording(recorder):
+        for _ in range(4):
+            line = sys._getframe().f_lineno + 1
+            tensor.item()
+        torch.add(1, tensor)
+    (place,) = recorder.places(2)
+    assert (place.line, place.text, place.calls_per_step) == (line, "tensor.item()", 2.0)
+    assert place.file.endswith("test_recipes_habits.py")
+    assert place.blocked_ms > 0
+
+
+def test_a_wait_of_pytorchs_own_is_put_down_to_its_line():
+    step, recorder = train_step(), SyncRecorder()
+    waits = {"torch": torch, "tensor": waiting()}
+    exec(compile("def wait(*_):\n    tensor.item()", f"{torch.__path__[0]}/amp/scaler.py", "exec"), waits)
+    step.optimizer.register_step_post_hook(waits["wait"])
+    with recording(recorder):
+        step(batch())
+    (place,) = recorder.places(1)
+    assert (place.file, place.line) == ("torch/amp/scaler.py", 2)
+
+
+def test_a_wait_below_a_step_is_put_down_to_the_model():
+    class Net(nn.Linear):
+        def forward(self, x):
+            tensor.item()
+            return super().forward(x)
+
+    tensor, recorder = waiting(), SyncRecorder()
+    step = train_step(model=Net(16, 4))
+    with recording(recorder):
+        step(batch())
+    assert [place.text for place in recorder.places(1)] == ["tensor.item()"]
+
+
+def test_a_wait_outside_of_any_call_has_no_time():
+    recorder = SyncRecorder()
+    with recording(recorder):
+        warnings.warn(SYNC_WARNING, stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    (place,) = recorder.places(1)
+    assert place.blocked_ms is None
+    assert place.calls_per_step == 1
+
+
+def test_the_backward_pass_is_no_wait_of_its_own_length():
+    recorder = SyncRecorder()
+    loss = torch.ones(2, requires_grad=True).sum()
+    loss.register_hook(lambda gradient: warnings.warn(SYNC_WARNING, stacklevel=1))
+    with recording(recorder):
+        loss.backward()
+    assert [place.blocked_ms for place in recorder.places(1)] == [None]
+
+
+def test_recording_leaves_warnings_and_pytorch_as_they_were():
+    shown, synchronize, filters = warnings.showwarning, torch.cuda.synchronize, list(warnings.filters)
+    with pytest.raises(ZeroDivisionError), recording(SyncRecorder()):
+        _ = 1 / 0
+    assert (warnings.showwarning, torch.cuda.synchronize, warnings.filters) == (shown, synchronize, filters)
+
+
+def test_nobody_looks_on_the_cpu():
+    assert sync_places(train_step(), Feed(batch())) is None
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=20))
+def test_times_of_one_line_add_up(seconds):
+    recorder = SyncRecorder()
+    for each in seconds:
+        recorder.record(sys._getframe(), each)
+    places = recorder.places(1)
+    assert sum(place.calls_per_step for place in places) == len(seconds)
+    assert sum(place.blocked_ms for place in places) == pytest.approx(1e3 * sum(seconds))
+
+
+def test_plans_of_a_step_are_what_the_recipes_say():
+    plan = StepPlan(Mode.TRAIN, "cuda")
+    assert (plan.loss_item, plan.empty_cache) == (CATALOG["loss_sync"].default, CATALOG["empty_cache"].default)
+    assert replace(plan, loss_item="every_step") != plan

@@ -1,0 +1,200 @@
+"""Norms behind convolutions: the bias that they cancel is removed, or they are folded into the weights."""
+
+import copy
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from facts import cpu_facts, gpu_facts
+from model_structures import (
+    Branch,
+    DataDependent,
+    Pair,
+    SharedConv,
+    SharedNorm,
+    UNet,
+    applied,
+    coded,
+    each_model,
+    every_way,
+    inspected,
+    made,
+    proposed,
+    scrambled,
+    unread,
+)
+from proposals import CATALOG
+from torch import nn
+
+from advisor.records import Mode, Numerics
+from advisor.step.conv_bias import removable_biases
+from advisor.step.fold_norm import is_foldable
+from advisor.step.pairs import layers_in_a_row
+
+
+def gradients(model, images):
+    model.zero_grad()
+    model(images).square().mean().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+# --- no bias before a norm ------------------------------------------------------------------------------------
+
+
+@each_model
+def test_without_the_biases_outputs_and_gradients_are_the_same(way, name):
+    model, images, biases, _ = made(name)
+    before = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    changed = way("conv_bias", False, model, optimizer)
+    assert [key for key, _ in changed.named_parameters()] == [key for key, _ in before.named_parameters()]
+    lost = unread(changed)
+    assert len(lost) == biases
+    for training in (True, False):
+        before.train(training), changed.train(training)
+        torch.testing.assert_close(changed(images), before(images))
+        expected, found = gradients(before, images), gradients(changed, images)
+        assert set(expected) - set(found) == lost
+        for key in found:
+            torch.testing.assert_close(found[key], expected[key])
+
+
+@every_way
+def test_evaluation_agrees_after_training_on_without_the_biases(way):
+    model, images, _, _ = made("U-Net")
+    models = [copy.deepcopy(model), model]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in models]
+    way("conv_bias", False, models[1], optimizers[1])
+    for _ in range(3):
+        for each, optimizer in zip(models, optimizers, strict=True):
+            gradients(each.train(), images)
+            optimizer.step()
+    torch.testing.assert_close(models[1].eval()(images), models[0].eval()(images))
+
+
+def test_checkpoints_without_the_biases_go_both_ways():
+    plain, images, _, _ = made("U-Net")
+    model = applied("conv_bias", False, copy.deepcopy(plain))
+    assert list(model.state_dict()) == list(plain.state_dict())
+    for tensor in plain.state_dict().values():
+        tensor.copy_(1.25 * tensor)
+    for loading in (model, copy.deepcopy(model)):
+        loading.load_state_dict(plain.state_dict())
+        torch.testing.assert_close(loading.eval()(images), plain.eval()(images))
+        assert loading.first[0].bias is None
+    expected = copy.deepcopy(plain)(images)
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(plain(images), expected)
+
+
+def test_what_removes_biases_can_be_left_off_and_run_twice():
+    model, images, _, _ = made("U-Net")
+    expected = model.eval()(images)
+    for way in (applied, coded):
+        assert way("conv_bias", True, model).first[0].bias is not None
+    for _ in range(2):
+        applied("conv_bias", False, model)
+        torch.testing.assert_close(model(images), expected)
+
+
+def test_a_frozen_norm_keeps_the_bias_that_learns_before_it():
+    model = UNet()
+    model.up_norm.eval()
+    assert model.up not in [layer for layer, _ in removable_biases(model, layers_in_a_row(model))]
+
+
+def test_norms_without_running_statistics_cancel_biases_always():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, track_running_stats=False), nn.Conv2d(4, 5, 1), nn.InstanceNorm2d(5)
+    )
+    images = torch.randn(2, 3, 5, 5)
+    expected = model.eval()(images)
+    torch.testing.assert_close(applied("conv_bias", False, model)(images), expected, rtol=1e-4, atol=1e-5)
+    assert not any(is_foldable(*pair) for pair in layers_in_a_row(model))
+
+
+@pytest.mark.parametrize("build", [Branch, SharedConv, SharedNorm, DataDependent])
+def test_layers_that_something_else_reads_stay(build):
+    model = build()
+    assert removable_biases(model, layers_in_a_row(model)) == []
+    assert not any(is_foldable(*pair) for pair in layers_in_a_row(model.eval()))
+
+
+def test_parts_are_followed_where_the_whole_model_cannot_be():
+    model = nn.ModuleDict({"inner": nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)), "other": DataDependent()})
+    assert removable_biases(model, layers_in_a_row(model)) == [tuple(model["inner"])]
+
+
+# --- norms folded ---------------------------------------------------------------------------------------------
+
+
+@each_model
+def test_folded_models_give_the_same_outputs(way, name):
+    model, images, _, folds = made(name)
+    expected = copy.deepcopy(model).eval()(images)
+    kind = type(model)
+    changed = way("fold_norm", True, model.eval())
+    assert type(changed) is kind
+    assert sum(isinstance(module, nn.Identity) for module in changed.modules()) == folds
+    torch.testing.assert_close(changed(images), expected)
+
+
+def test_folding_keeps_type_layout_and_gradients_switch():
+    model = UNet().eval().to(torch.bfloat16, memory_format=torch.channels_last).requires_grad_(False)
+    images = torch.randn(2, 3, 8, 8, dtype=torch.bfloat16)
+    expected = model(images)
+    applied("fold_norm", True, model)
+    weight = model.down[0].weight
+    assert (weight.dtype, weight.requires_grad) == (torch.bfloat16, False)
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(model(images), expected, rtol=0.05, atol=0.05)
+
+
+def test_tied_weights_are_folded_apart():
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1, bias=False))
+    model[2].weight = model[0].weight
+    scrambled(model).eval()
+    images = torch.rand(2, 3, 4, 4)
+    expected = model(images)
+    torch.testing.assert_close(applied("fold_norm", True, model)(images), expected)
+
+
+@pytest.mark.parametrize("wrap", [nn.utils.parametrizations.weight_norm, nn.utils.weight_norm])
+def test_layers_with_computed_weights_are_not_folded(wrap):
+    model = Pair().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.conv = wrap(model.conv)
+    assert not any(is_foldable(*pair) for pair in layers_in_a_row(model))
+
+
+# --- what is proposed -----------------------------------------------------------------------------------------
+
+
+def test_folding_and_removing_biases_exclude_each_other():
+    settings = {"model.fold_batch_norm": True, "model.conv_bias_before_norm": False}
+    assert CATALOG.conflict(settings)
+    assert CATALOG.conflict({**settings, "model.fold_batch_norm": False}) is None
+
+
+def test_norm_recipes_are_proposed_where_pairs_are():
+    facts = cpu_facts()
+    assert "no convolution with a bias" in proposed("conv_bias", facts)
+    paired = replace(facts, workload=replace(facts.workload, biased_conv_norm_pairs=2))
+    assert proposed("conv_bias", paired) == [False]
+    assert "2 convolutions add a bias" in CATALOG["conv_bias"].why(paired, False)
+    assert "applies to inference" in proposed("fold_norm", paired)
+    infer = gpu_facts(mode=Mode.INFER)
+    assert "no convolution or linear layer" in proposed("fold_norm", infer)
+    assert proposed("fold_norm", replace(infer, workload=replace(infer.workload, conv_norm_pairs=1))) == [True]
+    assert CATALOG["fold_norm"].numerics_of(True, Mode.INFER) is Numerics.CLOSE
+
+
+def test_pairs_are_facts():
+    images = torch.randn(2, 3, 8, 8)
+    trained = inspected(UNet(), images)
+    assert (trained.biased_conv_norm_pairs, trained.conv_norm_pairs) == (4, 0)
+    inferred = inspected(UNet(), images, Mode.INFER)
+    assert (inferred.biased_conv_norm_pairs, inferred.conv_norm_pairs) == (4, 3)
+    assert inspected(DataDependent(), images).biased_conv_norm_pairs == 0

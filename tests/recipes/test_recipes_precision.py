@@ -1,0 +1,301 @@
+from pathlib import Path
+from types import ModuleType
+
+import forked
+import pytest
+import torch
+from facts import cpu_facts, gpu_facts, host
+from proposals import proposed, reason
+from small_decoder import (
+    CATALOG,
+    CPU,
+    Decoder,
+    applied,
+    batches,
+    both_steps,
+    both_ways,
+    by_apply,
+    exported,
+    losses,
+    parts,
+)
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from advisor.errors import RefusedError
+from advisor.export.python_file import python_source
+from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
+from advisor.records import Hardware, Mode, Numerics
+from advisor.records.workload import amd_types, nvidia_types
+from advisor.step.apply import apply_settings
+from advisor.step.batch import copy_into, mover
+from advisor.step.step import make_step
+from advisor.target.loop import Loop
+from advisor.trial.inspection import current_settings, inspect_loop
+
+GLOBALS = ("deterministic_off", "flush_denormal", "sdpa")
+
+
+@pytest.fixture(autouse=True)
+def _global_flags():
+    yield
+    for recipe_id in GLOBALS:
+        CATALOG[recipe_id].apply(Components(None, None, None, StepPlan(Mode.TRAIN, "cpu")), CATALOG[recipe_id].default)
+
+
+# --- half-precision weights -----------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("value", ["bfloat16", "float16", "float32"])
+def test_the_weights_and_the_optimizers_state_take_the_type(effect, value):
+    components = parts()
+    parameters = list(components.model.parameters())
+    components.model(batches(1)[0][0]).sum().backward()
+    components.optimizer.step()
+    components.optimizer.zero_grad()
+    model, optimizer = effect("half_weights", value, components)
+    dtype = getattr(torch, value)
+    assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    state = optimizer.state[model.head.weight]
+    assert (state["exp_avg"].dtype, state["step"].dtype) == (dtype, torch.float32)
+
+
+@both_steps
+@pytest.mark.parametrize("value", ["bfloat16", "float32"])
+def test_a_step_with_half_weights_trains_near_the_float32_one(step_of, value):
+    expected = losses(applied({}))
+    step = step_of({"precision.weights": value})
+    found = losses(step)
+    assert found == (pytest.approx(expected, rel=0.03) if value == "bfloat16" else expected)
+    assert (found == expected) is (value == "float32")
+
+
+def test_both_ways_train_alike_to_the_bit():
+    settings = {"precision.weights": "bfloat16", "attention.backend": "math"}
+    assert losses(applied(settings)) == losses(exported(settings))
+
+
+@both_steps
+@pytest.mark.parametrize("value", ["bfloat16", "float16"])
+def test_inference_with_half_weights_is_close(step_of, value):
+    inputs = batches(1)[0][0]
+    expected = applied({}, Mode.INFER)(inputs)
+    output = step_of({"precision.weights": value, "infer.grad": "no_grad"}, Mode.INFER)(inputs)
+    assert output.dtype is getattr(torch, value)
+    distance = ((output.double() - expected) / expected.norm()).norm().item()
+    assert 0 < distance < 4 * CATALOG["half_weights"].rounding(value)
+
+
+def test_floating_point_targets_are_cast_too():
+    components = parts(model=nn.Linear(3, 2))
+    apply_settings(CATALOG, components, {"precision.weights": "bfloat16"})
+    step = make_step(components, nn.functional.mse_loss)
+    first, second = (step((torch.ones(4, 3), torch.zeros(4, 2))).item() for _ in range(2))
+    assert second < first
+
+
+def test_a_batch_takes_place_layout_and_type():
+    move = mover(CPU, memory_format="channels_last", dtype="bfloat16")
+    images, labels, mask = move((torch.ones(2, 3, 4, 4), torch.arange(2), torch.ones(2, dtype=torch.bool)))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert (images.dtype, labels.dtype, mask.dtype) == (torch.bfloat16, torch.int64, torch.bool)
+    static = (torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.int64))
+    copy_into(static, (torch.tensor([1.5, 2.5]), torch.tensor([3, 4])))
+    assert [tensor.tolist() for tensor in static] == [[1.5, 2.5], [3, 4]]
+
+
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+def test_an_exported_file_moves_batches_as_the_trials_do(memory_format, tmp_path):
+    settings = {"precision.weights": "bfloat16", "model.memory_format": memory_format, "data.pin_memory": True}
+    source = python_source(CATALOG, settings, Mode.TRAIN)
+    module = ModuleType("tuned")
+    exec(compile(source, "tuned.py", "exec"), vars(module))
+    images, labels = (module.on_device(part, CPU) for part in (torch.ones(2, 3, 4, 4), torch.arange(2)))
+    assert images.is_contiguous(memory_format=torch.channels_last) is (memory_format == "channels_last")
+    assert (images.dtype, labels.dtype) == (torch.bfloat16, torch.int64)
+
+
+def test_complex_numbers_are_not_made_real():
+    model = nn.Linear(2, 2)
+    model.register_buffer("rotations", torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="complex numbers, which bfloat16 would make real"):
+        CATALOG["half_weights"].apply(parts(model=model), "bfloat16")
+
+
+def test_half_weights_need_float32_and_fast_units():
+    assert proposed("half_weights", gpu_facts()) == ["bfloat16"]
+    assert proposed("half_weights", gpu_facts(mode=Mode.INFER)) == ["bfloat16", "float16"]
+    assert proposed("half_weights", gpu_facts(mode=Mode.INFER, capability=(7, 5))) == ["float16"]
+    assert proposed("half_weights", cpu_facts()) == ["bfloat16"]
+    assert "7.5 has no bfloat16 units" in reason("half_weights", gpu_facts(capability=(7, 5)))
+    old = gpu_facts(mode=Mode.INFER, capability=(6, 1))
+    assert "6.1 has no half-precision tensor cores" in reason("half_weights", old)
+    plain = Hardware(host=host(cpu_features=("avx2",)))
+    assert "no fast bfloat16 units" in reason("half_weights", cpu_facts(hardware=plain))
+    mixed = gpu_facts(parameter_dtypes=("bfloat16", "float32"))
+    assert "not all in float32 (they have bfloat16, float32)" in reason("half_weights", mixed)
+    assert "there are none" in reason("half_weights", gpu_facts(parameter_dtypes=()))
+    autocast = gpu_facts(current={"precision.autocast": "bfloat16"})
+    assert "precision.autocast casts the products to half" in reason("half_weights", autocast)
+
+
+def test_half_weights_that_are_on_are_measured_off():
+    facts = gpu_facts(mode=Mode.INFER, parameter_dtypes=("bfloat16",), current={"precision.weights": "bfloat16"})
+    assert proposed("half_weights", facts) == ["float16", "float32"]
+    off = CATALOG.propose(facts, only=["half_weights"]).candidates[-1]
+    assert (off.value, off.already_on) == ("float32", True)
+
+
+def test_autocast_inside_a_step_of_ones_own_is_not_proposed_again():
+    facts = gpu_facts(own_step=True, casts_inside="float16")
+    assert reason("autocast", facts) == "your step has autocast on inside, for float16"
+    assert "precision.autocast casts the products to half" in reason("half_weights", facts)
+    assert proposed("autocast", gpu_facts(own_step=True)) == ["bfloat16"]
+
+
+def test_half_weights_change_training_and_leave_autocast_nothing_to_cast():
+    recipe = CATALOG["half_weights"]
+    assert recipe.numerics_of("bfloat16", Mode.TRAIN) is Numerics.CHANGED
+    assert recipe.numerics_of("bfloat16", Mode.INFER) is Numerics.CLOSE
+    conflict = CATALOG.conflict({"precision.weights": "bfloat16", "precision.autocast": "float16"})
+    assert "precision.autocast casts the products to half" in conflict
+    assert CATALOG.conflict({"precision.weights": "bfloat16", "precision.autocast": "none"}) is None
+    assert CATALOG.conflict({"precision.weights": "float32", "precision.autocast": "float16"}) is None
+
+
+# --- reductions of half-precision products --------------------------------------------------------------------
+
+
+# --- determinism ----------------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("value", [True, False])
+def test_both_switches_of_determinism(effect, value):
+    torch.use_deterministic_algorithms(not value)
+    effect("deterministic_off", value, parts())
+    assert torch.are_deterministic_algorithms_enabled() is value
+    assert torch.backends.cudnn.deterministic is value
+
+
+def test_determinism_is_measured_off_where_it_is_on():
+    assert reason("deterministic_off", gpu_facts()) == "determinism is off already"
+    facts = gpu_facts(current={"backends.deterministic": True})
+    (candidate,) = CATALOG.propose(facts, only=["deterministic_off"]).candidates
+    assert (candidate.value, candidate.already_on) == (False, True)
+    assert CATALOG.why("deterministic_off", facts, False).startswith("Your program asks for deterministic algorithms")
+
+
+# --- denormal numbers -----------------------------------------------------------------------------------------
+
+DENORMALS = """
+import sys
+import torch
+sys.path.insert(0, {tests!r})
+from small_decoder import by_apply, by_code, parts
+from advisor.trial.inspection import _flushes_denormals
+
+number = torch.full((8,), 1e-30)
+for value in (True, False):
+    {effect}("flush_denormal", value, parts())
+    print(int(((number * 1e-10).view(torch.int32) != 0).sum()), _flushes_denormals())
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU cannot flush denormal numbers")
+@pytest.mark.parametrize("effect", ["by_apply", "by_code"])
+def test_denormals_are_flushed(effect):
+    run = forked.run(DENORMALS.format(tests=str(Path(__file__).parents[1]), effect=effect))
+    assert run.stdout.splitlines() == ["0 True", "8 False"], run.stderr
+
+
+def test_a_cpu_without_the_mode_is_told(monkeypatch):
+    monkeypatch.setattr(torch, "set_flush_denormal", lambda mode: False)
+    with pytest.raises(RefusedError, match="this CPU cannot flush denormal numbers"):
+        by_apply("flush_denormal", True, parts())
+    by_apply("flush_denormal", False, parts())
+
+
+def test_denormals_are_tried_on_the_cpu():
+    assert proposed("flush_denormal", cpu_facts()) == [True]
+    assert proposed("flush_denormal", cpu_facts(current={"cpu.flush_denormal": True})) == [False]
+    assert "applies to the CPU only" in reason("flush_denormal", gpu_facts())
+
+
+# --- what the user has on already -----------------------------------------------------------------------------
+
+
+def loop_of(model):
+    return Loop(model, batches(1)[0], None, None, Mode.INFER, 8)
+
+
+def test_present_settings_at_pytorchs_defaults():
+    found = current_settings(loop_of(Decoder()))
+    for recipe_id in ("half_weights", "sdpa", "deterministic_off", "flush_denormal"):
+        recipe = CATALOG[recipe_id]
+        assert found[recipe.key] == recipe.default
+        assert recipe.accepts(found[recipe.key])
+
+
+@pytest.mark.parametrize("value", ["bfloat16", "float16"])
+def test_present_weights_are_read_off_the_parameters(value):
+    assert current_settings(loop_of(Decoder().to(getattr(torch, value))))["precision.weights"] == value
+    mixed = Decoder()
+    mixed.head.to(getattr(torch, value))
+    assert current_settings(loop_of(mixed))["precision.weights"] == "float32"
+
+
+def test_present_switches_are_read_off_the_process():
+    torch.backends.cudnn.deterministic = True
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        found = current_settings(loop_of(Decoder()))
+    assert found["backends.deterministic"] is True
+    assert found["attention.backend"] == "efficient"
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
+        assert current_settings(loop_of(Decoder()))["attention.backend"] == "auto"
+
+
+def test_sizes_of_linear_layers_are_facts():
+    model = nn.ModuleList([nn.Linear(8, 8), Decoder(), Decoder()])
+    facts = inspect_loop(loop_of(model), CPU, batches(1)[0])
+    assert facts.linear_shapes == ((32, 96, 2), (32, 4, 2), (8, 8, 1))
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "bad"),
+    [
+        ("half_weights", "bf16"),
+        ("half_weights", True),
+        ("float8", "e4m3"),
+        ("int8_weights", "int8"),
+        ("sdpa", "flash_attention"),
+        ("deterministic_off", 1),
+        ("flush_denormal", "on"),
+    ],
+)
+def test_values_that_a_settings_file_may_not_hold(recipe_id, bad):
+    assert not CATALOG[recipe_id].accepts(bad)
+
+
+@pytest.mark.parametrize(
+    ("types", "of_autocast"), [(("float16", "bfloat16"), ["bfloat16", "float16"]), (("float16",), ["float16"])]
+)
+def test_a_gpu_without_a_compute_capability_is_asked_for_its_types(types, of_autocast):
+    """AMD's numbers in the same place mean something else."""
+    facts = gpu_facts(capability=None, matrix_types=types, families={"linear": 2}, linear_shapes=((4096, 4096, 2),))
+    assert proposed("autocast", facts) == of_autocast
+    assert reason("float8", facts) == "the NVIDIA H200 has no float8 tensor cores"
+
+
+def test_the_types_of_gpus_follow_from_what_tells_them():
+    assert nvidia_types((7, 5)) == ("float16",)
+    assert nvidia_types((8, 6)) == ("float16", "bfloat16", "tf32")
+    assert nvidia_types((9, 0)) == ("float16", "bfloat16", "tf32", "float8")
+    assert nvidia_types(None) == ()
+    assert "float8" in amd_types("gfx942:sramecc+:xnack-")
+    assert amd_types("gfx90a") == ("float16", "bfloat16")
+    assert amd_types("gfx803") == ()

@@ -1,0 +1,18 @@
+"""Batches of classes of one's own."""
+
+from collections import UserDict, namedtuple
+from dataclasses import dataclass, field
+from typing import Any
+
+Pair = namedtuple("Pair", ["images", "labels"])
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Any
+    name: str = "a"
+    nested: dict[str, Any] = field(default_factory=dict)
+
+
+class Encoding(UserDict):
+    """A mapping that is no dict, as Hugging Face's BatchEncoding."""

@@ -1,0 +1,134 @@
+"""Models compiled in place: what is compiled, and what compiled code follows."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from advisor.recipe import MODES_WITH_GRAPHS
+from advisor.recipe.plan import StepPlan
+from advisor.step import compile as compiling
+from advisor.step.compile import collect_rarely_while_compiling, compile_in_place, compile_model, marks_steps
+from advisor.step.tuning import Tuning
+
+
+def test_recipes_and_the_step_know_the_same_modes_with_graphs():
+    """Recipes must not import torch."""
+    assert set(compiling.MODES_WITH_GRAPHS) == set(MODES_WITH_GRAPHS)
+    assert marks_steps(StepPlan(mode="train", device="cuda:0", compile_mode="reduce-overhead"))
+    assert not marks_steps(StepPlan(mode="train", device="cpu", compile_mode="reduce-overhead"))
+
+
+def test_a_model_of_generated_code_is_compiled():
+    """As torch.fx and torch.export make them: their forward names no module that it is from."""
+    model, inputs = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval(), torch.ones(4, 3)
+    for generated in (torch.fx.symbolic_trace(model), torch.export.export(model, (inputs,)).module()):
+        compile_in_place(generated, backend="eager")
+        assert torch.equal(generated(inputs), model(inputs))
+
+
+def test_of_models_in_a_container_each_is_compiled():
+    models = nn.ModuleDict({"a": nn.Linear(2, 2), "rest": nn.ModuleList([nn.Linear(2, 2)])})
+    compile_model(models, StepPlan(mode="train", device="cpu", compile_mode="default"))
+    assert models["a"]._compiled_call_impl is not None
+    assert models["rest"][0]._compiled_call_impl is not None
+
+
+def test_a_container_that_is_called_is_compiled_as_a_whole():
+    class Chain(nn.ModuleList):
+        def forward(self, x):
+            for part in self:
+                x = part(x)
+            return x
+
+    chain = Chain([nn.Linear(2, 2)])
+    compile_model(chain, StepPlan(mode="train", device="cpu", compile_mode="default"))
+    assert chain._compiled_call_impl is not None
+    assert chain[0]._compiled_call_impl is None
+
+
+@pytest.mark.usefixtures("eager_backend", "fresh_compiler")
+def test_each_of_several_models_is_compiled():
+    models = compiling.Models([nn.Linear(2, 2), nn.Linear(2, 2)])
+    compile_model(models, StepPlan(mode="train", device="cpu", compile_mode="default"))
+    models[1](torch.ones(1, 2))
+    assert counters["frames"]["ok"] == 1
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_model_decodes_uncompiled():
+    class Generates(nn.Linear):
+        def generate(self):
+            raise NotImplementedError
+
+        def forward(self, x, past_key_values=None):
+            return super().forward(x)
+
+    model = Generates(2, 2)
+    compile_in_place(model, backend="eager")
+    model(torch.ones(1, 2), past_key_values=())
+    assert counters["frames"]["total"] == 0
+    model(torch.ones(1, 2))
+    assert counters["frames"]["ok"] == 1
+
+
+@pytest.mark.usefixtures("eager_backend", "fresh_compiler")
+@pytest.mark.parametrize("before_2_12", [False, True])
+@pytest.mark.parametrize("settings", [{"compile.mode": "default"}, {"compile.scope": "with_loss"}])
+def test_layers_that_are_frozen_or_unfrozen_are_followed(settings, before_2_12, monkeypatch):
+    if before_2_12:
+        monkeypatch.setattr(compiling, "_NOTICES_TRAINING", "99")
+
+    def trained(tuned):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+        model[0].requires_grad_(False)
+        tuning = Tuning(settings if tuned else {})
+        model, optimizer = tuning.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+        for iteration in range(6):
+            if iteration in (2, 4):
+                model[0].requires_grad_(iteration == 2)
+            step((torch.ones(4, 3), torch.tensor([0, 1, 1, 1])))
+        return model[0].weight, model[1].weight
+
+    torch.testing.assert_close(trained(tuned=True), trained(tuned=False))
+
+
+@pytest.mark.usefixtures("eager_backend", "fresh_compiler")
+@pytest.mark.parametrize("scope", ["model", "with_loss"])
+def test_numpys_draws_are_those_of_its_seed(scope):
+    class Doubling(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (2.0 if np.random.rand(1) < 0.5 else 1.0)
+
+    tuning = Tuning({"compile.mode": "default", "compile.scope": scope})
+    model = Doubling(4, 4)
+    nn.init.ones_(model.bias)
+    model, optimizer = tuning.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    step = tuning.train_step(model, optimizer, lambda output, target: (output - target).square().mean())
+    np.random.seed(0)
+    losses = [step((torch.zeros(2, 4), torch.zeros(2, 4))).item() for _ in range(12)]
+    np.random.seed(0)
+    assert losses == [4.0 if np.random.rand(1) < 0.5 else 1.0 for _ in range(12)]
+
+
+def test_collections_are_rarer_while_code_is_compiled_and_then_as_before():
+    usual, seen = gc.get_threshold(), []
+
+    def backend(graph, _):
+        seen.append(gc.get_threshold())
+        return graph
+
+    torch.compiler.reset()
+    for _ in range(2):
+        collect_rarely_while_compiling()
+    try:
+        torch.compile(nn.Linear(2, 2), backend=backend)(torch.ones(1, 2))
+        assert seen == [(100 * usual[0], *usual[1:])]
+        assert gc.get_threshold() == usual
+    finally:
+        torch.compiler.reset()

@@ -1,0 +1,309 @@
+"""A DataLoader that is made anew by its constructor's arguments, with some of them changed."""
+
+import contextlib
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from loaders import Numbers, Stream, applied
+from proposals import CATALOG
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    get_worker_info,
+)
+
+from advisor.errors import RefusedError
+from advisor.recipe.loader_recipe import LoaderRecipe
+from advisor.step.loader import copy_problem, divides_samples, one_by_one_problem, rebuild, workers_problem
+
+
+def stacked(samples):
+    return torch.stack([number for number, _ in samples]) + 100
+
+
+def numbers_of(loader):
+    return torch.cat([batch[0] if isinstance(batch, list) else batch for batch in loader]).tolist()
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------
+
+
+def test_a_loader_keeps_what_is_not_changed():
+    loader = DataLoader(
+        Numbers(),
+        batch_size=5,
+        sampler=[3, 1, 2, 0, 5, 4],
+        collate_fn=stacked,
+        drop_last=True,
+        generator=torch.Generator(),
+        num_workers=1,
+        prefetch_factor=3,
+        persistent_workers=True,
+        timeout=7,
+        worker_init_fn=print,
+        multiprocessing_context="fork",
+        in_order=False,
+    )
+    made = rebuild(loader, num_workers=2)
+    assert (type(made), made.num_workers, loader.num_workers) == (DataLoader, 2, 1)
+    kept = "dataset batch_size sampler collate_fn drop_last generator prefetch_factor persistent_workers timeout"
+    for name in [*kept.split(), "worker_init_fn", "multiprocessing_context", "in_order", "pin_memory"]:
+        assert getattr(made, name) == getattr(loader, name), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 4},
+        {"batch_size": 4, "shuffle": True, "generator": torch.Generator().manual_seed(1)},
+        {"batch_size": None},
+        {"batch_sampler": BatchSampler(SequentialSampler(range(10)), 3, drop_last=True)},
+    ],
+)
+def test_the_samples_come_in_the_same_order(options):
+    def order(loader):
+        torch.manual_seed(2)
+        if loader.generator is not None:
+            loader.generator.manual_seed(1)
+        return [number for batch, _ in loader for number in batch.reshape(-1).tolist()]
+
+    loader = DataLoader(Numbers(), **options)
+    assert order(rebuild(loader, pin_memory=False)) == order(loader)
+
+
+def test_another_batch_size_makes_other_batches_of_the_same_samples():
+    loader = DataLoader(Numbers(), batch_size=5, sampler=[3, 1, 2, 0, 5, 4, 9], drop_last=True)
+    made = rebuild(loader, batch_size=2)
+    assert [batch.tolist() for batch, _ in made] == [[3, 1], [2, 0], [5, 4]]
+    stream = rebuild(DataLoader(Stream(), batch_size=4, drop_last=True), batch_size=3)
+    assert [len(batch) for batch in stream] == [3, 3, 3]
+
+
+def test_another_batch_sampler_stands_for_all_that_decides_on_batches():
+    loader = DataLoader(Numbers(), batch_size=5, shuffle=True, drop_last=True)
+    assert [batch.tolist() for batch, _ in rebuild(loader, batch_sampler=[[1, 2], [7]])] == [[1, 2], [7]]
+
+
+def test_without_workers_the_options_that_need_them_go():
+    loader = DataLoader(Numbers(), num_workers=2, prefetch_factor=4, persistent_workers=True, timeout=3)
+    made = rebuild(loader, num_workers=0)
+    assert (made.num_workers, made.prefetch_factor, made.persistent_workers, made.timeout) == (0, None, False, 0)
+    assert rebuild(made, num_workers=1).prefetch_factor == 2
+
+
+class Scaled(DataLoader):
+    """A subclass with an argument of its own, and a method in the place of a collate function."""
+
+    def __init__(self, dataset, scale, **options):
+        super().__init__(dataset, collate_fn=self.scaled, **options)
+        self.scale = scale
+
+    def scaled(self, samples):
+        return torch.stack([number for number, _ in samples]) * self.scale
+
+
+class Ordered(DataLoader):
+    """A subclass that makes its sampler itself."""
+
+    def __init__(self, dataset, shuffle=False, num_workers=0):
+        super().__init__(dataset, 4, shuffle=shuffle, num_workers=num_workers)
+
+
+def test_a_subclass_keeps_its_class_and_its_own_arguments():
+    made = rebuild(Scaled(Numbers(), 3, batch_size=4), num_workers=1, batch_size=5)
+    assert type(made) is Scaled
+    assert made.collate_fn.__self__ is made
+    assert numbers_of(made) == [3.0 * number for number in range(10)]
+    assert type(rebuild(Ordered(Numbers(), shuffle=True), num_workers=1).sampler).__name__ == "RandomSampler"
+    assert type(rebuild(Ordered(Numbers()), num_workers=1).sampler).__name__ == "SequentialSampler"
+
+
+def test_loaders_of_libraries_keep_their_class():
+    geometric = pytest.importorskip("torch_geometric")
+    graphs = [geometric.data.Data(x=torch.ones(2, 1)) for _ in range(6)]
+    made = rebuild(geometric.loader.DataLoader(graphs, batch_size=3, follow_batch=["x"]), num_workers=1)
+    assert (type(made), made.follow_batch) == (geometric.loader.DataLoader, ["x"])
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    prepared = accelerator.prepare(DataLoader(Numbers(), batch_size=4))
+    assert type(rebuild(prepared, num_workers=1)).__name__ == type(prepared).__name__
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+class Needs(DataLoader):
+    def __init__(self, dataset, secret):
+        super().__init__(dataset)
+
+
+class Raises(DataLoader):
+    def __init__(self, dataset, **options):
+        if options:
+            raise OSError("the disk is full")
+        super().__init__(dataset)
+
+
+class ToldOfEpochs(Numbers):
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+REFUSED = {
+    "no such argument": (lambda: Ordered(Numbers()), {"pin_memory": True}, "Ordered takes no pin_memory"),
+    "an argument that is not kept": (lambda: Needs(Numbers(), 1), {}, "Needs cannot .* missing .* 'secret'"),
+    "a constructor that raises": (lambda: Raises(Numbers()), {}, "by its constructor: the disk is full"),
+    "whole batches": (lambda: DataLoader(Numbers(), batch_size=None), {"batch_size": 2}, "does not form batches"),
+    "batches of its own": (
+        lambda: DataLoader(Numbers(), batch_sampler=BatchSampler(range(10), 2, drop_last=False)),
+        {"batch_size": 4},
+        "batch sampler of its own",
+    ),
+    "a stream": (lambda: DataLoader(Stream()), {"num_workers": 2}, "every worker would yield all samples"),
+    "a dataset that hears of epochs": (
+        lambda: DataLoader(Subset(ToldOfEpochs(), range(3)), num_workers=1),
+        {"persistent_workers": True},
+        r"the dataset has set_epoch\(\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_would_not_do_the_same_is_refused_with_the_reason(kind):
+    make, options, reason = REFUSED[kind]
+    with pytest.raises(RefusedError, match=reason):
+        rebuild(make(), **options)
+
+
+def test_a_loader_that_cannot_be_made_anew_says_so_before_anything_is_tried():
+    assert "secret" in copy_problem(Needs(Numbers(), 1))
+    assert copy_problem(DataLoader(Numbers())) == ""
+    assert workers_problem(DataLoader(Numbers())) == ""
+
+
+# --- processes that would import a script ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_a_script(monkeypatch):
+    """This process as one that runs a script of the user's."""
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__="train.py", __spec__=None))
+
+
+@pytest.mark.usefixtures("in_a_script")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_no_worker_is_added_that_would_import_the_users_script(method):
+    loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context=method)
+    with pytest.raises(RefusedError, match="would import your script anew"):
+        rebuild(loader, num_workers=2)
+    assert rebuild(loader, prefetch_factor=4).num_workers == 1
+    assert rebuild(DataLoader(Numbers()), num_workers=2).num_workers == 2  # forked
+
+
+@pytest.mark.usefixtures("in_a_script")
+@pytest.mark.parametrize("recipe_id", [recipe.id for recipe in CATALOG if isinstance(recipe, LoaderRecipe)])
+def test_no_setting_of_a_loader_starts_workers_in_another_way(recipe_id):
+    for value in CATALOG[recipe_id].examples:
+        loader = DataLoader(TensorDataset(torch.zeros(4, 2)), num_workers=1)
+        with contextlib.suppress(RefusedError):
+            assert applied(recipe_id, value, loader).multiprocessing_context is None
+
+
+# --- workers and what they see --------------------------------------------------------------------------------
+
+
+class Staged(Dataset):
+    """A dataset that the loop changes between epochs."""
+
+    stage = 0
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return self.stage
+
+
+def stages(loader):
+    found = []
+    for loader.dataset.stage in range(3):
+        found += [int(number) for number in loader]
+    return found
+
+
+@pytest.mark.process
+def test_workers_see_what_the_loop_changed_between_epochs_and_persistent_ones_do_not():
+    loader = rebuild(DataLoader(Staged()), num_workers=1)
+    assert (loader.persistent_workers, stages(loader)) == (False, [0, 0, 1, 1, 2, 2])
+    assert stages(rebuild(DataLoader(Staged()), num_workers=1, persistent_workers=True)) == [0] * 6
+
+
+class Sharded(IterableDataset):
+    def __iter__(self):
+        worker = get_worker_info()
+        return iter(range(10) if worker is None else range(worker.id, 10, worker.num_workers))
+
+
+def test_a_stream_that_asks_for_its_worker_may_have_several(tmp_path, monkeypatch):
+    assert divides_samples(DataLoader(Sharded()))
+    assert rebuild(DataLoader(Sharded()), num_workers=2).num_workers == 2
+    (tmp_path / "streams_of_this_test.py").write_text(
+        "import torch\n\n\nclass Plain(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        yield 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import streams_of_this_test
+
+    assert not divides_samples(DataLoader(streams_of_this_test.Plain()))
+    assert rebuild(DataLoader(streams_of_this_test.Plain()), num_workers=1).num_workers == 1
+
+
+# --- batches read at once -------------------------------------------------------------------------------------
+
+
+def tensors():
+    return TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10) % 3 == 0)
+
+
+def with_batched_reads(loader):
+    return applied("batched_reads", True, loader)
+
+
+@pytest.mark.parametrize("make", [tensors, lambda: Subset(Subset(tensors(), range(3, 9)), [4, 0, 0, 2])])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_that_are_read_at_once_are_the_same(make, workers):
+    found = []
+    for change in (lambda loader: loader, with_batched_reads):
+        loader = change(DataLoader(make(), batch_size=3, shuffle=True, num_workers=workers))
+        torch.manual_seed(1)
+        found.append(list(loader))
+    assert len(found[0]) == len(found[1]) > 1
+    for want, have in zip(*found, strict=True):
+        assert type(want) is type(have)
+        assert all(torch.equal(one, other) for one, other in zip(want, have, strict=True))
+
+
+class ReadsBatches(Numbers):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [
+        (DataLoader(Numbers()), "no TensorDataset"),
+        (DataLoader(ReadsBatches()), "reads batches at once itself"),
+        (DataLoader(tensors(), batch_size=None), "does not form batches"),
+        (DataLoader(tensors(), collate_fn=list), "collate_fn of its own"),
+    ],
+)
+def test_other_samples_are_read_one_by_one(loader, reason):
+    assert reason in one_by_one_problem(loader)
+    with pytest.raises(RefusedError, match=reason):
+        with_batched_reads(loader)
+    assert one_by_one_problem(DataLoader(Subset(tensors(), [1]))) == ""

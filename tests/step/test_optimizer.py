@@ -1,0 +1,536 @@
+"""Options of an optimizer changed in place, and what it saves and loads then."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from proposals import CATALOG
+from saved import through_disk
+from torch import nn
+
+from advisor.errors import RefusedError
+from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
+from advisor.step.optimizer import (
+    UNSCALES,
+    TensorRates,
+    expected_state_bytes,
+    implementations_of,
+    mark_stepped,
+    needs_closure,
+    optimizer_implementation,
+    set_options,
+    sparse_parameters,
+    updates_without_host,
+    use_class,
+)
+from advisor.step.tuning import Tuning
+
+FLAGS = {
+    "fused": {"fused": True, "foreach": False},
+    "foreach": {"fused": False, "foreach": True},
+    "for-loop": {"fused": False, "foreach": False},
+}
+CLASSES = {
+    "SGD": (torch.optim.SGD, {"momentum": 0.9}),
+    "Adam": (torch.optim.Adam, {"betas": (0.8, 0.9)}),
+    "AdamW, amsgrad": (torch.optim.AdamW, {"weight_decay": 0.1, "amsgrad": True}),
+    "Adagrad": (torch.optim.Adagrad, {}),
+}
+each_class = pytest.mark.parametrize(("optimizer_class", "options"), CLASSES.values(), ids=CLASSES)
+
+
+class Passing(torch.optim.Adam):
+    """A class of a user's own, with attributes of its own and a constructor that could not be called again."""
+
+    def __init__(self, params, scale, **options):
+        super().__init__(params, **options)
+        self.scale, self.cleared = scale, 0
+
+    def zero_grad(self, set_to_none=True):
+        self.cleared += 1
+        super().zero_grad(set_to_none)
+
+
+class OwnStep(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def parts():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+
+
+def made(optimizer_class=torch.optim.AdamW, **options):
+    model = parts()
+    groups = [{"params": model[0].parameters(), "lr": 0.05}, {"params": model[1].parameters()}]
+    return model, optimizer_class(groups, **{"lr": 0.01, **options})
+
+
+def train(model, optimizer, steps=3):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).square().sum().backward()
+        optimizer.step()
+
+
+def assert_same_weights(model, other):
+    for have, want in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(have, want)
+
+
+def assert_same_saved(have, want):
+    assert have["param_groups"] == want["param_groups"]
+    assert have["state"].keys() == want["state"].keys()
+    for key, expected in want["state"].items():
+        assert have["state"][key].keys() == expected.keys()
+        for name, value in expected.items():
+            assert have["state"][key][name].device == value.device
+            torch.testing.assert_close(have["state"][key][name], value)
+
+
+# --- in place -------------------------------------------------------------------------------------------------
+
+
+@each_class
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
+def test_a_changed_optimizer_is_as_one_that_was_made_so(optimizer_class, options, flags):
+    expected, constructed = made(optimizer_class, **options, **flags)
+    model, optimizer = made(optimizer_class, **options)
+    set_options(optimizer, **flags)
+    assert optimizer.defaults == constructed.defaults
+    for group, want in zip(optimizer.param_groups, constructed.param_groups, strict=True):
+        assert {n: v for n, v in group.items() if n != "params"} == {n: v for n, v in want.items() if n != "params"}
+    assert bool(getattr(optimizer, UNSCALES, False)) is bool(getattr(constructed, UNSCALES, False))
+    train(model, optimizer)
+    train(expected, constructed)
+    assert_same_weights(model, expected)
+
+
+@each_class
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
+def test_it_goes_on_where_it_was(optimizer_class, options, flags):
+    expected, plain = made(optimizer_class, foreach=False, **options)
+    train(expected, plain, 6)
+    model, optimizer = made(optimizer_class, foreach=False, **options)
+    train(model, optimizer)
+    set_options(optimizer, **flags)
+    train(model, optimizer)
+    assert_same_weights(model, expected)
+
+
+def test_and_back_again():
+    model, optimizer = made(torch.optim.SGD)
+    set_options(optimizer, fused=True, foreach=False)
+    set_options(optimizer, fused=None, foreach=None)
+    assert not getattr(optimizer, UNSCALES)
+    assert optimizer_implementation(optimizer) == "default"
+    train(model, optimizer)
+
+
+def test_a_schedulers_rates_and_patched_step_reach_it():
+    model, optimizer = made()
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    set_options(optimizer, foreach=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(model, optimizer, 1)
+        schedule.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.005]
+
+
+def test_hooks_names_and_what_a_class_keeps_stay():
+    model, seen = parts(), []
+    optimizer = Passing(model.named_parameters(), 3.0, lr=0.3)
+    optimizer.register_step_post_hook(lambda *_: seen.append("step"))
+    optimizer.register_state_dict_post_hook(lambda *_: seen.append("state"))
+    set_options(optimizer, fused=True)
+    train(model, optimizer, 1)
+    optimizer.state_dict()
+    assert seen == ["step", "state"]
+    assert (optimizer.scale, optimizer.cleared, optimizer_implementation(optimizer)) == (3.0, 1, "fused")
+    assert optimizer.param_groups[0]["param_names"][0] == "0.weight"
+
+
+def test_groups_added_later_have_the_options():
+    model, optimizer = made()
+    set_options(optimizer, foreach=True)
+    late = nn.Parameter(torch.ones(2))
+    optimizer.add_param_group({"params": [late], "lr": 0.5})
+    train(model, optimizer)
+    assert optimizer.param_groups[2]["foreach"] is True
+    saved = optimizer.state_dict()["param_groups"]
+    assert [group["foreach"] for group in saved] == [None, None, None]
+
+
+@pytest.mark.parametrize("options", [{}, {"nesterov": True, "weight_decay": 0.1}])
+def test_a_fused_sgd_trains_parameters_that_join_late(options):
+    def trained(fused):
+        torch.manual_seed(0)
+        early, frozen, late = (nn.Parameter(torch.randn(3)) for _ in range(3))
+        optimizer = torch.optim.SGD([early, frozen.requires_grad_(False)], lr=0.1, momentum=0.9, **options)
+        if fused:
+            set_options(optimizer, fused=True, foreach=False)
+        for iteration in range(6):
+            if iteration == 2:
+                optimizer.param_groups[0]["params"].append(late)
+                frozen.requires_grad_(True)
+            optimizer.zero_grad()
+            (early * (frozen + 1) * (late + 2)).square().mean().backward()
+            optimizer.step()
+        return early, frozen, late
+
+    torch.testing.assert_close(trained(fused=True), trained(fused=False))
+
+
+def test_a_fused_sgd_with_dampening_takes_the_first_gradient_whole():
+    expected, plain = made(torch.optim.SGD, momentum=0.9, dampening=0.5)
+    model, optimizer = made(torch.optim.SGD, momentum=0.9, dampening=0.5)
+    set_options(optimizer, fused=True, foreach=False)
+    train(expected, plain)
+    train(model, optimizer)
+    assert_same_weights(model, expected)
+
+
+def test_a_fused_sgd_whose_first_step_a_scaler_skips_goes_on():
+    def trained(fused):
+        parameter = nn.Parameter(torch.ones(64))
+        optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+        if fused:
+            set_options(optimizer, fused=True, foreach=False)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for factor in (float("inf"), 1.0, 1.0, 1.0):
+            optimizer.zero_grad()
+            scaler.scale((parameter * factor).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return parameter
+
+    torch.testing.assert_close(trained(fused=True), trained(fused=False), rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "changes", "message"),
+    [
+        (torch.optim.LBFGS, {"fused": True}, "LBFGS cannot be changed: .* 'fused'"),
+        (torch.optim.RMSprop, {"fused": True}, "RMSprop cannot be changed: .* 'fused'"),
+        (lambda p: OwnStep(p, lr=0.1), {"foreach": True}, "OwnStep has a step of its own"),
+        (lambda p: torch.optim.Adam(p, foreach=True), {"fused": True}, "cannot be `True` together"),
+        (lambda p: torch.optim.Adam(p, differentiable=True), {"fused": True}, "does not support `differentiable`"),
+        (lambda p: torch.optim.Adam([nn.Parameter(torch.ones(2, dtype=torch.cfloat))]), {"fused": True}, "floating"),
+        (lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1)), {"foreach": True}, "lr as a Tensor"),
+    ],
+)
+def test_what_cannot_be_changed_says_so_and_stays_as_it_is(optimizer, changes, message):
+    kept = optimizer(list(parts().parameters()))
+    before = copy.deepcopy(kept.state_dict()), dict(kept.defaults), vars(kept).keys()
+    with pytest.raises(RefusedError, match=message):
+        set_options(kept, **changes)
+    assert (kept.state_dict(), kept.defaults, vars(kept).keys()) == before
+
+
+def test_a_step_that_somebody_else_replaced_is_not_taken_for_pytorchs():
+    _, optimizer = made()
+    optimizer.step = lambda: None
+    with pytest.raises(ValueError, match="step of its own"):
+        set_options(optimizer, fused=True)
+
+
+# --- another class --------------------------------------------------------------------------------------------
+
+
+def test_an_optimizer_of_another_class_is_still_the_one_that_others_hold():
+    model, seen = parts(), []
+    optimizer = torch.optim.AdamW([{"params": model.named_parameters(), "name": "all", "weight_decay": 0.2}], lr=0.1)
+    group = optimizer.param_groups[0]
+    optimizer.register_step_post_hook(lambda *_: seen.append("step"))
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    use_class(optimizer, "adafactor")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(model, optimizer, 1)
+        schedule.step()
+    assert type(optimizer) is torch.optim.Adafactor
+    assert optimizer.param_groups[0] is group
+    assert (group["name"], group["weight_decay"], group["initial_lr"], group["lr"]) == ("all", 0.2, 0.1, 0.05)
+    assert group["param_names"][0] == "0.weight"
+    assert "betas" not in group
+    assert seen == ["step"]
+    assert "row_var" in optimizer.state[model[0].weight]
+
+
+def test_it_trains_as_one_that_was_made_so():
+    expected, plain = made(torch.optim.Adafactor, weight_decay=0.01)
+    model, optimizer = made(torch.optim.AdamW)
+    use_class(optimizer, "adafactor")
+    train(expected, plain)
+    train(model, optimizer)
+    assert_same_weights(model, expected)
+    plain.load_state_dict(through_disk(optimizer.state_dict()))
+    optimizer.load_state_dict(plain.state_dict())
+
+
+def test_an_optimizer_with_state_keeps_its_class():
+    model, optimizer = made(torch.optim.AdamW)
+    train(model, optimizer, 1)
+    with pytest.raises(RefusedError, match="has made steps"):
+        use_class(optimizer, "adafactor")
+
+
+def test_only_the_classes_that_it_is_for_become_another():
+    _, optimizer = made(Passing, scale=1.0)
+    with pytest.raises(ValueError, match="adafactor takes the place of Adam or AdamW, not of Passing"):
+        use_class(optimizer, "adafactor")
+    _, optimizer = made(torch.optim.SGD)
+    with pytest.raises(RefusedError, match="lamb takes the place of Adam or AdamW, not of SGD"):
+        use_class(optimizer, "lamb")
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "kind", "name"), [(torch.optim.SGD, "lars", "Lars"), (torch.optim.Adam, "lamb", "Lamb")]
+)
+def test_optimizers_of_timm_train(optimizer_class, kind, name):
+    pytest.importorskip("timm.optim")
+    model, optimizer = made(optimizer_class)
+    before = copy.deepcopy(model)
+    use_class(optimizer, kind)
+    train(model, optimizer)
+    assert type(optimizer).__name__ == name
+    assert not torch.equal(model[0].weight, before[0].weight)
+
+
+# --- saved and loaded -----------------------------------------------------------------------------------------
+
+
+@each_class
+@pytest.mark.parametrize("flags", [FLAGS["fused"], FLAGS["foreach"]], ids=["fused", "foreach"])
+def test_it_saves_what_a_plain_one_saves(optimizer_class, options, flags):
+    expected, plain = made(optimizer_class, foreach=False, **options)
+    model, optimizer = made(optimizer_class, foreach=False, **options)
+    set_options(optimizer, **flags)
+    train(expected, plain)
+    train(model, optimizer)
+    assert_same_saved(through_disk(optimizer.state_dict()), plain.state_dict())
+    assert optimizer_implementation(optimizer) == next(name for name, found in FLAGS.items() if found == flags)
+
+
+@each_class
+@pytest.mark.parametrize("flags", [FLAGS["fused"], FLAGS["foreach"]], ids=["fused", "foreach"])
+@pytest.mark.parametrize("started", [False, True])
+def test_checkpoints_go_both_ways(optimizer_class, options, flags, started):
+    expected, plain = made(optimizer_class, **options)
+    train(expected, plain)
+    halfway = through_disk({"model": expected.state_dict(), "optimizer": plain.state_dict()})
+    train(expected, plain)
+
+    model, optimizer = made(optimizer_class, **options)
+    set_options(optimizer, **flags)
+    if started:
+        train(model, optimizer)
+    model.load_state_dict(halfway["model"])
+    optimizer.load_state_dict(halfway["optimizer"])
+    assert all(group[name] is flag for group in optimizer.param_groups for name, flag in flags.items())
+    train(model, optimizer, 1)
+
+    again, plain = made(optimizer_class, **options)
+    again.load_state_dict(model.state_dict())
+    plain.load_state_dict(through_disk(optimizer.state_dict()))
+    train(again, plain, 2)
+    assert_same_weights(again, expected)
+
+
+def test_the_rates_of_a_checkpoint_are_taken_over():
+    model, plain = made(foreach=False)
+    plain.param_groups[0]["lr"] = 0.125
+    train(model, plain)
+    _, optimizer = made()
+    set_options(optimizer, fused=True)
+    optimizer.load_state_dict(plain.state_dict())
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["fused"]) == (0.125, True)
+
+
+@pytest.mark.parametrize("flags", [FLAGS["fused"], FLAGS["foreach"]], ids=["fused", "foreach"])
+def test_a_checkpoint_in_memory_that_is_loaded_twice_is_what_pytorch_made_of_it(flags):
+    """PyTorch goes on with the tensors that it loads, so a second loading finds what the first one went on to."""
+    found = []
+    for changes in ({}, flags):
+        model, optimizer = made(foreach=False)
+        set_options(optimizer, **changes)
+        train(model, optimizer)
+        saved = copy.deepcopy(optimizer.state_dict())
+        for _ in range(2):
+            optimizer.load_state_dict(saved)
+            train(model, optimizer)
+        found.append((model, optimizer.state_dict()))
+    assert_same_weights(found[1][0], found[0][0])
+    assert_same_saved(found[1][1], found[0][1])
+
+
+def test_a_checkpoint_of_other_groups_is_refused_as_ever():
+    model, optimizer = made()
+    set_options(optimizer, foreach=True)
+    other = torch.optim.AdamW(model.parameters())
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        optimizer.load_state_dict(other.state_dict())
+
+
+def test_saving_changes_nothing_in_the_optimizer():
+    _, optimizer = made(torch.optim.Adam, capturable=False)
+    set_options(optimizer, capturable=True)
+    optimizer.state_dict()["param_groups"][0]["lr"] = 7.0
+    optimizer.state_dict()["state"].clear()
+    assert optimizer.param_groups[0]["capturable"] is True
+    assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def images():
+    torch.manual_seed(0)
+    return nn.Conv2d(3, 8, 3)
+
+
+def train_on_images(model, optimizer, steps=2):
+    batch = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["fused by its owner", "fused by a setting"])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_fused_step_over_weights_of_another_layout_finds_its_state(own, loaded):
+    expected = images()
+    plain = torch.optim.AdamW(expected.parameters(), lr=0.01, fused=own or None)
+    train_on_images(expected, plain)
+    saved = through_disk([expected.state_dict(), plain.state_dict()])
+    train_on_images(expected, plain)
+
+    model = images()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=own or None)
+    settings = {"model.memory_format": "channels_last"} | ({} if own else {"optimizer.implementation": "fused"})
+    if loaded:
+        model, optimizer = Tuning(settings).prepare(model, optimizer)
+        model.load_state_dict(saved[0])
+        optimizer.load_state_dict(saved[1])
+    else:
+        train_on_images(model, optimizer)
+        model, optimizer = Tuning(settings).prepare(model, optimizer)
+    train_on_images(model, optimizer)
+    assert optimizer.param_groups[0]["fused"] is True
+    assert_same_weights(model, expected)
+    saved = optimizer.state_dict()["state"][0]
+    assert saved["exp_avg"].is_contiguous()
+    assert optimizer.state[model.weight]["exp_avg"].stride() == model.weight.stride()
+
+
+def test_a_wrapper_without_hooks_of_its_own_saves_what_the_optimizer_in_it_does():
+    lookahead = pytest.importorskip("timm.optim.lookahead").Lookahead
+    states = []
+    for settings in ({}, {"model.memory_format": "channels_last"}):
+        model = images()
+        optimizer = lookahead(torch.optim.AdamW(model.parameters(), lr=0.01), k=2)
+        model, optimizer = Tuning(settings).prepare(model, optimizer)
+        assert not updates_without_host(optimizer)
+        train_on_images(model, optimizer, 4)
+        states.append(optimizer.state_dict())
+    assert_same_saved(*states)
+    assert states[1]["state"][0]["exp_avg"].is_contiguous()
+
+
+# --- learning rates in tensors --------------------------------------------------------------------------------
+
+
+def test_rates_are_tensors_inside_and_numbers_outside():
+    _, optimizer = made()
+    rates = TensorRates(optimizer, torch.device("cpu"))
+    with rates.inside():
+        tensors = [group["lr"] for group in optimizer.param_groups]
+        assert tensors == [pytest.approx(0.05), pytest.approx(0.01)]
+        assert all(isinstance(tensor, torch.Tensor) for tensor in tensors)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.01]
+    optimizer.param_groups[0]["lr"] = 0.5
+    rates.refresh()
+    assert [tensor.item() for tensor in tensors] == [0.5, pytest.approx(0.01)]
+
+
+def test_a_group_added_later_and_a_rate_that_is_a_tensor():
+    _, optimizer = made()
+    optimizer.param_groups[1]["lr"] = rate = torch.tensor(0.25)
+    rates = TensorRates(optimizer, torch.device("cpu"))
+    rates.refresh()
+    rate.fill_(0.75)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 2.0})
+    with rates.inside():
+        assert [group["lr"].item() for group in optimizer.param_groups] == [pytest.approx(0.05), 0.75, 2.0]
+    assert optimizer.param_groups[1]["lr"] is rate
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.75, 2.0]
+
+
+def test_an_error_inside_leaves_the_numbers():
+    _, optimizer = made()
+    with pytest.raises(RuntimeError), TensorRates(optimizer, torch.device("cpu")).inside():
+        raise RuntimeError
+    assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_a_step_that_ran_elsewhere_draws_no_warning_about_the_order():
+    _, optimizer = made()
+    mark_stepped(optimizer)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.warns(UserWarning, match="before"):
+        copy.copy(schedule).step()
+    mark_stepped(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schedule.step()
+
+
+def test_only_steps_of_torch_are_compiled():
+    weight = torch.nn.Parameter(torch.ones(2))
+    plan = StepPlan(mode="train", device="cpu")
+    CATALOG["compile_optimizer"].apply(Components(None, torch.optim.SGD([weight]), None, plan), True)
+    with pytest.raises(RefusedError, match="OwnStep has a step of its own, and only those"):
+        CATALOG["compile_optimizer"].apply(Components(None, OwnStep([weight]), None, plan), True)
+
+
+# --- facts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (torch.optim.AdamW, ("for-loop", "foreach", "fused")),
+        (torch.optim.RMSprop, ("for-loop", "foreach")),
+        (torch.optim.LBFGS, ("for-loop",)),
+        (lambda p: OwnStep(p, lr=0.1), ("for-loop",)),
+    ],
+)
+def test_the_implementations_are_those_of_the_class(optimizer, expected):
+    assert implementations_of(optimizer(list(parts().parameters()))) == expected
+
+
+def test_sparse_gradients_are_not_fused():
+    model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2))
+    assert sparse_parameters(model) == {model[0].weight}
+    adam = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert implementations_of(adam, sparse_parameters(model)) == ("for-loop", "foreach")
+    with pytest.warns(UserWarning, match="optimizer.implementation: fused is left out: .* no sparse gradients"):
+        Tuning({"optimizer.implementation": "fused"}).prepare(model, adam)
+    model(torch.tensor([1, 2])).sum().backward()
+    adam.step()
+    assert optimizer_implementation(adam) == "default"
+
+
+def test_the_expected_state_is_that_after_a_step():
+    model, optimizer = made(torch.optim.AdamW)
+    expected = expected_state_bytes(optimizer)
+    train(model, optimizer, 1)
+    assert expected == sum(v.numel() * v.element_size() for state in optimizer.state.values() for v in state.values())
+    assert expected_state_bytes(torch.optim.LBFGS(model.parameters())) == 0
+
+
+def test_an_optimizer_that_calls_the_loss_itself_is_known():
+    assert needs_closure(torch.optim.LBFGS(parts().parameters()))
+    assert not needs_closure(torch.optim.SGD(parts().parameters()))

@@ -1,0 +1,411 @@
+"""What ``prepare`` gives back: the same objects, in any number and order, which a plain loop's checkpoints fit."""
+
+import copy
+
+import pytest
+import torch
+from compiled_models import Layers, own_blocks
+from model_structures import exported
+from proposals import CATALOG
+from saved import through_disk
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.step.tuning import Tuning
+
+FOREACH = {"optimizer.implementation": "foreach"}
+COMPILED = {"compile.mode": "default", "model.memory_format": "channels_last"}
+
+
+class Net(nn.Module):
+    """A model with what people put into theirs: an attribute, a method, tied weights, a buffer, dropout."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(7, 8)
+        self.norm, self.drop, self.head = nn.BatchNorm1d(8), nn.Dropout(0.0), nn.Linear(8, 7, bias=False)
+        self.head.weight = self.embed.weight
+        self.note = "mine"
+
+    def forward(self, tokens, scale=1.0):
+        return self.head(self.drop(self.norm(self.embed(tokens)))) * scale
+
+    def generate(self, tokens, count):
+        for _ in range(count):
+            tokens = self(tokens).argmax(-1)
+        return tokens
+
+
+TOKENS = torch.arange(7)
+
+
+def batches(count=4):
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(7, (16,), generator=generator) for _ in range(count)]
+
+
+def adamw(model, **options):
+    return torch.optim.AdamW(model.parameters(), lr=0.05, **options)
+
+
+def loader(size=8, samples=24):
+    return DataLoader(TensorDataset(torch.arange(samples) % 7), batch_size=size)
+
+
+def loss_of(model, tokens):
+    return nn.functional.cross_entropy(model(tokens), (tokens + 1) % 7)
+
+
+def train(model, optimizer, schedule=None, data=None):
+    for tokens in data or batches():
+        optimizer.zero_grad()
+        loss_of(model, tokens).backward()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+
+
+def assert_same(model, other):
+    for (name, have), (other_name, want) in zip(model.state_dict().items(), other.state_dict().items(), strict=True):
+        assert name == other_name
+        torch.testing.assert_close(have, want)
+
+
+# --- any number, in any order ---------------------------------------------------------------------------------
+
+
+def test_everything_comes_back_in_its_place_and_is_still_itself():
+    model, other = Net(), Net()
+    optimizer, second = adamw(model), torch.optim.SGD(other.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    first, validation, unknown = loader(), loader(4), object()
+    given = (schedule, first, other, optimizer, unknown, None, second, model, validation)
+    back = Tuning({**FOREACH, "data.num_workers": 1}).prepare(*given)
+    assert [have is want for have, want in zip(back, given, strict=True)] == [True, False, *[True] * 6, False]
+    assert [optimizer.param_groups[0]["foreach"], second.param_groups[0]["foreach"]] == [True, True]
+    assert [(made.num_workers, made.batch_size) for made in (back[1], back[-1])] == [(1, 8), (1, 4)]
+
+
+def test_only_the_first_loader_gets_another_batch_size():
+    _, _, first, validation = Tuning({"data.batch_size": 12}).prepare(model := Net(), adamw(model), loader(), loader(4))
+    assert (first.batch_size, validation.batch_size) == (12, 4)
+
+
+def test_a_loader_that_comes_later_is_prepared_as_the_others():
+    tuning = Tuning({"data.num_workers": 1, "data.batch_size": 12})
+    tuning.prepare(model := Net(), adamw(model))
+    later = tuning.prepare(loader(4))
+    assert (later.num_workers, later.batch_size) == (1, 4)
+
+
+def test_a_model_with_two_optimizers_and_an_optimizer_with_two_models():
+    model, encoder = Net(), nn.Linear(3, 3)
+    first = torch.optim.SGD([*model.embed.parameters(), *encoder.parameters()], lr=0.1, momentum=0.9)
+    second = torch.optim.AdamW(model.norm.parameters())
+    Tuning({**FOREACH, "precision.weights": "bfloat16"}).prepare(model, encoder, first, second)
+    assert {parameter.dtype for parameter in (*model.parameters(), *encoder.parameters())} == {torch.bfloat16}
+    assert [first.param_groups[0]["foreach"], second.param_groups[0]["foreach"]] == [True, True]
+
+
+def test_a_module_without_tensors_beside_a_model_is_no_model():
+    loss, model = nn.CrossEntropyLoss(), Net()
+    Tuning({"precision.autocast": "bfloat16"}).prepare(loss, model, adamw(model))
+    assert loss._compiled_call_impl is None
+
+
+def test_an_optimizer_that_cannot_be_changed_is_left_as_it_is_with_the_reason():
+    class OwnStep(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    model, other = Net(), Net()
+    odd, usual = OwnStep(model.parameters(), lr=0.1), adamw(other)
+    with pytest.warns(UserWarning, match=r"optimizer.implementation: foreach is left out: OwnStep has a step"):
+        Tuning(FOREACH).prepare(model, odd, other, usual)
+    assert (odd.param_groups[0]["foreach"], usual.param_groups[0]["foreach"]) == (None, True)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("recipe_id", "value"), [("checkpointing", "blocks"), ("compile_scope", "regional")])
+def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id, value, eager_backend, fresh_compiler):
+    """As for a momentum encoder's projector, or a generator beside its critic."""
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)]
+    deep, flat = nn.Sequential(*layers, nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    optimizer = torch.optim.SGD([*deep.parameters(), *flat.parameters()], lr=0.1)
+    with pytest.warns(UserWarning, match=f"{value} is left out: Sequential repeats no block"):
+        assert Tuning({CATALOG[recipe_id].key: value}).prepare(deep, flat, optimizer) == (deep, flat, optimizer)
+    assert exported(recipe_id, value, flat, optimizer) is flat
+    changed = [vars(block).get("forward") or block._compiled_call_impl for block in (*deep, flat)]
+    assert [one is not None for one in changed] == [True, True, True, False, False]
+
+
+# --- schedulers -----------------------------------------------------------------------------------------------
+
+
+def test_a_plateau_and_hooks_reach_the_optimizer():
+    model, seen = Net(), []
+    optimizer = adamw(model)
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+    Tuning(FOREACH).prepare(model, optimizer, plateau)
+    train(model, optimizer, data=batches(1))
+    plateau.step(1.0)
+    plateau.step(2.0)
+    assert optimizer.param_groups[0]["lr"] == 0.025
+    assert seen == ["before"]
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{"optimizer.implementation": "fused"}, {**FOREACH, **COMPILED}])
+def test_a_run_goes_on_from_a_plain_checkpoint_and_back(settings, eager_backend, fresh_compiler):
+    plain = Net()
+    optimizer = adamw(plain)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    train(plain, optimizer, schedule)
+    saved = through_disk([plain.state_dict(), optimizer.state_dict(), schedule.state_dict()])
+    train(plain, optimizer, schedule)
+    train(plain, optimizer, schedule)
+
+    model = Net()
+    tuned = adamw(model)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(tuned, 0.9)
+    model, tuned, schedule = Tuning(settings).prepare(model, tuned, schedule)
+    for part, state in zip((model, tuned, schedule), saved, strict=True):
+        part.load_state_dict(state)
+    train(model, tuned, schedule)
+
+    saved = through_disk([model.state_dict(), tuned.state_dict(), schedule.state_dict()])
+    again = Net()
+    optimizer = adamw(again)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for part, state in zip((again, optimizer, schedule), saved, strict=True):
+        part.load_state_dict(state)
+    assert optimizer.state_dict()["param_groups"][0]["fused"] is None
+    train(again, optimizer, schedule)
+    assert_same(again, plain)
+    assert schedule.get_last_lr() == [pytest.approx(0.05 * 0.9**12)]
+
+
+def test_loading_leaves_the_options_on():
+    plain, model = Net(), Net()
+    other = adamw(plain)
+    train(plain, other)
+    model, optimizer = Tuning({"optimizer.implementation": "fused"}).prepare(model, adamw(model))
+    optimizer.load_state_dict(other.state_dict())
+    assert optimizer.param_groups[0]["fused"] is True
+
+
+# --- a compiled model -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled(eager_backend, fresh_compiler):
+    model = Net()
+    optimizer = adamw(model)
+    return (*Tuning(COMPILED).prepare(model, optimizer), model)
+
+
+def test_a_compiled_model_is_the_model(compiled):
+    model, optimizer, given = compiled
+    assert model is given
+    assert isinstance(model, Net)
+    assert model.note == "mine"
+    assert model.head.weight is model.embed.weight
+    assert list(model.state_dict()) == list(Net().state_dict())
+    train(model, optimizer)
+    assert counters["frames"]["ok"] > 0
+    assert_same(model, trained_plainly(4))
+    assert model.eval().generate(TOKENS, 3).shape == (7,)
+
+
+def trained_plainly(count):
+    model = Net()
+    train(model, adamw(model), data=batches(count))
+    return model
+
+
+def test_hooks_of_a_compiled_model_run_once_each(compiled):
+    model, optimizer, _ = compiled
+    seen = []
+    model.register_forward_hook(lambda *_: seen.append("forward"))
+    model.register_forward_pre_hook(lambda *_: seen.append("before"))
+    model.register_full_backward_hook(lambda *_: seen.append("backward"))
+    model.register_state_dict_post_hook(lambda *_: seen.append("saved"))
+    train(model, optimizer, data=batches(1))
+    model.state_dict()
+    assert seen == ["before", "forward", "backward", "saved"]
+
+
+def test_copies_of_a_compiled_model_have_plain_names_and_weights_of_their_own(compiled):
+    model, optimizer, _ = compiled
+    average = AveragedModel(model)
+    train(model, optimizer)
+    average.update_parameters(model)
+    copied = copy.deepcopy(model)
+    assert list(copied.state_dict()) == list(Net().state_dict())
+    assert_same(average.module, copied)
+    with torch.no_grad():
+        copied.embed.weight.zero_()
+    assert not copied.eval()(TOKENS).any()
+    assert model.eval()(TOKENS).any()
+    Net().load_state_dict(through_disk(average.module.state_dict()))
+
+
+def test_swa_with_batch_norms_that_are_updated(compiled):
+    model, optimizer, _ = compiled
+    average = AveragedModel(model)
+    train(model, optimizer)
+    average.update_parameters(model)
+    update_bn(batches(), average)
+    expected = Net()
+    plain_average = AveragedModel(expected)
+    train(expected, adamw(expected))
+    plain_average.update_parameters(expected)
+    update_bn(batches(), plain_average)
+    assert_same(average, plain_average)
+
+
+def test_weights_that_are_loaded_later_are_computed_with(compiled):
+    model, _, _ = compiled
+    other = trained_plainly(2)
+    model(TOKENS)
+    model.load_state_dict(other.state_dict())
+    torch.testing.assert_close(model.eval()(TOKENS), other.eval()(TOKENS))
+
+
+def test_evaluation_in_between_and_keywords(compiled):
+    model, optimizer, _ = compiled
+    expected = trained_plainly(2)
+    train(model, optimizer, data=batches(2))
+    model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(TOKENS, scale=2.0), expected.eval()(TOKENS, scale=2.0))
+    model.train()
+    assert all(module.training for module in model.modules())
+
+
+def test_decoding_with_a_cache_is_not_compiled(eager_backend, fresh_compiler):
+    class Decoder(Net):
+        def forward(self, tokens, past_key_values=None):
+            return super().forward(tokens)
+
+    model = Tuning(COMPILED).prepare(Decoder())
+    model(TOKENS, past_key_values=())
+    assert counters["frames"]["ok"] == 0
+    model(TOKENS)
+    assert counters["frames"]["ok"] == 1
+
+
+def test_a_frozen_backbone_and_its_thawing(compiled):
+    model, _, _ = compiled
+    plain = Net()
+    for net in (model, plain):
+        net.embed.requires_grad_(False)
+        optimizer = torch.optim.SGD(net.norm.parameters(), lr=0.1)
+        train(net, optimizer)
+        net.embed.requires_grad_(True)
+        optimizer.add_param_group({"params": net.embed.parameters()})
+        train(net, optimizer)
+    assert_same(model, plain)
+
+
+def test_a_model_with_a_compile_method_of_its_own(eager_backend, fresh_compiler):
+    class LikeKeras(Net):
+        def compile(self, optimizer, loss):
+            raise AssertionError
+
+    model = Tuning(COMPILED).prepare(LikeKeras())
+    model(TOKENS)
+    assert counters["frames"]["ok"] == 1
+
+
+def test_a_model_that_its_owner_compiled_is_tuned_inside_and_loads_what_it_saved(monkeypatch):
+    modes, usual = [], torch.compile
+    images = nn.Sequential(nn.Conv2d(3, 8, 3))
+
+    def noted(inner, **options):
+        modes.append(options["mode"])
+        return usual(inner, **options)
+
+    compiled = torch.compile(images, mode="reduce-overhead")
+    saved = compiled.state_dict()
+    monkeypatch.setattr(torch, "compile", noted)
+    for settings in ({}, {"compile.mode": "default"}):
+        prepared = Tuning({"model.memory_format": "channels_last", **settings}).prepare(compiled)
+        assert prepared is images
+        assert images[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert modes == ["reduce-overhead", "default"]
+    images.load_state_dict(saved)
+    assert list(images.state_dict()) == ["0.weight", "0.bias"]
+    prepared = Tuning({"compile.mode": "none"}).prepare(compiled)
+    assert prepared._compiled_call_impl is None
+
+
+# --- twice ----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_prepared_again_keeps_its_compiled_code_and_takes_the_new_optimizer(compiled, eager_backend):
+    tuning = Tuning({**COMPILED, **FOREACH})
+    model = own_blocks()
+    tuning.prepare(model, adamw(model))
+    code = model._compiled_call_impl
+    second = adamw(model)
+    back, optimizer, data = tuning.prepare(model, second, DataLoader(torch.ones(4, 8)))
+    assert (back is model, optimizer is second, data.batch_size) == (True, True, 1)
+    assert model._compiled_call_impl is code
+    assert second.param_groups[0]["foreach"] is True
+    assert tuning.prepare(model) is model
+    assert tuning.train_step(model, second, lambda model, batch: model(batch).sum())
+
+
+def test_a_model_for_inference_can_be_trained_later():
+    tuning = Tuning({"infer.grad": "no_grad", **FOREACH})
+    model = tuning.prepare(Net())
+    model, optimizer = tuning.prepare(model, adamw(model))
+    assert tuning.train_step(model, optimizer, lambda model, batch: model(batch).sum())
+
+
+def test_parts_of_a_model_that_are_given_with_it_stay_parts():
+    model = Layers([nn.Linear(8, 8)])
+    Tuning({"precision.weights": "bfloat16"}).prepare(model, model.head)
+    assert model.head.weight.dtype is torch.bfloat16
+
+
+# --- adapters -------------------------------------------------------------------------------------------------
+
+
+def with_adapters(prepare=lambda *objects: objects):
+    """A model with LoRA adapters of peft, trained as a loop does: what is saved, and the frozen weights."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    base = own_blocks()
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["a", "b"], init_lora_weights=False))
+    frozen = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    model, optimizer = prepare(model, optimizer)
+    for seed in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
+        optimizer.step()
+    assert all(torch.equal(value, frozen[name]) for name, value in model.named_parameters() if name in frozen)
+    return peft.get_peft_model_state_dict(model), model
+
+
+@pytest.mark.process
+def test_adapters_train_and_merge_as_in_a_plain_loop(eager_backend, fresh_compiler):
+    expected, plain = with_adapters()
+    settings = {"compile.mode": "default", "memory.activation_checkpointing": "blocks", "model.pad_to_multiple": 3}
+    found, model = with_adapters(Tuning({**settings, **FOREACH}).prepare)
+    assert counters["frames"]["ok"] > 0
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+    inputs = torch.ones(2, 8)
+    merged, plainly = model.merge_and_unload(), plain.merge_and_unload()
+    torch.testing.assert_close(merged(inputs), plainly(inputs))
+    assert list(merged.state_dict()) == list(own_blocks().state_dict())

@@ -1,0 +1,397 @@
+"""What disturbs a measurement: real threads and processes; NVML is a small stand-in."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process, used_sm
+
+from advisor.machine.hardware import POWER_CAP, GpuReading
+from advisor.records import Block, GpuReadings
+from advisor.trial.measurement import guards
+from advisor.trial.measurement.guards import (
+    GpuWatch,
+    Guards,
+    HostLoad,
+    disturbance_of_gpu,
+    own_processes,
+    summarised,
+)
+
+ME = os.getpid()
+STRANGER = 4_100_001  # numbers of a host, which are none in this namespace
+HERE, BEFORE = frozenset({ME}), frozenset({STRANGER})
+SOON_S = 30.0  # generous: the machine may be loaded
+
+
+def reading(**changes):
+    """A GPU in full swing with this trial on it alone."""
+    usual = GpuReading(sm_clock_mhz=1980, temperature_c=60, power_w=500.0, pids=frozenset({ME}), sm_percent={ME: 98})
+    return replace(usual, **changes)
+
+
+def disturbance(*changes, slowdown_c=90):
+    return disturbance_of_gpu([reading(), *(reading(**change) for change in changes)], HERE, slowdown_c)
+
+
+# --- who is who -----------------------------------------------------------------------------------------------
+
+
+def of_us(*listings, before=frozenset(), own=frozenset({ME}), **changes):
+    readings = [reading(pids=frozenset(pids), sm_percent={}) for pids in listings]
+    return own_processes([*readings[:-1], replace(readings[-1], **changes)], before, own)
+
+
+def test_a_trial_knows_itself_and_its_children_by_number():
+    own = frozenset({ME, 12, 13})
+    assert of_us({ME, 13, STRANGER}, before=BEFORE, own=own) == own
+
+
+def test_a_trial_that_the_host_numbers_is_the_one_that_appeared():
+    assert of_us({STRANGER}, {STRANGER, STRANGER + 1}, before=BEFORE) == {STRANGER + 1}
+    assert of_us({STRANGER + 1}, {STRANGER + 1, STRANGER + 2}) == {STRANGER + 1}
+
+
+def test_of_two_that_appeared_the_busiest_is_the_trial():
+    assert of_us({1, 2}, {1, 2}, sm_percent={1: 99, 2: 40}) == {1}
+    assert len(of_us({1, 2}, {1, 2})) == 1
+
+
+def test_a_number_listed_before_is_not_ours_even_if_it_is_the_same():
+    assert of_us({ME, STRANGER}, before=frozenset({ME})) == BEFORE
+
+
+@pytest.mark.parametrize("pids", [frozenset(), BEFORE])
+def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
+    ours = of_us(pids, before=BEFORE)
+    assert not ours
+    unlisted = [reading(pids=pids, sm_percent=dict.fromkeys(pids, 99))] * 3
+    assert summarised(unlisted, ours).foreign_processes is None
+    assert disturbance_of_gpu(unlisted, ours, 90) == ""
+
+
+# --- what counts as a disturbance -----------------------------------------------------------------------------
+
+
+def test_an_undisturbed_gpu():
+    assert disturbance({}, {"sm_clock_mhz": 1800, "temperature_c": 87}) == ""
+    assert disturbance_of_gpu([], HERE, None) == ""
+
+
+def test_another_process_that_computes():
+    beside = {"pids": frozenset({ME, STRANGER}), "sm_percent": {ME: 60, STRANGER: 38}}
+    first = reading(pids=frozenset({ME, STRANGER}))
+    told = disturbance_of_gpu([first, reading(**beside), reading(**beside)], HERE, 90)
+    assert told == (
+        f"another process (pid {STRANGER}, a process outside this container) "
+        "used up to 38 % of the GPU while it was measured"
+    )
+
+
+def test_a_process_that_computed_before_the_blocks_counts_only_where_nothing_newer_is_known():
+    both = frozenset({ME, STRANGER})
+    first = reading(pids=both, sm_percent={STRANGER: 70})
+    assert disturbance_of_gpu([first, reading(pids=both)], HERE, 90) == ""
+    assert "70 %" in disturbance_of_gpu([first, reading(pids=both, sm_percent={})], HERE, 90)
+
+
+def test_a_process_that_only_holds_memory_is_counted_and_is_none():
+    both = [reading(pids=frozenset({ME, STRANGER}), sm_percent={ME: 98, STRANGER: 2})] * 3
+    assert disturbance_of_gpu(both, HERE, 90) == ""
+    assert summarised(both, HERE).foreign_processes == 1
+
+
+def test_a_desktop_that_is_no_compute_process_is_none():
+    assert disturbance({"sm_percent": {ME: 90, STRANGER: 8}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("pids", "words"),
+    [
+        ([{ME}, {ME, STRANGER}, {ME, STRANGER}], "another process came to the GPU"),
+        ([{ME, STRANGER}, {ME, STRANGER}, {ME}], ""),
+        ([{ME, STRANGER}, None, {ME, STRANGER}], ""),
+    ],
+)
+def test_a_process_that_comes_and_one_that_goes(pids, words):
+    readings = [reading(pids=None if one is None else frozenset(one), sm_percent={}) for one in pids]
+    assert disturbance_of_gpu(readings, HERE, 90) == (f"{words} while it was measured" if words else "")
+
+
+def test_a_trial_that_nvml_lists_late_is_not_another_process():
+    listings = [{STRANGER}, {STRANGER, 7}, {STRANGER, 7}]
+    ours = of_us(*listings, before=BEFORE)
+    assert disturbance_of_gpu([reading(pids=frozenset(one)) for one in listings], ours, 90) == ""
+    listings += [{STRANGER, 7, 8}]
+    assert "came" in disturbance_of_gpu([reading(pids=frozenset(one)) for one in listings], ours, 90)
+
+
+@pytest.mark.parametrize(
+    "reason", ["hardware slowdown", "hardware thermal slowdown", "software thermal slowdown", "hardware power brake"]
+)
+def test_a_slowdown(reason):
+    assert disturbance({"throttle_reasons": (POWER_CAP, reason)}, {}) == f"the GPU slowed itself down ({reason})"
+
+
+def test_a_power_cap_is_reported_and_is_none():
+    capped = [reading(), reading(sm_clock_mhz=1200, throttle_reasons=(POWER_CAP,)), reading(sm_clock_mhz=1300)]
+    assert disturbance_of_gpu(capped, HERE, 90) == ""
+    assert summarised(capped, HERE).throttle_reasons == (POWER_CAP,)
+
+
+def test_a_clock_that_falls_without_a_power_cap():
+    assert disturbance({"sm_clock_mhz": 1790}, {"sm_clock_mhz": 1410}) == (
+        "the GPU's SM clock fell from 1980 to 1410 MHz without a power cap"
+    )
+    assert disturbance({"sm_clock_mhz": 1790}) == ""
+
+
+def test_a_clock_that_falls_because_the_gpu_waits_is_none_until_it_is_up_again():
+    idle, rising = {"sm_clock_mhz": 345, "idle": True}, {"sm_clock_mhz": 900}
+    assert disturbance(idle, rising, {}) == ""
+    assert "345" not in disturbance(idle, rising, rising)
+    assert "to 900 MHz" in disturbance(idle, rising, rising)
+
+
+def test_a_first_reading_with_a_low_clock_is_none():
+    assert disturbance_of_gpu([reading(sm_clock_mhz=345), reading(), reading()], HERE, 90) == ""
+
+
+def test_a_gpu_about_to_slow_down():
+    assert disturbance({"temperature_c": 88}) == "the GPU was at 88 °C, and slows itself down at 90 °C"
+    assert disturbance({"temperature_c": 88}, slowdown_c=None) == ""
+
+
+def test_several_disturbances_are_all_said():
+    told = disturbance({"temperature_c": 91, "throttle_reasons": ("hardware thermal slowdown",), "sm_clock_mhz": 900})
+    assert told.count("; ") == 2
+
+
+def test_readings_in_short():
+    readings = [
+        reading(sm_clock_mhz=1980, temperature_c=50, power_w=400.0),
+        reading(sm_clock_mhz=1900, temperature_c=61, power_w=500.0, throttle_reasons=(POWER_CAP,)),
+        reading(sm_clock_mhz=1600, temperature_c=60, power_w=600.0),
+    ]
+    assert summarised(readings, HERE) == GpuReadings(
+        samples=3,
+        temperature_c=61,
+        sm_clock_mhz=1900,
+        sm_clock_lowest_mhz=1600,
+        power_w=500.0,
+        throttle_reasons=(POWER_CAP,),
+        foreign_processes=0,
+    )
+    assert summarised([GpuReading()], frozenset()) == GpuReadings(1, foreign_processes=None)
+
+
+# --- the watch ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def library():
+    """A GPU that works on this trial's steps once the trial has begun to compute."""
+    fake = FakeNvml()
+    fake.bits, fake.celsius = 4, 60
+    return fake
+
+
+def started(library, *others, number=ME):
+    """A watch made before the trial computes, with these processes on the GPU then; ``number`` is NVML's for us."""
+    library.processes = [process(pid) for pid in others]
+    watch = GpuWatch(nvml_of(library))
+    library.processes = [*library.processes, process(number)]
+    return watch
+
+
+def until(met):
+    deadline = time.monotonic() + SOON_S
+    while not met() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert met()
+
+
+def watch_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "gpu-watch"]
+
+
+def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
+    watch = started(library)
+    with watch.reading(UUID):
+        assert len(watch_threads()) == 1
+        until(lambda: watch.summary.samples >= 3)
+    assert watch_threads() == []
+    assert watch.summary.samples >= 4
+    assert watch.summary == replace(
+        GpuReadings(watch.summary.samples, 60, 1755, 1755, 76.5, (POWER_CAP,)), foreign_processes=0
+    )
+    assert watch.disturbance() == ""
+
+
+def test_a_watch_ends_when_what_it_watches_fails(library):
+    watch = started(library)
+    with pytest.raises(RuntimeError, match="mine"), watch.reading(UUID):
+        raise RuntimeError("mine")
+    assert watch_threads() == []
+
+
+def test_a_trial_that_is_not_listed_at_once_is_found_in_a_later_reading(library):
+    watch = started(library, number=STRANGER + 7)
+    everyone, library.processes = library.processes, []
+    with watch.reading(UUID):
+        library.processes = everyone
+        until(lambda: watch.summary.foreign_processes == 0)
+    assert watch.disturbance() == ""
+
+
+# NVML may number this process as the host does, which is not how this process numbers itself.
+with_either_number = pytest.mark.parametrize("number", [ME, STRANGER + 7], ids=["as here", "as on the host"])
+
+
+@with_either_number
+def test_a_process_that_appears_midway(library, number):
+    watch = started(library, number=number)
+    with watch.reading(UUID):
+        library.processes = [*library.processes, process(STRANGER)]
+        until(lambda: watch.summary.foreign_processes == 1)
+        library.processes = library.processes[:-1]
+    assert watch.disturbance() == "another process came to the GPU while it was measured"
+    assert watch.summary.foreign_processes == 1
+
+
+@with_either_number
+def test_a_process_that_computes_all_the_time(library, number):
+    watch = started(library, STRANGER, number=number)
+    with watch.reading(UUID):
+        library.samples = [used_sm(number, 55, 5_000_000), used_sm(STRANGER, 44, 5_000_000)]
+    assert watch.disturbance().startswith(f"another process (pid {STRANGER}, ")
+    assert "44 % of the GPU" in watch.disturbance()
+
+
+@with_either_number
+def test_a_trial_before_this_one_that_is_gone_by_now_is_none(library, number):
+    watch = started(library, STRANGER, number=number)
+    library.processes = [process(number)]
+    with watch.reading(UUID):
+        pass
+    assert watch.disturbance() == ""
+    assert watch.summary.foreign_processes == 0
+
+
+def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
+    watch = started(library)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        with watch.reading(UUID):
+            library.processes = [*library.processes, process(child.pid)]
+            readings = watch.summary.samples
+            until(lambda: watch.summary.samples > readings)
+        assert watch.disturbance() == ""
+        assert watch.summary.foreign_processes == 0
+        child.communicate(b"\n")
+
+
+def test_a_slow_gpu_in_the_middle_is_seen(library):
+    watch = started(library)
+    with watch.reading(UUID):
+        library.clock_mhz = 900
+        until(lambda: watch.summary.sm_clock_lowest_mhz == 900)
+        library.bits = 64
+        until(lambda: "hardware thermal slowdown" in watch.summary.throttle_reasons)
+    assert "slowed itself down (hardware thermal slowdown)" in watch.disturbance()
+
+
+def test_the_margin_to_the_slowdown_is_watched(library):
+    watch = started(library)
+    with watch.reading(UUID):
+        library.celsius = 60 + library.margin_c - 1
+    assert watch.disturbance() == "the GPU was at 105 °C, and slows itself down at 106 °C"
+
+
+def test_a_driver_that_lists_no_processes_leaves_the_gauges(library):
+    library.refused = {"nvmlDeviceGetComputeRunningProcesses": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
+    watch = started(library)
+    with watch.reading(UUID):
+        library.samples = [used_sm(STRANGER, 90, 5_000_000)]
+    assert watch.disturbance() == ""
+    assert (watch.summary.temperature_c, watch.summary.foreign_processes) == (60, None)
+
+
+def test_a_machine_without_nvml_is_not_watched():
+    watch = GpuWatch(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
+    with watch.reading(UUID):
+        assert watch_threads() == []
+    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
+
+
+def test_an_unknown_gpu_is_not_watched():
+    watch = GpuWatch(nvml())
+    with watch.reading("GPU-0"):
+        assert watch_threads() == []
+    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
+
+
+# --- energy ---------------------------------------------------------------------------------------------------
+
+
+class Counter:
+    """An energy counter that moves by 30 J each time that it is read."""
+
+    millijoules = 7_000_000
+
+    def __call__(self):
+        self.millijoules += 30_000
+        return self.millijoules
+
+
+BLOCKS = [Block(steps=2, samples=8, seconds=0.5), Block(steps=1, samples=4, seconds=0.25)]
+
+
+@pytest.fixture
+def guarded(library):
+    """Guards over the fake, after watching for at least this long."""
+
+    def run(seconds=0.0):
+        library.millijoules = Counter()
+        watching = Guards(watch_gpu=True, nvml=nvml_of(library))
+        with watching.watching(UUID):
+            time.sleep(seconds)
+        return watching
+
+    return run
+
+
+def test_what_disturbed_the_host_and_the_gpu_is_said_of_the_trial(guarded, library, monkeypatch):
+    monkeypatch.setattr(HostLoad, "disturbance", lambda load: "other processes used 1.9 of 2 cores")
+    library.bits = library.nvmlClocksThrottleReasonHwThermalSlowdown
+    assert guarded().disturbed.startswith("other processes used 1.9 of 2 cores; the GPU slowed itself down")
+
+
+def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):
+    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", 0.05)
+    watched = guarded(0.06)
+    assert watched.energy_j_per_sample(BLOCKS) == pytest.approx(30.0 / 12)
+    assert watched.energy_j_per_sample([]) is None
+
+
+def test_energy_of_less_than_a_second_is_unknown(guarded, monkeypatch):
+    assert guards._SHORTEST_ENERGY_S == 1.0
+    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", SOON_S)
+    assert guarded().energy_j_per_sample(BLOCKS) is None
+
+
+def test_energy_without_a_counter_is_unknown(guarded, library, monkeypatch):
+    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", 0.0)
+    library.refused = {"nvmlDeviceGetTotalEnergyConsumption": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
+    assert guarded().energy_j_per_sample(BLOCKS) is None
+
+
+def test_energy_of_a_trial_that_is_not_watched_is_unknown():
+    unwatched = Guards(watch_gpu=False)
+    with unwatched.watching(UUID):
+        pass
+    assert unwatched.energy_j_per_sample(BLOCKS) is None
+    assert unwatched.gpu is None

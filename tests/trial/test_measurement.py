@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import advisor.trial.measurement.clock
+from advisor.records import Block
+from advisor.trial.measurement.clock import (
+    FEWEST_BLOCKS,
+    StepClock,
+    batch_samples,
+    block_steps,
+    latency_of_calls,
+    measure,
+    merge_uneven,
+    steps_in,
+    warm_up,
+)
+from advisor.trial.measurement.feed import Feed
+
+CPU = torch.device("cpu")
+
+
+class Sleeping:
+    """A step of 4 samples that takes these times in turn, and the last for ever."""
+
+    def __init__(self, *seconds, sleep=time.sleep):
+        self.seconds = list(seconds)
+        self.steps = 0
+        self.sleep = sleep
+
+    def __call__(self, steps):
+        for _ in range(steps):
+            self.sleep(self.seconds[min(self.steps, len(self.seconds) - 1)])
+            self.steps += 1
+        return 4 * steps
+
+
+class OwnTime:
+    """Time in which nothing but steps takes any: on a busy machine a real one takes longer than it says."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock_of(monkeypatch):
+    """A clock, and the step that it times, in a time of their own."""
+    own = OwnTime()
+    monkeypatch.setattr(advisor.trial.measurement.clock, "time", own)
+
+    def make(*seconds):
+        step = Sleeping(*seconds, sleep=own.sleep)
+        return StepClock(CPU, step), step
+
+    return make
+
+
+# --- the clock ------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_reported_as_they_come_but_not_all_of_short_ones(clock_of):
+    reported = []
+    clock, _ = clock_of(0.1)
+    blocks = measure(clock, 0.1, 2.4, report=reported.append)
+    assert reported == blocks[::3]
+
+
+def test_a_block_times_its_steps():
+    step = Sleeping(0.004)
+    clock = StepClock(CPU, step)
+    block = clock.run(5)
+    assert (block.steps, block.samples, step.steps) == (5, 20, 5)
+    assert 0.02 <= block.seconds < 1.0
+    assert block.step_ms >= 4
+    assert block.samples_per_s == pytest.approx(20 / block.seconds)
+
+
+def test_measured_blocks_give_the_percentiles_of_steps(clock_of):
+    clock, _ = clock_of(0.002)
+    assert clock.percentiles() is None
+    assert measure(clock, 0.002, 0.05)
+    assert clock.percentiles() == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_single_steps_take_no_longer_where_steps_are_slower_than_they_were_in_the_warm_up(clock_of):
+    """As of two threads that wait for each other on a busy machine: 400 of them took 20 s."""
+    clock, step = clock_of(0.03)
+    (block,) = measure(clock, 0.0003, 0.6)
+    assert (block.steps, step.steps - block.steps) == (83, 7)
+
+
+@pytest.mark.parametrize(("step_s", "more"), [(0.1, 0), (0.03, 7)])
+def test_blocks_of_one_step_are_single_steps_already(clock_of, step_s, more):
+    clock, step = clock_of(step_s)
+    blocks = measure(clock, step_s, 1.2)
+    assert step.steps - sum(block.steps for block in blocks) == more
+    assert clock.percentiles() == pytest.approx((1e3 * step_s,) * 3)
+
+
+@pytest.mark.parametrize(("step_s", "limit_s", "calls"), [(0.0, 1.0, 400), (0.03, 1.0, 20), (0.03, 0.1, None)])
+def test_the_latency_of_single_calls(clock_of, step_s, limit_s, calls):
+    clock, _ = clock_of(0.001)
+    latency = latency_of_calls(clock, step_s or 1e-6, limit_s)
+    assert (latency.calls if latency else None) == calls
+    if latency:
+        assert (latency.p50_ms, latency.p95_ms, latency.p99_ms) == pytest.approx((1.0, 1.0, 1.0))
+
+
+@given(st.floats(0.001, 1.0), st.floats(1e-4, 1.0), st.integers(1, 200))
+def test_blocks_hold_whole_cycles_of_the_data(seconds, step_s, cycle):
+    steps = block_steps(seconds, step_s, lambda most: cycle)
+    assert steps % cycle == 0
+    assert abs(steps - steps_in(seconds, step_s)) <= cycle
+
+
+def test_a_cycle_is_told_how_many_steps_it_may_have():
+    asked = []
+    block_steps(0.1, 0.01, lambda most: asked.append(most) or 1, longest_s=0.4)
+    block_steps(0.1, 0.01, lambda most: asked.append(most) or 1)
+    assert asked == [40, 10]
+
+
+def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(clock_of):
+    """Five batches are there at once, then the workers start anew: blocks of four or six steps would differ."""
+    waits = [0.02, 0.0005, 0.0005, 0.0005, 0.0005] * 400
+    clock, _ = clock_of(*waits)
+    blocks = measure(clock, 0.0045, 0.4, cycle_of=lambda most: 5)
+    assert len(blocks) >= FEWEST_BLOCKS
+    assert {block.steps % 5 for block in blocks} == {0}
+    assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
+
+
+def loader_of(samples, **options):
+    return DataLoader(TensorDataset(torch.zeros(samples)), batch_size=2, **options)
+
+
+@pytest.mark.parametrize(
+    ("data", "cycle"),
+    [
+        (torch.zeros(4), 1),
+        (loader_of(16), 1),  # without workers a batch takes as long as the next
+        (loader_of(16, num_workers=3), 8),
+        (loader_of(400, num_workers=3), 3),
+        (loader_of(400, num_workers=30), 20),
+    ],
+)
+def test_the_cycle_of_a_feed_is_a_short_epoch_or_a_batch_of_each_worker(data, cycle):
+    assert Feed(data).cycle(most_steps=20) == cycle
+
+
+def test_the_cycle_of_a_loader_of_unknown_length_is_a_batch_of_each_worker():
+    class Endless(IterableDataset):
+        def __iter__(self):
+            yield from iter(int, 1)
+
+    assert Feed(DataLoader(Endless(), num_workers=2)).cycle(most_steps=20) == 2
+
+
+def blocks_of(*step_ms):
+    return [Block(1, 4, ms / 1e3) for ms in step_ms]
+
+
+def test_blocks_of_steps_that_are_alike_are_left_as_they_are():
+    blocks = blocks_of(*[10.0, 10.1] * 12)
+    assert merge_uneven(blocks) == blocks
+
+
+def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
+    merged = merge_uneven(blocks_of(*[2.0, 2.0, 2.0, 10.0] * 6))
+    assert len(merged) >= FEWEST_BLOCKS
+    assert [block.step_ms for block in merged] == pytest.approx([4.0] * len(merged))
+    assert sum(block.samples for block in merged) == 24 * 4
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=40))
+def test_merging_loses_no_step_and_no_time(step_ms):
+    blocks = blocks_of(*step_ms)
+    merged = merge_uneven(blocks)
+    assert sum(block.steps for block in merged) == len(blocks)
+    assert sum(block.seconds for block in merged) == pytest.approx(sum(block.seconds for block in blocks))
+    assert len(merged) >= min(len(blocks), FEWEST_BLOCKS)
+
+
+@pytest.mark.parametrize(("seconds", "step_s", "steps"), [(1.0, 0.1, 10), (0.01, 1.0, 1), (60.0, 1e-6, 2000)])
+def test_the_steps_that_fill_a_block(seconds, step_s, steps):
+    assert steps_in(seconds, step_s) == steps
+
+
+def test_measuring_steady_steps_takes_less_than_the_time_it_is_given(clock_of):
+    clock, _ = clock_of(0.002)
+    blocks = measure(clock, 0.002, 0.3)
+    assert sum(block.seconds for block in blocks) < 0.3
+    assert all(block.samples == 4 * block.steps for block in blocks)
+    assert median(block.step_ms for block in blocks) == pytest.approx(2)
+
+
+def test_what_is_to_be_compared_by_energy_is_measured_for_a_while_however_steady_it_is(clock_of):
+    clock, _ = clock_of(0.002)
+    blocks = measure(clock, 0.002, 0.1, at_least_s=0.5)
+    assert sum(block.seconds for block in blocks) >= 0.45
+
+
+def test_measuring_very_long_steps_ends_with_what_there_is(clock_of):
+    clock, step = clock_of(0.15)
+    assert len(measure(clock, 0.15, 0.01)) == 1
+    assert step.steps == 1
+
+
+@dataclass
+class Graphs:
+    """As PyTorch Geometric's batches."""
+
+    x: torch.Tensor
+    num_graphs: int = 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.ones(7, 3), 7),
+        ((torch.ones(5), torch.ones(5)), 5),
+        ({"x": torch.ones(6, 2)}, 6),
+        ("text", 9),
+        (torch.tensor(1.0), 9),
+        ([{"image": torch.ones(3, 8, 8)}] * 4, 4),
+        (((torch.ones(3, 8, 8),) * 4, ({"boxes": torch.ones(2, 4)},) * 4), 4),
+        ([{"x": torch.ones(6, 2)}, {"y": torch.ones(6)}], 6),
+        ((pack_sequence([torch.ones(3, 2), torch.ones(2, 2)]), torch.ones(2)), 2),
+        (Graphs(torch.ones(5, 2)), 2),
+    ],
+)
+def test_the_samples_of_a_batch(batch, samples):
+    assert batch_samples(batch, 9) == samples
+
+
+# --- warm-up --------------------------------------------------------------------------------------------------
+
+
+def test_warming_up_ends_when_the_step_time_is_steady(clock_of):
+    clock, step = clock_of(0.2, 0.05, 0.02, 0.005)
+    warm = warm_up(clock, limit_s=20.0)
+    assert warm.steady
+    assert warm.steps == step.steps >= 5
+    assert warm.seconds == pytest.approx(0.27 + 0.005 * (warm.steps - 3))
+    assert warm.step_s == pytest.approx(0.005)
+
+
+def test_a_step_that_never_settles_ends_at_the_limit(clock_of):
+    times = [0.002 + 0.001 * index for index in range(1000)]
+    clock, _ = clock_of(*times)
+    warm = warm_up(clock, limit_s=0.2)
+    assert not warm.steady
+    assert 0.2 < warm.seconds < 0.4
+
+
+def test_what_workers_have_ready_is_consumed_in_warming_up(clock_of):
+    clock, step = clock_of(0.001)
+    assert warm_up(clock, limit_s=20.0, at_least=150).steps >= 150
+    assert step.steps >= 150
+
+
+def test_a_step_longer_than_the_limit_is_run_once_when_the_probe_ran_some_before(clock_of):
+    clock, step = clock_of(0.05)
+    warm = warm_up(clock, limit_s=0.01, earlier=1)
+    assert (warm.steps, step.steps, warm.steady) == (1, 1, True)
+
+
+@pytest.mark.parametrize(("earlier", "least_s", "most_s"), [(0, 2.1, 2.6), (10, 1.1, 1.6), (30, 0.0, 0.11)])
+def test_the_steps_before_it_count_towards_the_limit_of_warming_up(clock_of, earlier, least_s, most_s):
+    """Beside other programs steps of half a second were warmed up for as long again as the five before."""
+    clock, _ = clock_of(*(0.1 * 1.1**place for place in range(40)))
+    warm = warm_up(clock, limit_s=2.0, earlier=earlier, earlier_step_s=0.12)
+    assert least_s <= warm.seconds <= most_s
+
+
+def test_an_earlier_step_that_compiled_does_not_end_the_warm_up(clock_of):
+    clock, _ = clock_of(0.1)
+    warm = warm_up(clock, limit_s=2.0, earlier=5, earlier_step_s=6.0)
+    assert warm.steps >= 5

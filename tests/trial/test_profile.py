@@ -1,0 +1,497 @@
+"""The instrumented pass: phases, what the profiler recorded, and clocks."""
+
+import gzip
+import json
+import time
+from dataclasses import replace
+from datetime import date
+from types import SimpleNamespace
+
+import pytest
+import torch
+from graphed_steps import captured
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.autograd import DeviceType
+from torch.profiler import record_function
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.machine.hardware import inspect_hardware
+from advisor.recipe.plan import StepPlan
+from advisor.records import Bottleneck, Ceilings, Mode, Profile
+from advisor.step.step import InferStep, TrainStep
+from advisor.trial.measurement.clock import StepClock
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.profile import ceilings
+from advisor.trial.profile.phases import CAPTURED, check_clocks, measure_phases
+from advisor.trial.profile.profiler import count_work, profile_step
+from advisor.trial.profile.recording import (
+    ROWS,
+    device_activity,
+    outermost_calls,
+    record_steps,
+    shapes_text,
+    tensor_core_share,
+    union_length,
+    uses_tensor_cores,
+)
+from advisor.trial.profile.traffic import TrafficCounter
+
+pytestmark = pytest.mark.usefixtures("own_state")
+CPU = torch.device("cpu")
+PHASES = ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]
+KIB = 1024
+STEPS = 3
+
+
+class SlowData(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+
+
+def train_step(model=None):
+    model = model or nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
+
+
+def slow_feed(**options):
+    data = SlowData(torch.randn(64, 16), torch.randint(4, (64,)))
+    return Feed(DataLoader(data, batch_size=8, **options))
+
+
+def quick_feed():
+    return Feed(DataLoader(TensorDataset(torch.randn(64, 16), torch.randint(4, (64,))), batch_size=8))
+
+
+# --- phases ---------------------------------------------------------------------------------------------------
+
+
+def test_the_phases_of_a_training_step_with_a_loader():
+    phases = measure_phases(train_step(), slow_feed(), limit_s=1.0)
+    assert list(phases) == PHASES
+    assert phases["data wait"] >= 16
+    assert all(phases[name] > 0 for name in phases)
+
+
+def test_waits_for_few_batches_are_not_hidden_by_the_others():
+    class EverySixth(TensorDataset):
+        def __getitem__(self, index):
+            time.sleep(0.03 if index % 48 == 0 else 0.0)
+            return super().__getitem__(index)
+
+    data = EverySixth(torch.randn(480, 16), torch.randint(4, (480,)))
+    phases = measure_phases(train_step(), Feed(DataLoader(data, batch_size=8)), limit_s=1.0)
+    assert 4 <= phases["data wait"] <= 15
+
+
+def test_the_phases_of_inference():
+    step = InferStep(nn.Linear(16, 4), StepPlan(mode=Mode.INFER, device="cpu"))
+    assert list(measure_phases(step, Feed(torch.ones(2, 16)), limit_s=0.1)) == [
+        "data wait", "host-to-device", "forward",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit_s", "steps"), [(0.02, 1), (0.05, 3)])
+def test_long_steps_are_timed_less_often(limit_s, steps):
+    taken = []
+
+    class Slow(nn.Module):
+        def forward(self, inputs):
+            taken.append(time.sleep(0.045))
+            return inputs
+
+    step = InferStep(Slow(), StepPlan(mode=Mode.INFER, device="cpu"))
+    measure_phases(step, Feed(torch.ones(2)), limit_s=limit_s)
+    assert len(taken) <= steps
+
+
+def test_a_captured_step_has_no_parts_but_its_replay():
+    graphed = captured(train_step())
+    feed = quick_feed()
+    for _ in range(6):
+        graphed(feed.next())
+    assert graphed.captured
+    parts = measure_phases(graphed, feed, limit_s=0.0)
+    assert list(parts) == ["data wait", CAPTURED]
+    assert parts[CAPTURED] > 0
+    assert list(measure_phases(train_step(), quick_feed(), limit_s=0.0)) == PHASES
+
+
+def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():
+    step = train_step()
+    step.plan = replace(step.plan, loss_item="accumulated")
+    assert list(measure_phases(step, quick_feed(), limit_s=0.0)) == PHASES
+    assert step._loss_sum.item() > 0
+
+
+class Functions(nn.Module):
+    """Everything by functions over its own parameters; not a module of PyTorch's among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.filters = nn.Parameter(torch.randn(4, 3, 3, 3))
+        self.volume_filters = nn.Parameter(torch.randn(2, 4, 1, 1, 1))
+        self.weight = nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, images):
+        x = nn.functional.conv2d(images, self.filters)
+        x = x + nn.functional.conv3d(x[:, :, None], self.volume_filters)[:, :1, 0]
+        x = nn.functional.linear(x.flatten(2).transpose(1, 2), self.weight)
+        return nn.functional.scaled_dot_product_attention(x, x, x) + torch.bmm(x, x.transpose(1, 2)).mean()
+
+
+@pytest.mark.parametrize("mode", ["grad", "inference_mode"])
+def test_what_a_step_computes_without_modules_is_seen(mode):
+    plan = StepPlan(mode=Mode.INFER, device="cpu", grad_mode=mode)
+    recording = record_steps(InferStep(Functions(), plan), Feed(torch.randn(2, 3, 6, 6)), 1)
+    assert set(recording.called) == {"attention", "batched_product", "conv2d", "conv3d", "linear"}
+    assert record_steps(InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3)), 1).called == ()
+
+
+def test_a_profile_without_phases_has_no_shares():
+    assert Profile(step_ms=1.0, phases={}).share("forward") == 0
+
+
+# --- the recording --------------------------------------------------------------------------------------------
+
+
+class Annotated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, inputs):
+        with record_function("my own range"):
+            return self.layer(inputs)
+
+
+def test_the_tables_hold_operators_and_no_ranges():
+    recording = record_steps(train_step(Annotated()), quick_feed(), STEPS)
+    names = {row.name for row in recording.operators}
+    assert {"aten::addmm", "aten::mm"} <= names
+    assert not names & {*PHASES, "my own range", "ProfilerStep*", "Optimizer.step#SGD.step"}
+    assert recording.device is None
+    assert recording.trace_path == ""
+
+
+def test_the_tables_are_per_step_and_the_totals_hold_what_an_operator_calls():
+    rows = {row.name: row for row in record_steps(train_step(), quick_feed(), STEPS).operators}
+    assert rows["aten::addmm"].calls == 2
+    linear = rows["aten::linear"]
+    assert linear.host_total_ms >= rows["aten::addmm"].host_ms
+    assert all(row.host_total_ms >= row.host_ms > -1e-9 for row in rows.values())
+    assert all(row.device_ms == row.device_total_ms == 0 for row in rows.values())
+
+
+def test_the_table_by_shapes_tells_the_layers_apart():
+    rows = [row for row in record_steps(train_step(), quick_feed(), STEPS).by_shape if row.name == "aten::addmm"]
+    assert {row.shapes for row in rows} == {"32, 8x16, 16x32", "4, 8x32, 32x4"}
+    assert all(row.calls == 1 for row in rows)
+
+
+def test_tables_are_cut_where_nobody_reads_on():
+    layers = [nn.Linear(16 + index, 17 + index) for index in range(60)]
+    recording = record_steps(train_step(nn.Sequential(*layers)), quick_feed(), STEPS)
+    assert len(recording.by_shape) == ROWS
+    times = [row.host_ms for row in recording.by_shape]
+    assert times == sorted(times, reverse=True)
+
+
+def test_the_ranges_add_no_calls():
+    step, feed = train_step(), quick_feed()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as plain:
+        step(feed.next())
+    calls = record_steps(step, feed, STEPS).calls
+    assert calls == pytest.approx(outermost_calls(plain.events()), rel=0.1)
+    assert calls < sum(row.count for row in plain.key_averages() if row.key.startswith("aten::"))
+
+
+def test_what_an_operator_calls_is_no_call_of_the_step():
+    step = InferStep(nn.Linear(4, 4), StepPlan(mode=Mode.INFER, device="cpu"))
+    assert record_steps(step, Feed(torch.ones(2, 4)), STEPS).calls == 2  # linear, which calls t and addmm; to
+
+
+def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
+    path = str(tmp_path / "000-baseline.trace.json.gz")
+    recording = record_steps(train_step(), quick_feed(), STEPS, trace_path=path)
+    assert recording.trace_path == path
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    counts = {name: sum(event.get("name") == name and event["ph"] == "X" for event in events) for name in PHASES}
+    assert counts == dict.fromkeys(PHASES, STEPS)
+
+
+@pytest.mark.parametrize(("step_ms", "recorded"), [(20.0, 1), (200.0, 3)])
+def test_of_a_step_that_mostly_loads_its_batch_in_this_process_one_is_recorded(step_ms, recorded, tmp_path):
+    """Each batch takes 16 ms."""
+    path = str(tmp_path / "000-baseline.trace.json.gz")
+    profile_step(train_step(), slow_feed(), step_ms, limit_s=0.01, trace_path=path, deadline=0.0)
+    with gzip.open(path) as file:
+        assert sum(event.get("name") == "optimizer" for event in json.load(file)["traceEvents"]) == recorded
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_long_step_is_recorded_once_and_one_of_many_operations_after_another(warm):
+    step = train_step()
+    recording = record_steps(step, quick_feed(), 1, warm=warm)
+    assert {row.name: row.calls for row in recording.operators}["aten::addmm"] == 2
+
+
+@pytest.mark.parametrize(("operations", "recorded"), [(401, 1), (400, 3)])
+def test_of_many_operations_one_step_is_recorded(operations, recorded, tmp_path):
+    path = str(tmp_path / "000-baseline.trace.json.gz")
+    profile_step(train_step(), quick_feed(), 99.0, limit_s=0.01, trace_path=path, deadline=0.0, operations=operations)
+    with gzip.open(path) as file:
+        assert sum(event.get("name") == "optimizer" for event in json.load(file)["traceEvents"]) == recorded
+
+
+def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path):
+    recording = record_steps(train_step(), quick_feed(), STEPS, trace_path=str(tmp_path / "gone" / "trace.json.gz"))
+    assert recording.trace_path == ""
+    assert recording.operators
+
+
+@pytest.mark.parametrize(
+    ("shapes", "text"),
+    [
+        ([[32, 64], [64, 64], []], "32x64, 64x64"),
+        ([[7]], "7"),
+        ([[], []], ""),
+        ([[[3, 3], [3]], [5]], "2 tensors, 5"),
+        ([[100, 200, 300]] * 20, "100x200x300, 100x200x300, 100x200x300, 100x200x300, 100x200…"),
+    ],
+)
+def test_shapes_in_short(shapes, text):
+    assert shapes_text(shapes) == text
+
+
+# --- what the device did --------------------------------------------------------------------------------------
+
+
+def event(name, start, end, *, device=False, annotation=False, number=0):
+    """An event as the profiler gives it, times in microseconds; a launch and its kernel have the same number."""
+    return SimpleNamespace(
+        name=name,
+        key=name,
+        id=number,
+        device_type=DeviceType.CUDA if device else DeviceType.CPU,
+        time_range=SimpleNamespace(start=start, end=end, elapsed_us=lambda: end - start),
+        is_user_annotation=annotation,
+    )
+
+
+RECORDED = [
+    event("forward", 0, 1000, annotation=True, number=11),
+    event("aten::mm", 10, 30, number=15),
+    event("cudaLaunchKernel", 15, 20, number=11),
+    event("backward", 1000, 2000, annotation=True),
+    event("cuLaunchKernelEx", 1100, 1110, number=12),
+    event("cudaLaunchKernel", 1120, 1130, number=13),
+    event("cudaMemsetAsync", 1140, 1150, number=14),
+    event("host-to-device", 2000, 2100, annotation=True),
+    event("cudaMemcpyAsync", 2010, 2090, number=15),
+    event("cudaLaunchKernel", 5000, 5001, number=16),
+    event("forward", 100, 5100, device=True, annotation=True),
+    event("nvjet_sm90_tst_128x8", 100, 3100, device=True, number=11),
+    event("nvjet_sm90_tst_128x8", 3100, 6100, device=True, number=12),
+    event("elementwise_kernel", 5100, 8100, device=True, number=13),
+    event("Memset (Device)", 9000, 10_000, device=True, number=14),
+    event("Memcpy HtoD (Pageable -> Device)", 20_000, 26_000, device=True, number=15),
+    event("elementwise_kernel", 30_000, 33_000, device=True, number=16),
+]
+
+
+def test_the_device_is_busy_while_a_kernel_runs_and_overlapping_ones_count_once():
+    activity = device_activity(RECORDED, STEPS)
+    assert activity.busy_ms == pytest.approx((8.0 + 1.0 + 3.0) / STEPS)
+    assert activity.kernels == pytest.approx(5 / STEPS)
+    assert activity.tensor_core_share == pytest.approx(6 / 12)
+
+
+def test_device_time_belongs_to_the_phase_that_launched_it():
+    assert device_activity(RECORDED, STEPS).phases == pytest.approx(
+        {"forward": 3 / STEPS, "backward": (5 + 1) / STEPS, "host-to-device": 6 / STEPS}
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)))
+def test_the_union_of_intervals(intervals):
+    covered = {point for start, end in intervals for point in range(start, end)}
+    assert union_length((float(start), float(end)) for start, end in intervals) == len(covered)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "nvjet_sm90_tst_192x192_64x3_2x1_v_bz_coopB_NTN",
+        "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT",
+        "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_nn",
+        "volta_h884gemm_256x64_ldg8_tn",
+        "turing_fp16_s1688cudnn_fp16_256x128_ldg8_relu_filter1x1_stg8_interior_nchw_nn_v1",
+        "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(cutlass_80_tensorop_s1688gemm)",
+        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1_g1_"
+        "tensor16x8x8_kernel_cudnn",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel",
+        "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4> >",
+        "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64> >",
+        "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel)",
+        "fmha_cutlassB_f16_aligned_64x64_k64_sm75",
+        "fmha_cutlassF_f32_aligned_64x64_rf_sm80",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
+    ],
+)
+def test_names_that_say_tensor_cores(kernel):
+    assert uses_tensor_cores(kernel)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute",
+        "ampere_sgemm_128x64_nn",
+        "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>",
+        "ampere_scudnn_128x64_relu_medium_nn_v1",
+        "fmha_cutlassF_f32_aligned_64x64_rf_sm75",
+        "void pytorch_flash::flash_bwd_dot_do_o_kernel<true>",
+        "void pytorch_flash::flash_bwd_convert_dq_kernel",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >",
+        "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float, float>",
+        "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>",
+        "void at::native::lgamma_kernel_cuda",
+        "_layer_norm_fwd_1pass_kernel",
+    ],
+)
+def test_names_that_do_not(kernel):
+    assert not uses_tensor_cores(kernel)
+
+
+def test_without_kernels_there_is_no_share():
+    assert tensor_core_share([]) is None
+    assert tensor_core_share([("elementwise_kernel", 2.0)]) == 0
+
+
+# --- what a step moves ----------------------------------------------------------------------------------------
+
+
+def moved(call):
+    with TrafficCounter() as traffic:
+        call()
+    return traffic.moved_bytes
+
+
+def test_an_operator_reads_its_inputs_and_writes_its_output():
+    one, other = torch.ones(256), torch.ones(256)
+    assert moved(lambda: one + other) == 3 * KIB
+    assert moved(one.exp_) == 2 * KIB
+    assert moved(lambda: one * one) == 2 * KIB
+    assert moved(lambda: torch.ones(256)) == KIB
+    assert moved(lambda: torch._foreach_add_([one, other], 1.0)) == 4 * KIB
+
+
+def test_views_and_allocations_move_nothing_and_overwriting_reads_nothing():
+    tensor = torch.ones(16, 16)
+    assert moved(lambda: (tensor.t(), tensor.view(256), tensor[2:], torch.empty(999), tensor.detach())) == 0
+    assert moved(tensor.zero_) == KIB
+    assert moved(lambda: tensor.copy_(torch.ones(()).expand(16, 16))) == KIB + 4 + 4
+
+
+def test_looking_up_rows_reads_those_rows_only():
+    table, rows = torch.ones(10_000, 64), torch.zeros(4, dtype=torch.int64)
+    assert moved(lambda: nn.functional.embedding(rows, table)) == 2 * 4 * 64 * 4 + 4 * 8
+    assert moved(lambda: table[rows]) == 2 * 4 * 64 * 4 + 4 * 8
+    assert moved(lambda: table.index_add_(0, rows, torch.empty(4, 64))) == 3 * (4 * 64 * 4) + 3 * 4 * 8
+
+
+def test_the_work_of_a_step_is_counted():
+    work = count_work(train_step(), quick_feed())
+    assert work.flops == 2 * 8 * (16 * 32 + 32 * 4) * 3 - 2 * 8 * 16 * 32  # no gradient of the inputs
+    assert work.moved_bytes > 4 * 3 * (16 * 32 + 32 * 4)
+    assert not work.convolving
+
+
+class Multiplies(torch.utils.data.Dataset):
+    """Multiplies matrices for each sample, as an image is resized."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return (torch.ones(16, 99) @ torch.ones(99, 99)).mean(1), index % 4
+
+
+def test_the_work_of_loading_a_batch_is_none_of_the_step():
+    loading, loaded = (count_work(train_step(), feed) for feed in (Feed(DataLoader(Multiplies(), 8)), quick_feed()))
+    assert loading == loaded
+
+
+def test_convolutions_that_do_most_of_the_work_are_noted():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    feed = Feed((torch.randn(2, 3, 16, 16), torch.randint(4, (2,))))
+    assert count_work(train_step(model), feed).convolving
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------
+
+
+def test_on_the_cpu_every_clock_says_the_same():
+    def run_steps(steps):
+        for _ in range(steps):
+            time.sleep(0.01)
+        return steps
+
+    checked = check_clocks(StepClock(CPU, run_steps), 10.0, None)
+    assert checked.naive_ms >= 10
+    assert checked.synchronized_ms >= 10
+    assert (checked.block_ms, checked.events_ms) == (10.0, None)
+
+
+@pytest.mark.parametrize(("block_ms", "kernels", "most_steps"), [(2000.0, None, 2), (1.0, 2000.0, 23), (0.01, 1.0, 27)])
+def test_comparing_clocks_takes_few_steps(block_ms, kernels, most_steps):
+    taken = []
+
+    def run_steps(steps):
+        taken.append(steps)
+        return steps
+
+    check_clocks(StepClock(CPU, run_steps), block_ms, kernels)
+    assert sum(taken) == most_steps
+
+
+# --- the profile ----------------------------------------------------------------------------------------------
+
+
+def test_the_profile_of_a_small_step(tmp_path):
+    path = str(tmp_path / "baseline.trace.json.gz")
+    measured = profile_step(train_step(), slow_feed(), step_ms=20.0, limit_s=0.3, trace_path=path)
+    assert {"data wait", "forward", "backward", "optimizer"} <= set(measured.phases)
+    assert any("mm" in row.name for row in measured.operators)
+    assert any("8x16" in row.shapes for row in measured.by_shape)
+    assert measured.flops_per_step > 2 * 8 * 16 * 32
+    assert measured.moved_bytes_per_step > 8 * 16 * 4
+    assert measured.ceiling_dtype == "float32"
+    assert measured.ceiling_flops_per_s == measured.ceilings.matmul_flops_per_s["float32"] > 1e8
+    assert measured.copy_bytes_per_s == measured.ceilings.copy_bytes_per_s > 1e7
+    assert measured.call_overhead_s == measured.ceilings.call_overhead_s
+    assert (measured.device_busy_share, measured.kernels_per_step, measured.tensor_core_share) == (None, None, None)
+    assert measured.device_phases == {}
+    assert measured.host_to_device_bytes is None
+    assert measured.trace_path == path
+    assert measured.bottleneck is Bottleneck.INPUT
+    assert measured.evidence
+
+
+def test_a_step_that_beats_a_stored_ceiling_has_it_measured_again():
+    too_low = Ceilings({"float32": 1.0}, copy_bytes_per_s=3.0, measured_on=date.today().isoformat())
+    ceilings.store_ceilings(ceilings.machine_name(CPU, inspect_hardware()), too_low)
+    measured = profile_step(train_step(), quick_feed(), step_ms=20.0, limit_s=0.0)
+    assert measured.ceiling_flops_per_s > 1e6
+
+
+def test_workers_that_get_ahead_do_not_hide_that_the_loop_waits():
+    feed = slow_feed(num_workers=1)
+    measured = profile_step(train_step(), feed, step_ms=500.0, limit_s=0.0)
+    assert measured.phases["data wait"] > 200
+    assert measured.bottleneck is Bottleneck.INPUT

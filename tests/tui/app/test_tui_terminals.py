@@ -1,0 +1,273 @@
+"""Small, poor and busy terminals: no colour, sixteen colours, 40x10, floods of log lines, keys held down."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+import tui_histories as histories
+from rich.color import Color as RichColor
+from rich.color import ColorSystem
+from rich.console import Console
+from rich.segment import Segments
+from textual.color import Color
+from textual.events import Key
+from textual_plotext import PlotextPlot
+from tui_fakes import make_app
+from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
+
+from advisor.experiment import events
+from advisor.records import Outcome
+from advisor.tui.theme import THEMES
+from advisor.tui.views import VIEWS
+from advisor.tui.widgets.log_tail import LogTail
+
+TINY = (40, 10)
+RUNNING = histories.BATCH.candidate.name
+
+
+def drawn(app) -> list[Segments]:
+    return [Segments(strip) for strip in app.screen._compositor.render_strips()]
+
+
+# --- colours ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [view.key for view in VIEWS])
+async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, view)
+        for line in drawn(app):
+            for _, style, _ in line.segments:
+                for colour in (style.color, style.bgcolor) if style else ():
+                    if colour is not None and colour.triplet is not None:
+                        assert len(set(colour.triplet)) == 1, f"{colour} is not grey"
+        told = {
+            "1": ["confirmed", "2.35x faster"],
+            "2": ["F forward", "B backward", "Compute-heavy"],
+            "3": ["faster", "slower", "failed", "▲", "▼", "✗"],
+            "4": ["▲", "☑", "☐", "★ in stack", "! opt-in"],
+            "5": ["Save"],
+        }
+        for word in told[view]:
+            assert word in screen_text(app), word
+
+
+async def test_sixteen_colours_are_enough() -> None:
+    """What a terminal of sixteen colours is sent holds no others, and says the same."""
+
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "3")
+        terminal = io.StringIO()
+        console = Console(file=terminal, force_terminal=True, color_system="standard", width=120, legacy_windows=False)
+        for line in drawn(app):
+            console.print(line)
+        codes = {
+            int(code)
+            for found in re.findall(r"\x1b\[([\d;]*)m", terminal.getvalue())
+            for code in found.split(";")
+            if code
+        }
+        assert not codes & {38, 48}, "these begin a colour of more than sixteen"
+        assert codes & set(range(30, 38)) or codes & set(range(90, 98))
+
+
+async def test_the_accent_is_no_error_where_there_are_sixteen_colours(monkeypatch) -> None:
+    """The terminal says how many it has; what it is sent for the accent is none of the reds."""
+    monkeypatch.delenv("COLORTERM", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    app, _ = make_app(histories.whole())
+    async with app.run_test(size=LARGE):
+        sent = {
+            name: RichColor.parse(app.theme_variables[name]).downgrade(ColorSystem.STANDARD).number
+            for name in ("accent", "success", "warning", "error", "primary", "foreground", "background")
+        }
+        assert len(set(sent.values())) == len(sent), sent
+
+
+BEGIN = """
+import asyncio, sys
+sys.path[:0] = sys.argv[1:]
+from tui_fakes import make_app
+
+async def begin():
+    app, _ = make_app([])
+    async with app.run_test():
+        print(app.theme, app.screen.styles.background.hex)
+
+asyncio.run(begin())
+"""
+
+
+@pytest.mark.parametrize(("asked", "begins"), [("advisor-light", "advisor-light #FBFBFC"), ("?", "advisor #0F1218")])
+def test_the_person_may_name_a_theme_to_begin_with(asked, begins) -> None:
+    """In a process of its own: Textual reads the variable when it is imported."""
+    folders = [str(folder) for folder in Path(__file__).parents[:3]]
+    command = [sys.executable, "-c", BEGIN, *folders]
+    done = subprocess.run(
+        command, env={**os.environ, "TEXTUAL_THEME": asked}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == begins
+
+
+def _luminance(colour: str) -> float:
+    """The relative luminance of WCAG 2."""
+    parts = [channel / 255 for channel in Color.parse(colour).rgb]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=[theme.name for theme in THEMES])
+@pytest.mark.parametrize("name", ["foreground", "primary", "secondary", "accent", "success", "warning", "error"])
+def test_coloured_text_can_be_read_on_its_ground(theme, name) -> None:
+    for ground in (theme.background, theme.surface):
+        dark, light = sorted((_luminance(getattr(theme, name)), _luminance(ground)))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2, level AA
+
+
+def _simulated(colour: str, kind: str) -> tuple[float, float, float]:
+    """A colour as a person without red or green cones sees it (Viénot, Brettel and Mollon 1999), linear RGB."""
+    red, green, blue = ((channel / 255) ** 2.2 for channel in Color.parse(colour).rgb)
+    if kind == "protanopia":
+        seen = 0.11238 * red + 0.88762 * green
+        return seen, seen, 0.00401 * (red - green) + blue
+    seen = 0.29275 * red + 0.70725 * green
+    return seen, seen, -0.02234 * (red - green) + blue
+
+
+@pytest.mark.parametrize("kind", ["protanopia", "deuteranopia"])
+@pytest.mark.parametrize("theme", [theme.name for theme in THEMES])
+async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, kind) -> None:
+    """Faster and slower differ in brightness or blue too; all verdicts differ in their signs."""
+    from advisor.tui.text import MARKS
+
+    assert len({sign for sign, _ in MARKS.values()}) == len(MARKS)
+
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        app.theme = theme
+        await settle(pilot)
+        faster, slower = (_simulated(app.theme_variables[name], kind) for name in ("success", "error"))
+        apart = max(abs(one - other) for one, other in zip(faster, slower, strict=True))
+        assert apart > 0.08
+
+
+# --- a small screen -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history", [histories.start, histories.to_trials, histories.whole, histories.failure])
+async def test_a_tiny_screen_shows_every_view(history) -> None:
+    async with driven(history(), size=TINY, toasts=False, hold=True) as (pilot, app, _control):
+        if app.context.state.failure:
+            await pilot.press("escape")
+        for view in VIEWS:
+            await press(pilot, view.key)
+            assert app.view.id == view.id
+            lines = screen_text(app).splitlines()
+            assert len(lines) == TINY[1]
+            assert all(len(line) <= TINY[0] for line in lines)
+            assert any(word in screen_text(app) for word in ("Done", "left", "cannot go on", RUNNING[:8], "Measuring"))
+        if app.context.state.recommendations:
+            await press(pilot, "2", "p")
+            assert "FLOP for each byte" in screen_text(app)
+            assert not app.view.query_one(PlotextPlot).visible, "no plot has room: its words have"
+            await press(pilot, "5")
+            assert "Settings YAML" in screen_text(app), "the next steps leave room for the formats"
+            await press(pilot, "4")
+            assert app.view.query_one("#detail").size.width > 12
+
+
+@pytest.mark.parametrize(
+    ("key", "character"),
+    [("j", "j"), ("down", None), ("4", "4"), ("p", "p"), ("space", " "), ("o", "o"), ("right_square_bracket", "]")],
+)
+async def test_a_key_that_is_held_down_is_followed_to_its_end(key, character) -> None:
+    """A terminal sends it again and again, whether the app has drawn or not."""
+    app, control = make_app(histories.to_trials(), hold=True)
+    async with app.run_test(size=SMALL) as pilot:
+        await settle(pilot)
+        await pilot.press("4")
+        for _ in range(60):
+            app._driver.send_message(Key(key, character).set_sender(app))
+        await settle(pilot)
+        assert app.is_running
+        await press(pilot, "1")
+        assert app.view.id == "overview"  # nothing was left in the way of the next key
+        assert not app.context.paused  # space was pressed an even number of times
+        control.cancel()
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timed
+async def test_five_thousand_log_lines_a_second_do_not_delay_a_key(tmp_path) -> None:
+    log = tmp_path / "trial.log"
+    log.write_text("begins\n")
+    over, rate = threading.Event(), 5000
+
+    def flood() -> None:
+        with log.open("a", buffering=1) as file:
+            for turn in range(10**6):
+                file.write("".join(f"step {turn * rate // 20 + line}: loss 0.123\n" for line in range(rate // 20)))
+                if over.wait(1 / 20):
+                    return
+
+    history = [*histories.to_trials(), events.TrialStarted(RUNNING, str(log))]
+
+    async def answer_s(pilot) -> float:
+        answers = []
+        for key in "1323132313":
+            started = time.perf_counter()
+            await pilot.press(key)
+            answers.append(time.perf_counter() - started)
+            await pilot.pause(0.1)
+        return median(answers)
+
+    async with driven(history, hold=True, toasts=False) as (pilot, app, _control):
+        quiet_s = await answer_s(pilot)
+        writer = threading.Thread(target=flood)
+        writer.start()
+        try:
+            flooded_s = await answer_s(pilot)
+            assert app.query_one(LogTail).line_count <= 401
+            await settle(pilot)
+            assert "loss 0.123" in screen_text(app)
+            assert log.stat().st_size > 2 * 64 * 1024  # the end of it is read, and no more
+            assert flooded_s < 3 * quiet_s + 0.1
+        finally:
+            over.set()
+            writer.join()
+
+
+async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
+    log = tmp_path / "trial.log"
+    log.write_text("the first line\n")
+    history = [*histories.to_trials(), events.TrialStarted(RUNNING, str(log))]
+
+    async with driven(history, hold=True, toasts=False) as (pilot, app, _control):
+        await pilot.press("3")
+        app.view.choose_row(RUNNING)
+        await settle(pilot)
+        assert "the first line" in screen_text(app)
+        with log.open("a") as file:
+            file.write("the last line\n")
+        app.post_event(events.TrialEnded(RUNNING, Outcome.MEASURED, "", 20.0, 6 * histories.GIB, 4.0))
+        app.post_event(events.TrialMeasured(histories.BATCH))
+        app.post_event(events.TrialStarted("stack: the rest", str(tmp_path / "next.log")))
+        await settle(pilot)
+        app.query_one(LogTail).poll()
+        await settle(pilot)
+        assert app.view.selected_key == RUNNING, "the person picked it"
+        assert "the last line" in screen_text(app)
+        log.unlink()  # as a temporary folder goes with its session
+        app.query_one(LogTail).poll()
+        await settle(pilot)
+        assert "There is no log in /" in screen_text(app)

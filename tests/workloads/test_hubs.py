@@ -1,0 +1,412 @@
+"""Models by the names that their libraries give them, and objects of those libraries. Nothing is downloaded."""
+
+import sys
+from pathlib import Path
+
+import forked
+import pytest
+import torch
+from named_models import TINY, failure, load, one_step, refuse_the_network
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
+from advisor.records import Mode, TargetSpec
+from advisor.step.step import make_step
+from advisor.target.hubs.contract import Samples
+from advisor.target.hubs.timm import Timm
+from advisor.target.normalise import normalise
+from advisor.target.sizing import counted_run, sized
+
+# Frameworks take seconds to import, and some targets need a process of their own.
+pytestmark = pytest.mark.process
+
+OBJECTS = Path(__file__).parents[1] / "models"
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    refuse_the_network(monkeypatch)
+
+
+def own(name, **options):
+    return load(f"objects.py:{name}", directory=OBJECTS, **options)
+
+
+# --- timm -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timm():
+    return pytest.importorskip("timm")
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize("target", ["timm:test_resnet", "timm:test_resnet.r160_in1k", "timm.models:test_resnet"])
+def test_a_timm_model_trains_on_images_of_its_own_size(target):
+    loop = load(target, batch_size=2)
+    assert loop.mode is Mode.TRAIN
+    assert [tuple(t.shape) for t in loop.data] == [(2, 3, 160, 160), (2,)]
+    assert torch.isfinite(one_step(loop))
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize(
+    ("name", "option", "shape"),
+    [("test_resnet", "in_chans=1", (2, 1, 160, 160)), ("test_vit", "img_size=96", (2, 3, 96, 96))],
+)
+def test_images_are_those_that_the_options_say(name, option, shape):
+    loop = load(f"timm:{name}", option, batch_size=2)
+    assert tuple(loop.data[0].shape) == shape
+    assert torch.isfinite(one_step(loop))
+
+
+@pytest.mark.usefixtures("timm")
+def test_images_that_a_model_folds_before_its_first_layer_have_their_own_channels():
+    loop = load("timm:tresnet_m", batch_size=2)
+    assert tuple(loop.data[0].shape) == (2, 3, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("side", "given", "smaller"), [(256, None, [224]), (224, None, []), (256, (1, 3, 256, 256), [])]
+)
+def test_large_images_are_smaller_for_a_small_machine(timm, side, given, smaller):
+    model = timm.create_model("test_resnet", pretrained_cfg_overlay={"input_size": (3, side, side)})
+    made = Timm().samples(model, TargetSpec("timm:test_resnet", "/", input_shape=given), train=True)
+    assert made.make(1)[0].shape[-1] == side
+    assert [other.make(1)[0].shape[-1] for other in made.shorter] == smaller
+
+
+def test_images_of_a_model_that_takes_one_size_only_stay_as_they_are(timm):
+    model = timm.create_model("vit_tiny_patch16_224", img_size=240, depth=1)
+    made = Timm().samples(model, TargetSpec("timm:vit_tiny_patch16_224", "/"), train=True)
+    assert made.make(1)[0].shape[-1] == 240
+    assert made.shorter == ()
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_tag_says_the_size_and_the_classes_of_its_weights():
+    plain, tagged = load("timm:convnext_atto", batch_size=1), load("timm:resnetv2_50x1_bit.goog_in21k", batch_size=1)
+    assert plain.model.num_classes == 1000
+    assert tagged.model.num_classes == 21843
+
+
+@pytest.mark.usefixtures("timm")
+def test_timm_obeys_mode_input_and_options():
+    loop = load("timm:test_vit", "num_classes=7", mode=Mode.INFER, input_shape=(3, 3, 64, 64))
+    assert one_step(loop).shape == (3, 7)
+
+
+@pytest.mark.usefixtures("timm")
+def test_images_that_do_not_fit_are_still_trained_on_and_explained():
+    loop = load("timm:test_efficientnet", input_shape=(2, 1, 64, 64))
+    assert loop.mode is Mode.TRAIN
+    assert "float32[2, 1, 64, 64]" in loop.hint
+    assert "--input" in loop.hint
+
+
+@pytest.mark.usefixtures("timm")
+def test_an_unknown_name_is_answered_with_the_nearest():
+    assert "resnet50" in failure("timm:resnet5O").hint
+    assert "resnet50" in failure("torchvision:resnet5O").hint
+    assert "takes no option 'depht'" in failure("timm:test_resnet", "depht=3").message
+    assert "num_classes" in failure("timm:test_resnet", "num_class=3").hint
+    assert failure("torchvision:resnet18", "num_class=3").hint == "Did you mean num_classes?"
+    assert "r160_in1k" in failure("timm:test_resnet.r16O_in1k").hint
+    assert "it is timm:resnet50" in failure("timm:resnet50.nosuchtag").hint
+    assert "key=value" in failure("timm:test_resnet", "--verbose").hint
+    assert "timm:resnet50" in failure("timm:").hint
+    assert failure(":").message == "':' is not a target."
+    assert failure(":build").message == "':build' is not a target."
+    assert failure("..:build").message == "'..:build' is not a target."
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize(
+    ("target", "option"),
+    [("timm:test_resnet", "pretrained=true"), ("torchvision:resnet18", "weights=DEFAULT")],
+)
+def test_weights_are_not_asked_for_by_an_option(target, option):
+    error = failure(target, option)
+    assert "random weights" in error.message
+    assert not error.details
+
+
+@pytest.mark.parametrize(
+    ("target", "meant"),
+    [
+        ("HF:gpt2", "hf:gpt2"),
+        ("huggingface:gpt2", "hf:gpt2"),
+        ("tim:resnet18", "timm:resnet18"),
+        ("tv:resnet18", "torchvision:resnet18"),
+        ("yolo:yolo11n", "ultralytics:yolo11n"),
+    ],
+)
+def test_a_word_near_a_librarys_prefix_is_answered_with_it(target, meant):
+    assert f"Did you mean {meant}?" in failure(target).hint
+    assert "Did you mean" not in failure("nobody_knows_this:build").hint
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "sizes"),
+    [
+        ("timm:test_resnet", (224, 224), 4),
+        ("torchvision:resnet18", (8, 224, 224), 4),
+        ("torchvision:r3d_18", (1, 3, 112, 112), 5),
+        ("ultralytics:yolov8n", (64,), 4),
+        ("hf:bert", (2, 3, 8, 8), 2),
+    ],
+)
+def test_a_shape_of_other_sizes_than_a_batch_has_is_refused(target, shape, sizes, monkeypatch):
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    pytest.importorskip({"hf": "transformers"}.get(prefix := target.partition(":")[0], prefix))
+    error = failure(target, *(TINY if prefix == "hf" else ()), input_shape=shape)
+    assert error.message.endswith(f"has {len(shape)} sizes, and a batch of this model has {sizes}.")
+    assert f"Write all {sizes}" in error.hint
+
+
+@pytest.mark.parametrize(("target", "package"), [("timm:resnet18", "timm"), ("hf:bert", "transformers")])
+def test_a_library_that_is_not_installed_is_named(monkeypatch, target, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    error = failure(target)
+    assert f"the package {package}, which is not installed" in error.message
+    assert f"pip install {package}" in error.hint
+
+
+# --- objects --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize(("name", "batch"), [("lightning_pair", 4), ("lightning_alone", 8)])
+def test_lightnings_own_step_and_optimizer(name, batch):
+    pytest.importorskip("lightning")
+    loop = own(name)
+    assert loop.mode is Mode.TRAIN
+    assert loop.batch_size == batch
+    assert type(loop.optimizer).__name__ == {4: "AdamW", 8: "SGD"}[batch]
+    assert torch.isfinite(one_step(loop))
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_trainers_loop(transformers):
+    loop = own("trainer")
+    assert type(loop.loader) is torch.utils.data.DataLoader
+    assert loop.batch_size == 4
+    assert loop.clip_norm == 1.0
+    assert loop.current["precision.autocast"] == "bfloat16"
+    assert torch.isfinite(one_step(loop))
+
+
+@pytest.mark.usefixtures("transformers")
+@pytest.mark.parametrize(("name", "labels"), [("tiny_bert", (2, 8)), ("bert_classifier", (2,)), ("lora", (2, 8))])
+def test_configurations_and_models(name, labels):
+    if name == "lora":
+        pytest.importorskip("peft")
+    loop = own(name, input_shape=(2, 8))
+    assert loop.mode is Mode.TRAIN
+    assert loop.data["labels"].shape == labels
+    assert torch.isfinite(one_step(loop))
+
+
+def test_a_yolo_trains_by_its_own_loss(monkeypatch):
+    monkeypatch.setenv("YOLO_OFFLINE", "true")  # its import by the person's own file looks for a network
+    pytest.importorskip("ultralytics")
+    loop = own("yolo", input_shape=(2, 3, 64, 64))
+    assert loop.mode is Mode.TRAIN
+    assert loop.batch_size == 2
+    assert torch.isfinite(one_step(loop))
+    assert "yolov8-seg" in failure("ultralytics:yolov8-sge").hint
+    assert "such as" in failure("ultralytics:nothing-like-it").hint
+    by_weights = load("ultralytics:yolov8n.pt", input_shape=(1, 3, 64, 64))  # which are not on disk
+    assert type(by_weights.model) is type(loop.model)
+    segments = load("ultralytics:yolov8n-seg", input_shape=(1, 3, 64, 64))
+    assert segments.data["masks"].shape == (1, 16, 16)
+    assert torch.isfinite(one_step(segments))
+    assert torch.isfinite(one_step(load("ultralytics:yolov8n-world", input_shape=(1, 3, 64, 64))))
+
+
+def test_a_detection_transformer_of_ultralytics(monkeypatch):
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    pytest.importorskip("ultralytics")
+    loop = load("ultralytics:rtdetr-resnet50", input_shape=(1, 3, 64, 64))
+    assert type(loop.model).__name__ == "RTDETRDetectionModel"
+    assert torch.isfinite(one_step(loop))
+
+
+def test_a_graph():
+    pytest.importorskip("torch_geometric")
+    loop = own("graph")
+    assert loop.mode is Mode.TRAIN
+    assert loop.data[0].shape == (1024, 16)
+    assert loop.data[2].max() < 7
+    assert torch.isfinite(one_step(loop))
+
+
+def test_exported_files(tmp_path):
+    net = nn.Sequential(nn.Linear(6, 3)).eval()
+    torch.export.save(torch.export.export(net, (torch.ones(2, 6),)), tmp_path / "net.pt2")
+    torch.jit.script(net).save(tmp_path / "net.pt")
+    for target, options in (("net.pt2", {}), ("net.pt", {"input_shape": (2, 6)})):
+        loop = load(target, directory=tmp_path, **options)
+        assert loop.mode is Mode.INFER
+        assert not loop.model.training
+        assert loop.model.train().training  # as the recipes' traces do
+        loop.model.eval()
+        assert one_step_as_it_is(loop).shape[1] == 3
+
+    assert "--input" in failure("net.pt", directory=tmp_path).hint
+
+
+class Scaled(nn.Module):
+    def forward(self, values, shift, *, scale):
+        return values * scale + shift
+
+
+def test_an_exported_program_that_takes_inputs_by_position_and_by_keyword(tmp_path):
+    examples = (torch.ones(2, 3), torch.full((2, 3), 5.0)), {"scale": torch.full((2, 3), 2.0)}
+    torch.export.save(torch.export.export(Scaled(), *examples), tmp_path / "scaled.pt2")
+    loop = load("scaled.pt2", directory=tmp_path)
+    assert list(loop.data) == ["values", "shift", "scale"]
+    assert "a dict of their names" in loop.notes[0]
+    assert loop.model.train().training
+    loop.model.eval()
+    assert one_step_as_it_is(loop).tolist() == [[7.0] * 3] * 2
+
+
+def one_step_as_it_is(loop):
+    plan = StepPlan(mode=loop.mode, device="cpu")
+    return make_step(Components(loop.model, None, loop.data, plan), None)(loop.data)
+
+
+def test_exported_files_that_are_no_use(tmp_path):
+    (tmp_path / "cut.pt2").write_bytes(b"PK\x03\x04 and no more")
+    (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04 and no more")
+    torch.save({"weight": torch.ones(2)}, tmp_path / "state.pt")
+    assert "cannot be read" in failure("cut.pt2", directory=tmp_path).message
+    assert "cannot be read" in failure("cut.pt", directory=tmp_path).message
+    assert "state dict" in failure("state.pt", directory=tmp_path).message
+    assert "there is no file" in failure("gone.pt2", directory=tmp_path).message
+    refused = failure("state.pt", directory=tmp_path, mode=Mode.TRAIN)
+    assert "cannot be trained" in refused.message
+
+
+# --- plain modules --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "shape"), [("net", (224, 224)), ("words", ())])
+def test_a_module_alone_is_inferred_on_inputs_that_its_layers_take(name, shape):
+    loop = own(name, batch_size=2)
+    assert loop.mode is Mode.INFER
+    assert tuple(loop.data.shape[2:]) == shape
+    assert any("--input" in note for note in loop.notes)
+    one_step(loop)
+
+
+def test_each_input_that_a_model_needs_is_made_up():
+    loop = own("pair", input_shape=(2, 3, 16, 16))
+    assert [tuple(t.shape) for t in loop.data] == [(2, 3, 16, 16)] * 2
+    one_step(loop)
+
+
+class Needy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, tokens, lengths):
+        return self.layer(tokens)[lengths.tolist()]
+
+
+def test_inputs_that_cannot_be_made_up_are_named():
+    with pytest.raises(TargetError) as error:
+        normalise(Needy(), TargetSpec("mine:model", "/"))
+    assert "tokens, lengths" in error.value.hint
+    loop = normalise(Needy(), TargetSpec("mine:model", "/", input_shape=(2, 9)))
+    assert "tokens, lengths" in loop.hint
+
+
+# --- the batch's size -----------------------------------------------------------------------------------------
+
+
+def test_heavier_models_get_smaller_batches_and_all_trials_the_same():
+    layers = [nn.Sequential(nn.Linear(width, width), nn.Linear(width, width)) for width in (16, 8192)]
+    light, heavy = (normalise(model, TargetSpec("mine:model", "/", device="cpu")) for model in layers)
+    again = normalise(layers[1], TargetSpec("mine:model", "/", device="cpu"))
+    assert light.batch_size == 32
+    assert heavy.batch_size < 32
+    assert torch.equal(again.data, heavy.data)
+
+
+def test_a_model_runs_once_on_each_form_of_a_batch_that_is_counted():
+    class Counted(nn.Linear):
+        runs = 0
+
+        def forward(self, batch):
+            Counted.runs += 1
+            return super().forward(batch)
+
+    model = Counted(4, 2)
+    again = [counted_run(model, torch.zeros(size, 4))[0].shape for size in (2, 2, 3, 2)]
+    assert (again, Counted.runs) == ([(2, 2), (2, 2), (3, 2), (2, 2)], 2)
+    model.weight = nn.Parameter(torch.zeros(5, 4))
+    model.bias = None
+    assert counted_run(model, torch.zeros(2, 4))[0].shape == (2, 5)
+
+
+def test_longer_samples_are_not_counted_where_the_shortest_take_too_long():
+    """To count the operations of a model that reads its text word by word takes longer than a step."""
+    model, asked = nn.Linear(4096, 4096), []
+
+    def of_length(length):
+        return lambda size: asked.append(length) or torch.zeros(size, length, 4096)
+
+    shorter = (Samples(of_length(4000), trains=False), Samples(of_length(2000), trains=False))
+    spec = TargetSpec("mine:model", "/", device="cpu")
+    chosen = sized(model, Samples(of_length(8000), trains=False, shorter=shorter), Mode.TRAIN, spec)
+    assert (chosen.samples, chosen.size) == (shorter[1], 1)
+    assert set(asked) == {2000}
+
+
+@pytest.mark.parametrize(("normed", "size"), [(nn.BatchNorm1d(8), 1), (nn.Flatten(), 2)])
+def test_a_training_step_that_takes_far_too_long_gets_one_sample_where_its_norms_take_one(normed, size):
+    with torch.device("meta"):
+        heavy = [nn.Linear(4096, 4096) for _ in range(800)]
+    model = nn.Sequential(*heavy, normed, nn.BatchNorm1d(8 * 4096 if size > 1 else 8))
+    samples = Samples(lambda wanted: torch.zeros(wanted, 8, 4096), trains=False)
+    assert sized(model, samples, Mode.TRAIN, TargetSpec("mine:model", "/", device="cpu")).size == size
+
+
+def test_no_library_is_imported_for_a_target_that_does_not_need_it():
+    code = (
+        "import sys; from advisor.target.entrypoint import load_target; from advisor.records import TargetSpec\n"
+        f"load_target(TargetSpec('objects.py:net', {str(OBJECTS)!r}, batch_size=1))\n"
+        "libraries = ('timm', 'transformers', 'lightning', 'ultralytics', 'torch_geometric')\n"
+        "print([name for name in libraries if name in sys.modules])"
+    )
+    ended = forked.run(code)
+    assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr
+
+
+def test_a_model_of_several_inputs_is_told_both_ways_to_give_them(tmp_path):
+    (tmp_path / "pairs.py").write_text(
+        "import torch\n\nclass Pair(torch.nn.Module):\n    def forward(self, left, right):\n        return left\n"
+    )
+    hint = failure("pairs.py:Pair", directory=tmp_path).hint
+    assert "give --input SHAPE where one shape fits all" in hint
+    assert "return (model, (left, right))" in hint
+
+
+@pytest.mark.parametrize(
+    ("target", "example"), [("torchvision.models:ResNet", "torchvision:resnet50"), ("torch.nn:Linear", "")]
+)
+def test_a_librarys_class_is_made_in_a_file_of_ones_own(target, example):
+    error = failure(target)
+    module, _, name = target.partition(":")
+    assert f"`from {module} import {name}` and `model = {name}(...)` in a file" in error.hint
+    assert "mymodel.py:model" in error.hint
+    assert (f"`perf-advisor {example}`" in error.hint) is bool(example)
