@@ -58,7 +58,7 @@ PARTS = {
         ),
     ),
     "judge": Part(
-        ("experiment/judging/judge.py", "experiment/judging/numerics.py"),
+        ("experiment/judging/judge.py", "experiment/judging/runs.py", "experiment/judging/numerics.py"),
         (
             *("judge", "numerics", "comparison", "repeats", "search", "session_ends", "decisions"),
             *("reference", "trial_data", "objective", "leaps"),
@@ -68,7 +68,9 @@ PARTS = {
         ("experiment/measuring/budget.py",),
         ("budget", "lab", "hints", *SESSIONS, "guards", "landscapes", "compile_time", "repeats", "disturbed_trials"),
     ),
-    "stats": Part(("figures/stats.py",), ("stats", "comparison", "judge", "measurement", "process_spread")),
+    "stats": Part(
+        ("figures/stats.py", "figures/samples.py"), ("stats", "samples", "comparison", "judge", "measurement")
+    ),
     "settings": Part(("recipe/settings.py",), ("settings", "catalog", "options", "tuning", "export_settings_file")),
     "config patch": Part(
         ("export/config_patch.py", "export/configs/names.py", "export/configs/yaml_document.py"),

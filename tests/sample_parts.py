@@ -8,7 +8,7 @@ from dataclasses import replace
 from facts import IDLE, cpu_facts, h200, host, resnet50
 
 from advisor.experiment import events
-from advisor.figures.stats import break_even_steps
+from advisor.figures.samples import break_even_steps
 from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
@@ -193,7 +193,7 @@ def resnet_stack(baseline: BaselineRecord, *, confirmed: bool) -> StackRecord:
             "precision.autocast": "bfloat16",
         },
         result=result_of(13.36, 64, reserved=5.47, warmup=2.2),
-        comparison=Comparison(1.969, 1.958, 1.981, H200_NOISE, paired=confirmed),
+        comparison=Comparison(1.969, 1.958, 1.981, paired=confirmed),
         numerics=NumericsResult(
             Numerics.CLOSE, Numerics.CLOSE, 4.4e-3, "the first 8 losses differ by 0.44 % at most; seeds differ by 1.9 %"
         ),
@@ -218,7 +218,7 @@ def resnet_combinations() -> list[events.Event]:
             ParetoPoint(
                 str(Settings(settings)),
                 settings,
-                Comparison(speedup, 0.994 * speedup, 1.006 * speedup, H200_NOISE),
+                Comparison(speedup, 0.994 * speedup, 1.006 * speedup),
                 round(gib * GIB),
             )
         )
@@ -351,7 +351,9 @@ def _host(cpu: str, cores: int, memory_gib: int) -> HostInfo:
 
 
 def baseline_of(step_ms: float, samples: int, noise: float, *, reserved: float) -> BaselineRecord:
-    return BaselineRecord(result_of(step_ms, samples, reserved=reserved), step_ms, 1e3 * samples / step_ms, noise)
+    return BaselineRecord(
+        result_of(step_ms, samples, reserved=reserved), step_ms, 1e3 * samples / step_ms, half_width=noise
+    )
 
 
 def result_of(step_ms: float, samples: int, *, reserved: float, warmup: float = 1.1) -> TrialResult:
@@ -394,7 +396,7 @@ def _trial(  # noqa: PLR0917 - read as a table row
         candidate,
         candidate.settings,
         result_of(step_ms, count, reserved=reserved, warmup=warmup),
-        Comparison(*interval, noise),
+        Comparison(*interval),
         numerics,
         _break_even(baseline, step_ms, warmup),
         step_ms,

@@ -129,7 +129,7 @@ def cpu_history() -> list[events.Event]:
     stack = StackRecord(
         settings={"cpu.threads": 4},
         result=result_of(2.87, 128, reserved=0.61),
-        comparison=Comparison(1.192, 1.171, 1.214, CPU_NOISE, paired=True),
+        comparison=Comparison(1.192, 1.171, 1.214, paired=True),
         numerics=NumericsResult(Numerics.EXACT, Numerics.EXACT, 0.0, "the first 8 losses are bit-equal"),
         break_even_steps=0,
         step_ms=2.87,
@@ -224,7 +224,7 @@ def on_the_stack(record: TrialRecord, contribution: Comparison | None = None) ->
     return replace(
         record,
         settings={**record.settings, "other.setting": True},
-        comparison=Comparison(9.87, 9.8, 9.9, H200_NOISE),
+        comparison=Comparison(9.87, 9.8, 9.9),
         contribution=contribution,
         result=result,
         step_ms=98.7,
@@ -234,7 +234,7 @@ def on_the_stack(record: TrialRecord, contribution: Comparison | None = None) ->
     )
 
 
-CONTRIBUTION = Comparison(1.2, 1.15, 1.25, H200_NOISE)
+CONTRIBUTION = Comparison(1.2, 1.15, 1.25)
 
 
 def stacked_state(contribution: Comparison | None = None) -> SessionState:

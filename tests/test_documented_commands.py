@@ -62,7 +62,6 @@ def recorded(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("documents")
         patch.setenv("PERF_ADVISOR_STATE", str(folder / "state"))
-        patch.setattr("advisor.figures.stats.RESAMPLES", 100)  # of intervals, which take most of the time
         patch.setattr("advisor.headless.run.open_session", on_fake_trials)
         patch.setattr("advisor.runner.trials.Runner", Trials)
         patch.chdir(folder)

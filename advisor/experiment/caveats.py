@@ -2,26 +2,34 @@
 
 import math
 import os
+import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil
 
 from advisor.experiment.control import ENDED, OTHER_VALUE, REJECTED, SKIPPED
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
+from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds, printable
 from advisor.recipe.settings import Settings
-from advisor.records import Mode, Outcome
+from advisor.records import Facts, Mode, Outcome
 
 # Smallest budget that is enough, as a multiple of the time before the first candidate. Unitless.
 _BUDGET_PER_START = 4
+# Other programs are watched for so many seconds, and named from so many per cent of a core on.
+_LOOKS_FOR_S, _BUSY_PERCENT = 0.2, 10
 # The outcomes of trials that tell nothing of their settings: there was no time for them.
 _CUT_SHORT = (Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED)
 
 
 def of_noise(known: Known) -> str:
     """A warning about the spread between identical processes, and about the load; empty on a quiet machine."""
-    if known.judge.noise_floor <= POLICY.noisy:
+    if known.judge.apart <= POLICY.most_apart:
         return ""
     wanted = of_the_load()
     busy = f"; {wanted}" if wanted else ""
@@ -31,10 +39,28 @@ def of_noise(known: Known) -> str:
     )
 
 
-def of_less_noise(known: Known) -> str:
-    """A sentence for the end of a session whose first processes made the machine look noisier than it was."""
-    apart = format_percent(known.judge.apart)
-    return f"processes with the same steps were {apart} apart: the machine is not as noisy as it seemed at first"
+def of_other_programs(judge: Judge, facts: Facts) -> str:
+    """A warning, for the start of a session, that other programs take cores or the GPU; empty where none do."""
+    if not judge.is_busy:
+        return ""
+    host, named = facts.hardware.host, ", ".join(map(printable, busiest_programs()))
+    taken = f"other programs use {host.foreign_cores:.1f} of {host.logical_cores} cores{f' ({named})' if named else ''}"
+    return (
+        f"{taken if judge.crowded else judge.baseline.disturbed}: beside that a stack is confirmed only where its "
+        "whole interval lies above 1.1x; end other programs, or pause the session until they have ended"
+    )
+
+
+def busiest_programs(most: int = 3) -> list[str]:
+    """The names of the programs beside this one that use most of the cores in the next moment, in which it waits."""
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    others = [process for process in psutil.process_iter(["cpu_percent"]) if process.pid not in own]
+    time.sleep(_LOOKS_FOR_S)  # a share is that of the time since the last question
+    percent: Counter[str] = Counter()
+    for process in others:
+        with suppress(psutil.Error):  # it has ended
+            percent[process.name()] += round(process.cpu_percent())
+    return [name for name, used in percent.most_common(most) if used >= _BUSY_PERCENT]
 
 
 def of_the_load() -> str:

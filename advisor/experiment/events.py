@@ -66,7 +66,7 @@ class FactsFound(Event):
 
 @dataclass(frozen=True, slots=True)
 class BaselineMeasured(Event):
-    """The baseline, again whenever a repeat changed the noise floor."""
+    """The baseline, again whenever a repeat changed its figures."""
 
     baseline: records.BaselineRecord
 
@@ -130,10 +130,14 @@ class TrialEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunMeasured(Event):
-    """A trial has ended that counts as a run of these settings, also when it failed. A resumed session reads these."""
+    """A trial has ended that counts as a run of these settings, also when it failed. A resumed session reads these.
+
+    ``turns_of`` are the settings in whose turns with the baseline it ran, as a process of its own; None for others.
+    """
 
     settings: dict[str, records.Value]
     result: records.TrialResult
+    turns_of: dict[str, records.Value] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class TurnsMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasured(Event):
-    """A candidate was measured, failed or was skipped. Posted again when a new noise floor changes its verdict."""
+    """A candidate was measured, failed or was skipped. Posted again when more runs change its figures."""
 
     record: records.TrialRecord
 

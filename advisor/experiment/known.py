@@ -8,8 +8,10 @@ from enum import StrEnum
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED
-from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.records import trial_record
+from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
+from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.kept import kept
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
@@ -72,7 +74,8 @@ class Move:
     @property
     def is_bold(self) -> bool:
         """Whether a leap, or measuring the noise before it, promises so much that it comes before all others."""
-        return self.kind in (Kind.LEAP, Kind.CONTROL) and self.gain >= POLICY.bold
+        first = self.kind in (Kind.LEAP, Kind.CONTROL) or (self.kind is Kind.AGAIN and not self.settings)
+        return first and self.gain >= POLICY.bold
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ class Known:
         if not by.beyond_limits and (limit := by.goal.exceeded(result)):
             return f"it takes {limit}"
         bounded = by.goal.objective is Objective.MEMORY and not by.too_large
-        if bounded and settings and not by.keeps_speed(self.judge.compare(settings)):
+        if bounded and settings and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
         return self.plan.consent.why_not(settings, self.judge.numerics(settings, result))
 
@@ -333,9 +336,11 @@ class Known:
         for settings, result in evidence.runs:
             judge = judge.with_run(settings, result)
         if evidence.alternated is not None:
-            judge = judge.with_alternated(move.settings, evidence.alternated)
+            judge = judge.with_turns(move.settings, evidence.alternated)
         elif move.kind is Kind.TURNS and all(result.measured for _, result in evidence.runs):
-            judge = judge.with_in_turn(move.settings)
+            new = tuple(result for settings, result in evidence.runs if settings)
+            old = tuple(result for settings, result in evidence.runs if not settings)
+            judge = judge.with_turns(move.settings, RunsInTurn(new, old))
         if evidence.control is not None:
             judge = judge.with_control(evidence.control)
         if evidence.reference is not None and evidence.reference.probed:
@@ -355,15 +360,7 @@ class Known:
         """The plan anew, once the instrumented pass has shown where the time goes."""
         old = self.plan
         speedup = max(1.0, self.judge.gain(self.stack, BASELINE).ratio) if self.stack else 1.0
-        plan = Plan.of(
-            old.catalog,
-            old.request,
-            facts,
-            old.consent,
-            hints=old.hints,
-            noise_floor=self.judge.noise_floor,
-            speedup=speedup,
-        )
+        plan = Plan.of(old.catalog, old.request, facts, old.consent, hints=old.hints, speedup=speedup)
         kept = {candidate.name: candidate for candidate in (*old.candidates, *plan.candidates)}
         left = [c for c in old.candidates if c not in plan.candidates]
         tried = [c for c in left if self.record(c) is not None or self.stack.get(c.key) == c.value]
@@ -464,8 +461,8 @@ class Known:
             return self._simplified()
         if not self.judge.took_turns(self.stack) or self.found or self.undecided(self.stack):
             return self
-        comparison, why = self.judge.compare(self.stack), self.why_unusable(self.stack)
-        if not why and self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor:
+        why = self.why_unusable(self.stack)
+        if not why and self.judge.goal.by_time and self.judge.compare(self.stack).seems_faster:
             return self
         why = why or f"together they {self.judge.goal.not_better(2)}"
         open_leaps = frozenset(leap for leap in self.measured_leaps if not self.judge.took_turns(leap))
@@ -475,10 +472,11 @@ class Known:
 
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
-        if settings not in self.judge.in_turn or len(self.judge.measured_runs(settings)) >= POLICY.most_runs:
+        turns, result = self.judge.in_turn.get(settings), self.judge.result(settings)
+        if not isinstance(turns, RunsInTurn) or len(turns.new) >= POLICY.most_runs or result is None:
             return False
-        gain = self.judge.gain(settings, BASELINE)
-        return gain.ratio > 1 and not gain.is_better
+        gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
+        return gain is not None and gain.ratio > 1 and not gain.is_better
 
     def best_usable(self) -> Settings:
         """The best measured combination that may be used; the baseline where none is better."""

@@ -21,7 +21,7 @@ from advisor.records import Candidate, Outcome, Verdict
 @functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
-    kinds = (leaps, instruments, drops, swaps, adds, singles, repeats, turns)
+    kinds = (disagreements, leaps, instruments, drops, swaps, adds, singles, repeats, turns)
     found = (move for kind in kinds for move in kind(known))
     too_long, cost = _cost_of_compiling_too_long(known), known.plan.catalog.cost
     return tuple(found if too_long == math.inf else (move for move in found if cost(move.settings) < too_long))
@@ -36,6 +36,15 @@ def _cost_of_compiling_too_long(known: Known) -> float:
     return min((cost for cost, result in compiled if result.outcome is Outcome.TIMED_OUT), default=math.inf)
 
 
+def disagreements(known: Known) -> Moves:
+    """A short run of the baseline, at once, while its runs and the control's lie far apart: one is the odd one."""
+    judge = known.judge
+    runs = (judge.baseline, *judge.runs.get(BASELINE, ()))  # disturbed ones as well: the next may be too
+    too_few = len(runs) + len(judge.controls) < POLICY.most_runs
+    if too_few and judge.apart > POLICY.most_apart and runs[-1].measured:
+        yield Move(Kind.AGAIN, BASELINE, POLICY.leap_gain, "baseline, again")
+
+
 def instruments(known: Known) -> Moves:
     """Moves that measure noise, rounding and the phases: due after the leaps, or when a result differs too much."""
     if needs_explaining(known):
@@ -45,11 +54,10 @@ def instruments(known: Known) -> Moves:
         if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
             yield Move(Kind.AGAIN, BASELINE, POLICY.leap_gain, "baseline, other random numbers")
         return
-    says_little = _noise_is_no_question(known)  # nor are the shares of a step's phases what they are on idle cores
     if Kind.CONTROL not in known.done:
-        yield Move(Kind.CONTROL, BASELINE, POLICY.information if says_little else 1.04, f"{CONTROL}=true")
+        yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
     if Kind.PROFILE not in known.done:
-        yield Move(Kind.PROFILE, BASELINE, POLICY.drop_gain if says_little else 1.08, INSTRUMENTED)
+        yield Move(Kind.PROFILE, BASELINE, 1.08, INSTRUMENTED)
     if Kind.REFERENCE not in known.done:
         yield Move(Kind.REFERENCE, BASELINE, 1.02, "baseline in a higher precision")
     if Kind.HOST not in known.done and known.plan.facts.on_cuda:
@@ -144,14 +152,12 @@ def adds(known: Known) -> Moves:
         turn = accepted or (is_next_rung(known, candidate) and not _was_tried(known, candidate))
         if not turn or _displaces(known, settings):
             continue
-        gain, least = _gain_on_top(known, candidate), POLICY.least_gain
+        gain = _gain_on_top(known, candidate)
         if accepted:
             gain = POLICY.leap_gain
         elif _is_cheaper_alone(known, candidate):
             continue
-        elif _runs_sooner_on_the_stack(known) and not known.fails_with_others(candidate):
-            gain, least = max(gain, POLICY.information), 1.0
-        if gain > least:
+        if gain > POLICY.least_gain:
             kind = Kind.ADD if known.stack else Kind.ALONE
             name = f"stack with {candidate.name}" if known.stack else candidate.name
             yield Move(kind, settings, gain, name, known.stack, candidate)
@@ -178,7 +184,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
         return 1.0
     if comparison.verdict is Verdict.FASTER:
         return max(usual, comparison.ci_low)
-    share = POLICY.unclear if comparison.verdict is Verdict.NO_DIFFERENCE else POLICY.unclear / 3
+    share = POLICY.unclear if comparison.verdict in (Verdict.SAME, Verdict.UNCLEAR) else POLICY.unclear / 3
     share = 1.0 if _has_partner(known, candidate) else share
     # A setting that only the stack makes possible cannot be measured alone.
     expected = min(usual, _gain_alone(known, candidate))
@@ -221,20 +227,11 @@ def _was_tried(known: Known, candidate: Candidate) -> bool:
     return not new & known.plan.recipe(candidate).partners
 
 
-def _runs_sooner_on_the_stack(known: Known) -> bool:
-    """Whether a trial on the stack takes less time than one by itself, since other programs keep the cores busy."""
-    crowded = known.plan.facts.hardware.host.is_crowded
-    return bool(known.stack) and crowded and not known.plan.catalog.compiles(known.stack)
-
-
 def _is_cheaper_alone(known: Known, candidate: Candidate) -> bool:
     """Whether a candidate's own trial comes first: it costs less than one on top of what has to be compiled.
 
-    Not where the stack is what makes it worth much, as workers for a step that has become shorter than its data takes;
-    nor beside other programs, where a step without the stack's fewer threads takes many times as long.
+    Not where the stack is what makes it worth much, as workers for a step that has become shorter than its data takes.
     """
-    if _runs_sooner_on_the_stack(known):
-        return False
     recipe = known.plan.recipe(candidate)
     if not known.stack or recipe.expensive or known.plan.is_usual(candidate) or not _is_alone_next(known, candidate):
         return False
@@ -272,29 +269,8 @@ def _may_run_alone(known: Known, candidate: Candidate) -> bool:
 
 def repeats(known: Known) -> Moves:
     """Run settings again where so few processes of them have not decided which are better."""
-    yield from _baseline_again(known)
     yield from _simpler_again(known)
     yield from _rivals_again(known)
-
-
-def _noise_is_no_question(known: Known) -> bool:
-    """Whether other programs keep the cores busy, so that only the turns show what the stack gains beside them.
-
-    Threads without a core vary by several times there, and more runs of them make nothing certain.
-    """
-    return known.plan.facts.hardware.host.is_crowded and bool(known.stack)
-
-
-def _baseline_again(known: Known) -> Moves:
-    """The baseline again, where it varies: of little use for a stack whose steps have a spread of their own."""
-    judge = known.judge
-    if _noise_is_no_question(known):
-        return
-    nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
-    if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
-        tells_of_stack = not known.stack or judge.spread_of(known.stack) is judge.process_spread
-        gain = 1 + judge.noise_floor / 2 if tells_of_stack else POLICY.information
-        yield Move(Kind.AGAIN, BASELINE, gain, "baseline, again")
 
 
 def _simpler_again(known: Known) -> Moves:
@@ -313,7 +289,7 @@ def _simpler_again(known: Known) -> Moves:
             yield from _again(known, known.stack, POLICY.least_gain)
     less = _less_measured(judge, known.stack, found)
     if found and found != known.stack and len(judge.measured_runs(less)) < POLICY.most_runs:
-        yield from _again(known, less, POLICY.information)
+        yield from _again(known, less, POLICY.proof)
 
 
 def _rivals_again(known: Known) -> Moves:
@@ -323,32 +299,22 @@ def _rivals_again(known: Known) -> Moves:
         runs = judge.measured_runs(settings)
         if settings == known.stack or not runs or len(runs) >= POLICY.most_runs - 1 or not known.usable(settings):
             continue
-        gain = judge.gain(settings, known.stack)
+        gain, once = judge.gain(settings, known.stack), settings in known.measured_leaps and len(runs) == 1
+        if once and runs[0].disturbed and not judge.crowded:  # it was told at once: other trials are repeated at once
+            yield from _again(known, settings, POLICY.bold)
+            continue
         unclear = gain.low <= 1 or known.needs_another_run(settings)
-        ratio = gain.ratio
-        if settings in known.measured_leaps and len(runs) == 1:  # a whole stack may have been unlucky as well as lucky
-            ratio = max(ratio, math.sqrt(gain.high))
+        ratio = max(gain.ratio, math.sqrt(gain.high)) if once else gain.ratio  # a whole stack may have been unlucky
         if ratio > POLICY.least_gain and unclear and not gain.is_worse:
             yield from _again(known, _less_measured(known.judge, settings, known.stack), _discounted(ratio))
 
 
 def _again(known: Known, settings: Settings, gain: float) -> Moves:
-    """Run settings once more, unless they failed the last time: they would fail again for as long as time is left.
-
-    Nor where other programs disturbed all runs of them and of the stack, and go on: no run more makes those certain.
-    """
+    """Run settings once more, unless they failed the last time: they would fail again for as long as time is left."""
     runs = known.judge.runs.get(settings)
-    if _stay_disturbed(known, settings):
-        return
     if not runs or runs[-1].measured:
         alone = (candidate.name for candidate in known.plan.candidates if candidate.settings == settings)
         yield Move(Kind.AGAIN, settings, gain, f"again: {next(alone, str(settings)) or 'baseline'}")
-
-
-def _stay_disturbed(known: Known, settings: Settings) -> bool:
-    """Whether other programs keep the cores busy and disturbed each run of these settings and of the stack."""
-    runs = [run for one in (settings, known.stack) for run in known.judge.measured_runs(one)]
-    return known.plan.facts.hardware.host.is_crowded and all(run.disturbed for run in runs)
 
 
 def _less_measured(judge: Judge, *combinations: Settings) -> Settings:

@@ -7,7 +7,7 @@ four: where a result exceeds it, less memory comes first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from advisor.figures.formatting import (
@@ -19,12 +19,13 @@ from advisor.figures.formatting import (
     format_rate,
     format_ratio,
 )
-from advisor.figures.stats import SMALLEST_NOISE_FLOOR
-from advisor.records import BaselineRecord, Comparison, Numerics, Objective, TrialResult, Verdict
+from advisor.records import CHANGE, BaselineRecord, Comparison, Numerics, Objective, TrialResult, Verdict
 
 DEFAULT_KEEP_SPEED = 0.9
 # Smallest saving that counts, as a share of the baseline's peak: allocators round, and resident sets fluctuate.
 SMALLEST_SAVING = 0.01
+# The same of energy: the counter of a GPU is updated ten times a second. A share.
+_SMALLEST_ENERGY = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class Yardstick:
     @property
     def energy_floor(self) -> float:
         """The smallest relative difference of two energies that counts: a noisy time is a noisy energy."""
-        return max(SMALLEST_NOISE_FLOOR, self.baseline.energy_floor, self.baseline.noise_floor)
+        return max(_SMALLEST_ENERGY, self.baseline.energy_floor, self.baseline.half_width)
 
     @property
     def too_large(self) -> bool:
@@ -244,6 +245,10 @@ class Yardstick:
     def keeps_speed(self, comparison: Comparison) -> bool:
         """Whether a result is as fast as the objective asks: its whole interval lies above the share to keep."""
         return self.goal.objective is not Objective.MEMORY or comparison.ci_low >= self.goal.keep_speed
+
+    def may_keep_speed(self, comparison: Comparison) -> bool:
+        """Whether a result seems as fast as the objective asks, where few runs leave a wide interval."""
+        return self.keeps_speed(comparison if comparison.paired else replace(comparison, ci_low=comparison.speedup))
 
     def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings are worth a place in a combination: better than the baseline beyond the noise.
@@ -281,7 +286,7 @@ class Yardstick:
         if comparison is None or gain is None or self.goal.objective is Objective.THROUGHPUT:
             return format_ratio(comparison)
         if self.goal.objective is Objective.LATENCY:
-            return format_ratio(Comparison(gain.ratio, gain.low, gain.high, gain.floor))
+            return format_ratio(Comparison(gain.ratio, gain.low, gain.high))
         speed, less = format_interval(comparison), format_percent(1 - 1 / gain.ratio)
         more = format_percent(1 / gain.ratio - 1)
         if self.goal.objective is Objective.ENERGY:
@@ -297,7 +302,7 @@ class Yardstick:
 def _timed(comparison: Comparison, factor: float) -> Gain:
     """A gain in speed; ``factor`` turns samples into steps where their numbers differ."""
     speedup, low, high = (factor * ratio for ratio in (comparison.speedup, comparison.ci_low, comparison.ci_high))
-    return Gain(speedup, low, high, comparison.to_clear)
+    return Gain(speedup, low, high, CHANGE - 1)
 
 
 def gain_of_figure(old: float | None, new: float | None, floor: float) -> Gain | None:

@@ -19,7 +19,7 @@ from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value, WorkloadFacts
+from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value, WorkloadFacts
 
 # Bottlenecks of a step that waits for its data. Feeding it faster comes before anything else.
 _FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
@@ -50,7 +50,6 @@ class Plan:
         consent: Consent,
         *,
         hints: Mapping[str, Value] | None = None,
-        noise_floor: float = 0.0,
         speedup: float = 1.0,
     ) -> Plan:
         """The plan for these facts. ``speedup`` is the best stack's so far: the rest weighs as much more.
@@ -65,11 +64,11 @@ class Plan:
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in told}
         candidates = tuple(candidate for candidate in proposals.candidates if candidate.recipe not in several)
         plan = cls(catalog, request, facts, consent, candidates, skipped, hints or {})
-        return plan if request.only else plan._without_hopeless(noise_floor, speedup)
+        return plan if request.only else plan._without_hopeless(speedup)
 
-    def _without_hopeless(self, noise_floor: float, speedup: float) -> Plan:
+    def _without_hopeless(self, speedup: float) -> Plan:
         """The plan without recipes that cannot serve the goal; usual ones stay, since others may give them a chance."""
-        reasons = without_gain(self.catalog, self.facts.profile, self.candidates, noise_floor, speedup=speedup)
+        reasons = without_gain(self.catalog, self.facts.profile, self.candidates, speedup=speedup)
         if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
             reasons = {recipe: why for recipe, why in reasons.items() if not self.catalog[recipe].saves_memory}
         reasons |= against_objective(self.request.goal, self.candidates)
@@ -357,19 +356,15 @@ def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFa
 
 # --- bounds by the profile ------------------------------------------------------------------------------------
 
-# A candidate that may gain this much is tried in noisy sessions too. Share of the step.
-_WORTH_TRYING = 0.02
-
 
 def without_gain(
     catalog: Catalog,
     profile: Profile | None,
     candidates: Iterable[Candidate],
-    noise_floor: float,
     *,
     speedup: float = 1.0,
 ) -> dict[str, str]:
-    """The recipes among the candidates that cannot gain more than the noise, each with the reason.
+    """The recipes among the candidates that cannot gain what counts as a change, each with the reason.
 
     ``speedup`` is how many times as fast the rest of the step may have become: the phases weigh as much more then.
     A recipe that is on already is never among them: what it is worth shows when it is off.
@@ -380,14 +375,13 @@ def without_gain(
     for candidate in candidates:
         phases = catalog[candidate.recipe].phases
         bound = upper_bound(profile, phases)
-        if bound is None or candidate.already_on or speedup * (bound - 1) > min(noise_floor, _WORTH_TRYING):
+        if bound is None or candidate.already_on or speedup * (bound - 1) > CHANGE - 1:
             continue
         share = sum(profile.phases.get(phase, 0.0) for phase in phases) / profile.step_ms
         named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
         reasons[candidate.recipe] = (
             f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, so it "
-            f"can gain no more than that, and gains below {format_percent(min(noise_floor, _WORTH_TRYING), digits=1)} "
-            "cannot be measured here"
+            f"can gain no more than that, and less than {format_percent(CHANGE - 1)} counts as no change"
         )
     return reasons
 

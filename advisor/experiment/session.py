@@ -10,8 +10,9 @@ from advisor.errors import AdvisorError, ExitCode, UsageError, refusal_of
 from advisor.experiment import caveats, closing, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Decisions, Steering
-from advisor.experiment.judging.judge import Judge, beside_spread, prior_spread
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.numerics import finite
+from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.judging.tolerance import own_rounding
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import check_energy, first_run
@@ -303,7 +304,7 @@ class Session:
             goal=self.request.goal,
             own_rounding=own_rounding(self.catalog, facts.workload),
             prior=prior_spread(facts),
-            beside=beside_spread(facts),
+            crowded=facts.hardware.host.is_crowded,
         )
         plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
         known = Known.begin(plan, judge)
@@ -314,6 +315,8 @@ class Session:
         self._known = known
         self._outbox.emit(events.FactsFound(known.plan.facts))
         self._bench.tell_how_it_builds()
+        if busy := caveats.of_other_programs(judge, facts):
+            self._outbox.warn(busy, once="company")
         if not finite(result):
             self._outbox.warn(
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
@@ -333,7 +336,7 @@ class Session:
         self._keep_hints(known)
         for warning in closing.warnings(known, self._bench):
             self._outbox.warn(warning)
-        self._outbox.correct("noise", caveats.of_noise(known), caveats.of_less_noise(known))
+        self._outbox.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
         self._lab.enter("done")
         self._lab.tell_progress(known)
 

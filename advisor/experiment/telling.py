@@ -7,6 +7,7 @@ from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.events import Event, Said, SessionFailed, SessionFinished, TrialEnded, printable_event
 from advisor.experiment.judging.records import stack_record, trial_record
+from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.ranking import CONTROL, recommend
@@ -64,14 +65,20 @@ class Teller:
         )
 
     def _tell_runs(self, known: Known) -> None:
+        turns_of = {
+            id(run): dict(settings)
+            for settings, turns in known.judge.in_turn.items()
+            if isinstance(turns, RunsInTurn)
+            for run in (*turns.new, *turns.old)
+        }
         for settings, runs in known.judge.runs.items():
             for run in runs[self._runs.get(settings, 0) :]:
-                self._emit(events.RunMeasured(dict(settings), run))
+                self._emit(events.RunMeasured(dict(settings), run, turns_of.get(id(run))))
             self._runs[settings] = len(runs)
-        for settings, beside in known.judge.alternated.items():
-            if settings not in self._alternated:
+        for settings, turns in known.judge.in_turn.items():
+            if settings not in self._alternated and isinstance(turns, AlternatedBlocks):
                 self._alternated.add(settings)
-                self._emit(events.TurnsMeasured(dict(settings), beside.new, beside.old, beside.result))
+                self._emit(events.TurnsMeasured(dict(settings), turns.new, turns.old, turns.result))
 
     def _tell_plan(self, known: Known) -> None:
         plan = known.plan

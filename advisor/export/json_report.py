@@ -1,4 +1,4 @@
-"""The JSON report, ``schema: 1``: everything a session measured, in builtin types. Seconds, milliseconds and bytes."""
+"""The JSON report, ``schema: 2``: everything a session measured, in builtin types. Seconds, milliseconds and bytes."""
 
 import json
 import math
@@ -19,12 +19,12 @@ from advisor.report.pareto import front_of
 from advisor.report.trials import habit_rows
 from advisor.version import __version__
 
-SCHEMA = 1
+SCHEMA = 2
 # The fields of a result and of a comparison that a report has.
 _OF_RESULT = """batch_size device disturbed energy_j_per_sample gpu event_step_ms latency peak_allocated_bytes
     peak_reserved_bytes device_used_bytes startup_s build_s prepare_s warmup_s warmup_steps skipped_steps wall_s
     notes"""
-_OF_COMPARISON = ("speedup", "ci_low", "ci_high", "noise_floor", "paired")
+_OF_COMPARISON = ("speedup", "ci_low", "ci_high", "paired")
 
 Json = dict[str, Any]
 
@@ -120,7 +120,7 @@ def _all_reduce(sweep: records.AllReduceSweep | None) -> Json | None:
 def _baseline(baseline: records.BaselineRecord | None, phases: dict[str, float]) -> Json | None:
     if baseline is None:
         return None
-    speed = _some(baseline, "step_ms", "samples_per_s", "noise_floor", "cpu_step_ms")
+    speed = _some(baseline, "step_ms", "samples_per_s", "half_width", "apart", "cpu_step_ms")
     return {**speed, "phases": dict(phases), **_some(baseline.result, *_OF_RESULT.split())}
 
 

@@ -90,7 +90,7 @@ def _on_several_gpus(scaling: ScalingRecord, processes: int) -> Iterator[str]:
     """The speed-up over one GPU, and how a script with these settings is started where it needs several processes."""
     best = scaling.row(scaling.best)
     if best and best.speedup and best.ci_low and best.ci_high:
-        found = format_interval(Comparison(best.speedup, best.ci_low, best.ci_high, 0.0))
+        found = format_interval(Comparison(best.speedup, best.ci_low, best.ci_high))
         yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {found}"
     if processes > 1:
         yield f"start: {launch_command(scaling)}"

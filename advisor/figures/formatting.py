@@ -1,6 +1,6 @@
 """Numbers as a person reads them. Pure functions, shared by the app, the headless reporter and the exports.
 
-A missing number reads ``–``. A speed-up never stands without its interval, and inside the noise it has no figure.
+A missing number reads ``–``. A speed-up never stands without its interval, and one that shows no change has no figure.
 """
 
 # ruff: noqa: RUF001, RUF002 - the en dash stands between the ends of an interval
@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from advisor.figures.stats import LARGEST_NOISE_FLOOR
 from advisor.records import (
     AllReduceSweep,
     Candidate,
@@ -28,7 +27,6 @@ from advisor.records import (
 )
 
 MISSING = "–"
-TOO_NOISY = "too noisy to tell"
 # Characters that a terminal would obey (C0 but tab and line feed, C1), that hide or turn text (separators, directions),
 # and halves of surrogate pairs, which no file can hold.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -83,19 +81,14 @@ def _shown(control: re.Match[str]) -> str:
 
 
 def format_ratio(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, ``1.62x (1.60–1.64)``; inside the noise ``no measurable difference``.
-
-    Where the interval leaves everything open, ``too noisy to tell``.
-    """
+    """A speed-up with its interval, ``1.62x (1.60–1.64)``; where it shows no change ``same`` or ``unclear``."""
     if comparison is None:
         return MISSING
-    if comparison.verdict is Verdict.NO_DIFFERENCE:
-        return TOO_NOISY if comparison.is_open else Verdict.NO_DIFFERENCE.value
-    return format_interval(comparison)
+    return format_interval(comparison) if comparison.verdict.is_change else comparison.verdict.value
 
 
 def format_interval(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also inside the noise: ``1.002x (0.996–1.008)``.
+    """A speed-up with its interval, also one that shows no change: ``1.002x (0.996–1.008)``.
 
     Of a huge interval the end nearer to no change is told, ``at least 3.3x``, where that is sure.
     """
@@ -121,16 +114,14 @@ def format_gain(comparison: Comparison | None) -> str:
 
 
 def interval_or_words(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also inside the noise; in words where the interval leaves everything open."""
-    return TOO_NOISY if comparison is not None and comparison.is_open else format_interval(comparison)
+    """A speed-up with its interval, also one that shows no change; in words where that leaves all open."""
+    tells_nothing = comparison is not None and comparison.is_open
+    return Verdict.UNCLEAR.value if tells_nothing else format_interval(comparison)
 
 
-def format_noise(noise_floor: float | None) -> str:
-    """A noise floor or another small relative difference: ``±0.4 %``."""
-    if noise_floor is None:
-        return MISSING
-    bounded = " or more" if noise_floor >= LARGEST_NOISE_FLOOR else ""
-    return f"±{format_percent(noise_floor, digits=1)}{bounded}"
+def format_within(half_width: float | None) -> str:
+    """Half the width of an interval, as a share: ``±0.4 %``."""
+    return MISSING if half_width is None else f"±{format_percent(half_width, digits=1)}"
 
 
 def format_percent(share: float | None, *, digits: int = 0) -> str:
@@ -275,22 +266,18 @@ def format_pending(stack: StackRecord) -> str:
 
 
 def format_verdict(record: TrialRecord) -> str:
-    """A trial's verdict in words: ``faster``, ``no measurable difference``, ``timed out``; no figures.
-
-    Where the interval leaves everything open, ``too noisy to tell``.
-    """
+    """A trial's verdict in words: ``faster``, ``same``, ``unclear``, ``timed out``; no figures."""
     if record.verdict is Verdict.FAILED:
         return _OUTCOMES[record.result.outcome]
-    if record.verdict is Verdict.NO_DIFFERENCE and record.comparison and record.comparison.is_open:
-        return TOO_NOISY
     return record.verdict.value
 
 
 def format_worth(record: TrialRecord) -> str:
     """The gain of a setting that is on already, from the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
     comparison = record.comparison
-    if comparison is None or comparison.verdict is Verdict.NO_DIFFERENCE:
-        return f"already on{', worth nothing measurable' if comparison else ''}"
+    if comparison is None or not comparison.verdict.is_change:
+        unclear = comparison is not None and comparison.verdict is Verdict.UNCLEAR
+        return f"already on{', its worth unclear' if unclear else ', worth nothing' if comparison else ''}"
     ratios = (max(ratio, _SMALLEST_RATIO) for ratio in (comparison.ci_high, comparison.speedup, comparison.ci_low))
     low, worth, high = (100 * (1 / ratio - 1) for ratio in ratios)
     if comparison.verdict is Verdict.FASTER:

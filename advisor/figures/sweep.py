@@ -211,7 +211,7 @@ def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
     else:
         full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
         problem = "leaves too little memory free" if full else ""
-    undecided = record.verdict is Verdict.NO_DIFFERENCE
+    undecided = record.verdict in (Verdict.SAME, Verdict.UNCLEAR)
     return SweepPoint(size, step_ms, samples_per_s, peak, problem, undecided=undecided, latency=result.latency)
 
 

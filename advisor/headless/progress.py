@@ -149,9 +149,9 @@ class HeadlessReporter:
     def _trial_line(self, record: TrialRecord) -> Iterator[str]:
         told, now = self._told.get(record.label), (figures.verdict_shown(record), record.confirmed and record.alone)
         self._told[record.label] = now
-        # Nothing is told for a new noise floor that changed nothing; what settings do with others is told of them all.
+        # Nothing is told for a new interval that changed nothing; what settings do with others is told of them all.
         if told != now and now[0] is not None:
-            again = " (with the new noise floor)" if told and None not in told and told[1] == now[1] else ""
+            again = " (with more runs)" if told and None not in told and told[1] == now[1] else ""
             name = record.candidate.name if record.result.measured else record.label
             yield f"{name}  {trial_effect(record, self.state.yardstick)}{again}"
 
@@ -209,7 +209,7 @@ def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
 
 def _effect_on_the_stack(record: TrialRecord) -> str:
     shown = figures.verdict_shown(record)
-    if shown in (None, Verdict.NO_DIFFERENCE):
+    if shown in (None, Verdict.SAME, Verdict.UNCLEAR):
         return figures.effect_words(record)
     return f"{figures.effect_words(record, format_interval)}, {shown}"
 
@@ -219,7 +219,7 @@ def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | 
         return MISSING
     if by is not None and not by.goal.by_time:
         return by.effect(result, comparison)
-    if comparison.verdict is Verdict.NO_DIFFERENCE:
+    if not comparison.verdict.is_change:
         return format_ratio(comparison)
     return f"{format_interval(comparison)} {comparison.verdict}"
 
@@ -235,7 +235,7 @@ def _stack_effect(stack: StackRecord, state: SessionState) -> str:
 
 
 def _baseline_line(baseline: BaselineRecord) -> str:
-    """The baseline's step, samples per second, memory and noise."""
+    """The baseline's step, samples per second with its interval, and memory."""
     step, rate = format_ms(baseline.step_ms), format_rate(baseline.samples_per_s)
-    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), figures.noise_words(baseline)
-    return f"{step} per step, {rate}, {memory} reserved, {noise}"
+    memory, interval = format_bytes(baseline.result.peak_reserved_bytes), figures.interval_words(baseline)
+    return f"{step} per step, {rate}, {memory} reserved, {interval}"

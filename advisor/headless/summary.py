@@ -20,9 +20,8 @@ from advisor.report.whole import sections
 _STYLES = {
     Verdict.FASTER: "green",
     Verdict.SLOWER: "red",
-    Verdict.NO_DIFFERENCE: "dim",
     Verdict.FAILED: "yellow",
-    Verdict.SKIPPED: "dim",
+    **dict.fromkeys((Verdict.SAME, Verdict.UNCLEAR, Verdict.SKIPPED), "dim"),
 }
 
 

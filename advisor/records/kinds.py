@@ -88,9 +88,17 @@ class Verdict(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
-    NO_DIFFERENCE = "no measurable difference"
+    SAME = "same"
+    """The whole interval lies within 3 % of 1."""
+    UNCLEAR = "unclear"
+    """The interval does not tell."""
     FAILED = "failed"
     SKIPPED = "skipped"
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it says that something became faster or slower."""
+        return self in (Verdict.FASTER, Verdict.SLOWER)
 
 
 class Bottleneck(StrEnum):

@@ -204,10 +204,8 @@ class TrialResult:
     ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
     training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
     steps and after each; norms of another number of ``parameters`` are not compared.
-    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``off_by`` is how far off
-    they may be then, a standard deviation of their logarithm; 0 where that is not known. ``waited`` is the share of the
-    time in which the step's only thread waited for a core that others had; None where several threads ran, or where it
-    is not known. ``skipped_steps`` counts the updates that a gradient scaler skipped in the probe.
+    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
+    the updates that a gradient scaler skipped in the probe.
     ``gradients_at_times`` counts the trained parameters that had a gradient after some steps of the probe and none
     after others; ``operations`` those of the model's forward pass that gradients flow through, 0 where they are not
     known. ``energy_j_per_sample`` is what the whole GPU took while the blocks were timed, its idle draw and the host's
@@ -241,8 +239,6 @@ class TrialResult:
     parameters: int = 0
     notes: tuple[str, ...] = ()
     disturbed: str = ""
-    off_by: float = 0.0
-    waited: float | None = None
     skipped_steps: int = 0
     gradients_at_times: int = 0
     operations: int = 0
@@ -315,53 +311,49 @@ class NumericsResult:
         return min(self.measured, self.declared, key=lambda n: n.severity) if self.as_baselines else self.measured
 
 
+# The whole interval of a change lies above this or below its inverse; that of none within the other. Ratios.
+CHANGE, _SAME = 1.01, 1.03
 # An interval whose upper end is more than this many times its lower end tells nothing. Unitless.
 _OPEN_RATIO = 1.5
-# An interval has to clear no more than this of the noise floor: where processes differ more it is wide by itself, and
-# with the whole floor on top a doubled speed would be denied. A share.
-_LARGEST_TO_CLEAR, _LARGEST_TO_CLEAR_IN_TURN = 0.1, 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A speed-up over the baseline, always the ratio of samples per second, with its 95 % interval."""
+    """A speed-up over the baseline, always the ratio of samples per second, with its interval.
+
+    The interval is of 95 % where the settings took turns with the baseline (``paired``), of 99 % elsewhere.
+    """
 
     speedup: float
     ci_low: float
     ci_high: float
-    noise_floor: float
-    paired: bool = False
+    paired: bool = field(default=False, kw_only=True)
+
+    @property
+    def seems_faster(self) -> bool:
+        """Whether the estimate alone, without its interval, is that of something faster."""
+        return self.speedup > CHANGE
 
     @property
     def is_open(self) -> bool:
         """Whether the interval is too wide to tell anything: it may be much faster, or much slower."""
-        return self.verdict is Verdict.NO_DIFFERENCE and self.ci_high > _OPEN_RATIO * self.ci_low
-
-    @property
-    def to_clear(self) -> float:
-        """The share by which the interval has to lie above or below 1: the noise floor, but not more than is needed.
-
-        The interval holds how far processes lie apart. Of runs in turn with the baseline's it holds the machine's
-        drift as well.
-        """
-        return min(self.noise_floor, _LARGEST_TO_CLEAR_IN_TURN if self.paired else _LARGEST_TO_CLEAR)
+        return self.verdict is Verdict.UNCLEAR and self.ci_high > _OPEN_RATIO * self.ci_low
 
     @property
     def verdict(self) -> Verdict:
-        """Faster or slower only when the whole interval is, by more than ``to_clear``."""
-        floor = self.to_clear
-        if self.ci_low > 1 + floor:
+        """Faster or slower when the whole interval is, by 1 %; the same when it lies within 3 % of 1; else unclear."""
+        if self.ci_low > CHANGE:
             return Verdict.FASTER
-        if self.ci_high < 1 / (1 + floor):
+        if self.ci_high < 1 / CHANGE:
             return Verdict.SLOWER
-        return Verdict.NO_DIFFERENCE
+        return Verdict.SAME if self.ci_low >= 1 / _SAME and self.ci_high <= _SAME else Verdict.UNCLEAR
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
     """A candidate with its result, compared with the baseline. ``settings`` is all that was applied.
 
-    ``confirmed`` when it was measured in turn with the baseline. ``contribution`` says, of a candidate that was
+    ``confirmed`` when turns with the baseline settled it. ``contribution`` says, of a candidate that was
     measured together with others, how many times as fast they are with it as without it; it may be known beside
     what the candidate does alone.
     """
@@ -402,7 +394,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class StackRecord:
-    """Several settings applied together, measured against the baseline. ``confirmed`` when alternately, A B B A.
+    """Several settings applied together, measured against the baseline. ``confirmed`` when turns, A B B A, settled it.
 
     ``baseline_step_ms`` and ``baseline_samples_per_s`` are the baseline's as timed beside the stack: the speed-up is
     the ratio to those, which on a machine that drifts are not the session's first.
@@ -452,17 +444,17 @@ class ParetoPoint:
 class BaselineRecord:
     """The user's own settings, measured. ``cpu_step_ms`` is the same step on the CPU, when a GPU session tried that.
 
-    ``noise_floor``, ``memory_floor`` and ``energy_floor`` are the relative differences in speed, in peak memory and in
-    energy that identical runs showed; the last two are 0 where there was one run only. ``runs`` is how many there were:
-    of one run the noise floor is what other machines showed. ``apart``: the slowest took longer by this share than the
-    fastest, without one that was clearly disturbed.
+    ``half_width`` is half the width of the 95 % interval of its speed, as a share: of one run, what other machines
+    showed. ``memory_floor`` and ``energy_floor`` are the relative differences in peak memory and in energy that
+    identical runs showed; 0 where there was one run only. ``runs`` is how many there were. ``apart``: the slowest took
+    longer by this share than the fastest.
     """
 
     result: TrialResult
     step_ms: float
     samples_per_s: float
-    noise_floor: float
     cpu_step_ms: float | None = None
+    half_width: float = field(default=0.0, kw_only=True)
     memory_floor: float = 0.0
     energy_floor: float = 0.0
     runs: int = 2

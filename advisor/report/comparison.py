@@ -16,10 +16,10 @@ from advisor.figures.formatting import (
     format_bytes_change,
     format_change,
     format_ms,
-    format_noise,
     format_outcome,
     format_rate,
     format_seconds,
+    format_within,
     interval_or_words,
 )
 from advisor.records import BaselineRecord, Comparison, Hardware, StackRecord, TrialRecord, Value, Verdict, text_of
@@ -30,7 +30,7 @@ _OPTIONS = tuple(field.name for field in fields(Request) if field.name not in ("
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing in both sessions. ``told`` says how far it moved; ``matters``: by more than the noise explains."""
+    """One thing in both sessions. ``told`` says how far it moved; ``matters``: by more than the intervals explain."""
 
     what: str
     before: str
@@ -97,13 +97,13 @@ def summary(before: Measured, after: Measured) -> str:
         return f"Different targets, {targets}: their times are of different work, so no ratio is given."
     plain = _ratio(other.baseline.samples_per_s, one.baseline.samples_per_s)
     best = _ratio(_best(other), _best(one))
-    noise = max(one.baseline.noise_floor, other.baseline.noise_floor)
+    noise = math.hypot(one.baseline.half_width, other.baseline.half_width)
     return f"The baseline {_moved(plain, noise)}; the best settings {_moved(best, noise)}."
 
 
 def _moved(ratio: float, noise: float) -> str:
     if abs(math.log(ratio)) <= math.log1p(noise):
-        return "kept the same speed, within the noise"
+        return "kept the same speed, within the intervals"
     return f"became {ratio:.2f}x faster" if ratio > 1 else f"became {1 / ratio:.2f}x slower"
 
 
@@ -125,11 +125,11 @@ def _baseline(one: BaselineRecord | None, other: BaselineRecord | None) -> Itera
     if one is None or other is None:
         yield from _different({"Baseline": _has(one)}, {"Baseline": _has(other)})
         return
-    noise = max(one.noise_floor, other.noise_floor)
+    noise = math.hypot(one.half_width, other.half_width)
     yield _figure("Step", (one.step_ms, other.step_ms), format_ms, noise)
     yield _figure("Throughput", (one.samples_per_s, other.samples_per_s), format_rate, noise)
     yield _memory(one.result.peak_reserved_bytes, other.result.peak_reserved_bytes)
-    yield Change("Noise", format_noise(one.noise_floor), format_noise(other.noise_floor), matters=False)
+    yield Change("Interval", format_within(one.half_width), format_within(other.half_width), matters=False)
 
 
 def _has(baseline: BaselineRecord | None) -> str:
@@ -139,7 +139,7 @@ def _has(baseline: BaselineRecord | None) -> str:
 def _figure(what: str, figures: tuple[float, float], told: Callable[[float], str], noise: float) -> Change:
     old, new = figures
     same = abs(math.log(_ratio(new, old))) <= math.log1p(noise)
-    return Change(what, told(old), told(new), "within the noise" if same else format_change(new, old), not same)
+    return Change(what, told(old), told(new), "within the intervals" if same else format_change(new, old), not same)
 
 
 def _memory(old: int | None, new: int | None) -> Change:
@@ -159,7 +159,7 @@ def _stack(one: StackRecord | None, other: StackRecord | None) -> Iterator[Chang
     told = format_change(after.comparison.speedup, before.comparison.speedup) if apart else "within the intervals"
     yield Change("Speed-up", _speed(before), _speed(after), told, apart)
     if before.step_ms and after.step_ms:
-        noise = max(before.comparison.noise_floor, after.comparison.noise_floor)
+        noise = math.hypot(_half_width(before.comparison), _half_width(after.comparison))
         yield _figure("Step", (before.step_ms, after.step_ms), format_ms, noise)
     yield _memory(before.result.peak_reserved_bytes, after.result.peak_reserved_bytes)
 
@@ -170,6 +170,10 @@ def _measured(stack: StackRecord | None) -> StackRecord | None:
 
 def _speed(stack: StackRecord | None) -> str:
     return interval_or_words(stack.comparison) if stack else "none"
+
+
+def _half_width(comparison: Comparison) -> float:
+    return comparison.ci_high / comparison.speedup - 1
 
 
 def _apart(one: Comparison, other: Comparison) -> bool:

@@ -14,9 +14,7 @@ from advisor.figures.sweep import SweepPoint, sweep_points
 from advisor.recipe.catalog import Catalog
 from advisor.records import Candidate, Comparison, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
 
-# Largest gain of settings that are as fast as the baseline, as a factor.
-_SAME = 1.03
-_BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.NO_DIFFERENCE, Verdict.FAILED)
+_BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNCLEAR, Verdict.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ def stack_helps(state: SessionState) -> bool:
 
 def is_unclear(comparison: Comparison) -> bool:
     """Whether an interval leaves open whether settings are faster: it shows neither that they are nor that not."""
-    return comparison.verdict is Verdict.NO_DIFFERENCE and comparison.ci_high > _SAME
+    return comparison.verdict is Verdict.UNCLEAR
 
 
 def stack_is_unclear(state: SessionState) -> bool:
@@ -105,7 +103,7 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
 
 
 def tried(state: SessionState) -> list[TrialRecord]:
-    """The records of trials that ran: the control, then faster, slower, no difference, failed; the fastest first."""
+    """The records of trials that ran: the control, then faster, slower, same, unclear, failed; the fastest first."""
     ran = [record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED]
     return sorted(ran, key=_by_interest)
 

@@ -4,7 +4,6 @@ The sentences are for the headless summary as well.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
@@ -12,7 +11,6 @@ from advisor.figures.formatting import (
     format_bytes,
     format_count,
     format_ms,
-    format_noise,
     format_percent,
     format_rate,
     format_seconds,
@@ -27,7 +25,6 @@ from advisor.records import (
     OperatorRow,
     Profile,
     StackRecord,
-    Verdict,
     text_of,
 )
 from advisor.report import figures
@@ -68,15 +65,6 @@ def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Itera
         yield (
             f"{_THREADS}: {text_of(stack.settings[_THREADS])} gains less on a quiet machine: beside other programs "
             "every operator waits for the thread that has no core."
-        )
-    judged = stack.comparison
-    if judged is None or baseline is None or judged.verdict is not Verdict.FASTER:
-        return
-    if replace(judged, noise_floor=baseline.noise_floor).verdict is not Verdict.FASTER:
-        then, now = format_noise(judged.noise_floor), format_noise(baseline.noise_floor)
-        yield (
-            f"The noise was {then} when the settings together were confirmed, and {now} later. By the "
-            "later noise they would not count as faster: run again on a quiet machine."
         )
 
 
@@ -148,7 +136,7 @@ def _measured(baseline: BaselineRecord, facts: Facts | None) -> Iterator[tuple[s
     if result.gpu is not None and result.gpu.samples:
         yield "GPU meanwhile", figures.gpu_sentence(result.gpu)
     yield "Warm-up", format_seconds(result.warmup_s)
-    yield "Noise floor", figures.noise_words(baseline).removeprefix("noise ")
+    yield "Interval of the speed", figures.interval_words(baseline)
     if rate := figures.tokens_per_s(facts, baseline.samples_per_s):
         yield "Generated", format_rate(rate, "tokens")
 

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    counted,
     format_amount,
     format_bytes,
     format_count,
     format_energy,
     format_ms,
-    format_noise,
     format_percent,
     format_rate,
     format_ratio,
     format_times,
+    format_within,
 )
 from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
@@ -124,9 +125,9 @@ def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str]
     return f"{figure(record.contribution)} on the stack" if record.contribution else "not measured alone"
 
 
-def noise_words(baseline: BaselineRecord) -> str:
-    """The noise floor as a phrase; unless something was repeated it is not known."""
-    return "noise not measured" if baseline.runs < 2 else f"noise {format_noise(baseline.noise_floor)}"
+def interval_words(baseline: BaselineRecord) -> str:
+    """The interval of the baseline's speed, with the number of runs behind it: ``±0.9 % (3 runs)``."""
+    return f"{format_within(baseline.half_width)} ({counted(baseline.runs, 'run')})"
 
 
 def with_the_stack(record: TrialRecord) -> str:
@@ -135,8 +136,14 @@ def with_the_stack(record: TrialRecord) -> str:
 
 
 def how_confirmed(stack: StackRecord) -> str:
-    """The certainty of the stack's figure: ``confirmed`` in turn with the baseline, or ``measured once``."""
-    return "confirmed" if stack.confirmed else MEASURED_ONCE
+    """The certainty of the stack's figure: ``confirmed`` in turn with the baseline, or ``measured once``.
+
+    Beside other programs turns that leave less than 1.1x possible confirm nothing.
+    """
+    if stack.confirmed:
+        return "confirmed"
+    in_turn = stack.comparison is not None and stack.comparison.paired
+    return f"{IN_TURN}, not confirmed beside other programs" if in_turn else MEASURED_ONCE
 
 
 def other_batch(stack: StackRecord, baseline: BaselineRecord | None) -> str:

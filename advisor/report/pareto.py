@@ -42,13 +42,14 @@ def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
 
 
 def pareto_front(
-    points: Iterable[ParetoPoint], *, saving_floor: float = 0.0, noise_floor: float = 0.0
+    points: Iterable[ParetoPoint], *, saving_floor: float = 0.0, within: float = 0.0
 ) -> tuple[ParetoPoint, ...]:
     """The points that nothing else is both as fast as and as small as, the smallest first.
 
     Of points whose peaks differ by less than ``saving_floor`` the fastest stays, and a point has to be faster than all
-    smaller ones by more than ``noise_floor`` (both relative): what nobody can tell apart is not a choice. Beside a
-    better-known one a point is faster only when its whole interval is, and the better-known one stays in front of it.
+    smaller ones by more than ``within``, half the width of the baseline's interval (both are shares): what nobody can
+    tell apart is not a choice. Beside a better-known one a point is faster only when its whole interval is, and the
+    better-known one stays in front of it.
     """
     front: list[ParetoPoint] = []
     seen: list[ParetoPoint] = []
@@ -56,7 +57,7 @@ def pareto_front(
     for point in sorted(points, key=lambda one: (one.peak_reserved_bytes, -one.speedup, len(one.settings))):
         known_faster = all(_lowest(point) > other.speedup for other in seen if _is_better_known(other, point))
         seen.append(point)
-        if not (known_faster and all(_is_choice_beside(point, smaller, noise_floor) for smaller in front)):
+        if not (known_faster and all(_is_choice_beside(point, smaller, within) for smaller in front)):
             continue
         if front and point.peak_reserved_bytes <= (1 + saving_floor) * smallest_bytes:
             front[-1] = point
@@ -66,13 +67,13 @@ def pareto_front(
     return tuple(front)
 
 
-def _is_choice_beside(point: ParetoPoint, smaller: ParetoPoint, noise_floor: float) -> bool:
+def _is_choice_beside(point: ParetoPoint, smaller: ParetoPoint, within: float) -> bool:
     """Whether a point is enough faster than a smaller one to be a choice beside it."""
     if _is_better_known(smaller, point):
-        return _lowest(point) > smaller.speedup and point.speedup > (1 + noise_floor) * smaller.speedup
+        return _lowest(point) > smaller.speedup and point.speedup > (1 + within) * smaller.speedup
     if _is_better_known(point, smaller):
         return _lowest(smaller) <= point.speedup
-    return point.speedup > (1 + noise_floor) * smaller.speedup
+    return point.speedup > (1 + within) * smaller.speedup
 
 
 def _is_better_known(one: ParetoPoint, other: ParetoPoint) -> bool:
@@ -103,7 +104,7 @@ def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
         return ()
     saving_floor = Yardstick(state.goal, state.baseline).saving_floor
     points = measured_points(state)
-    front = pareto_front(points, saving_floor=saving_floor, noise_floor=state.baseline.noise_floor)
+    front = pareto_front(points, saving_floor=saving_floor, within=state.baseline.half_width)
     own = next((point for point in points if not point.settings), None)
     kept: list[ParetoPoint] = []
     for point in front:
@@ -173,10 +174,10 @@ def pareto_sentence(state: SessionState) -> str:
     front, count = front_of(state), len(measured_points(state))
     measured = f"{count} sets of settings were measured, your own among them."
     if any(smaller.speedup > larger.speedup for smaller, larger in pairwise(front)):
-        return f"{measured} These are left; the noise does not allow to tell which of them is the fastest."
+        return f"{measured} These are left; their intervals do not tell which of them is the fastest."
     if len(front) > 1:
         return f"{measured} Nothing measured is as fast and as small as one of these: faster settings take more memory."
-    return f"{measured} One is both the fastest and the smallest, within the noise."
+    return f"{measured} One is both the fastest and the smallest, within the intervals."
 
 
 def pareto_section(state: SessionState) -> Iterator[Section]:

@@ -10,7 +10,6 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     format_bytes,
     format_ms,
-    format_noise,
     format_percent,
     format_seconds,
     format_setting,
@@ -92,16 +91,15 @@ def _begun(session_id: str) -> str:
 def method(state: SessionState, request: Request) -> Iterator[str]:
     """The method, as far as it matters for this session; a sentence for each point."""
     on_cuda = state.facts is not None and state.facts.on_cuda
-    noise = format_noise(state.baseline.noise_floor if state.baseline else None)
     yield "Every trial ran in a process of its own, with the same seed and the same batches."
     yield (
         "A step's time is wall time per step over blocks of back-to-back steps, after a warm-up until the steps were "
         "steady. The warm-up is reported apart; the steps after which a slower start has paid back follow from it."
     )
     yield (
-        "A speed-up is the ratio of samples per second to the baseline's, with the 95 % bootstrap interval of the "
-        f"ratio of medians. It counts only when the whole interval clears the noise floor, here {noise}: the "
-        "spread of identical runs."
+        "A speed-up is the ratio of samples per second to the baseline's, with its interval: of 95 % where both were "
+        "measured in turn, of 99 % elsewhere. It is faster when the interval lies above 1.01, slower when it lies "
+        "below 1/1.01, the same when it lies within 3 % of 1, and unclear otherwise."
     )
     yield from _ranking_rule(state)
     yield from _repeats(state)
@@ -143,7 +141,7 @@ def _repeats(state: SessionState) -> Iterator[str]:
         yield "The settings together were measured alternately with the baseline (A B B A), so that drift cancels."
     if any(record.confirmed and record.alone for record in state.trials.values()):
         yield (
-            "Rows marked in turn were close to the noise and were measured again, alternately with the baseline. Their "
+            "Rows marked in turn were measured again, alternately with the baseline. Their "
             "first trial is left out, since it was selected by its result."
         )
     if any(record.candidate.already_on for record in tried(state)):

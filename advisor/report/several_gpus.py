@@ -153,7 +153,7 @@ def _cells(row: ScalingRow) -> tuple[str, ...]:
 def _comparison(row: ScalingRow) -> Comparison | None:
     if row.speedup is None or row.ci_low is None or row.ci_high is None:
         return None
-    return Comparison(row.speedup, row.ci_low, row.ci_high, 0.0)
+    return Comparison(row.speedup, row.ci_low, row.ci_high)
 
 
 # The strategies for which a process is started for each GPU.

@@ -14,7 +14,6 @@ from advisor.figures.formatting import (
     format_found,
     format_ms,
     format_names,
-    format_noise,
     format_numerics,
     format_outcome,
     format_percent,
@@ -75,8 +74,8 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     rows = tuple(_before_and_after(state, stack))
     yield Table(("", "Before", "Tuned", "Change"), rows, frozenset({"Before", "Tuned", "Change"}))
     pays = f"Start-up: {format_repayment(stack.break_even_steps)}."
-    how = f"{IN_TURN} (A B B A)" if stack.confirmed else "once, in a trial of their own"
-    yield Paragraph(f"Measured {how}, noise {format_noise(stack.comparison.noise_floor)}. {pays}")
+    how = f"{IN_TURN} (A B B A)" if stack.comparison.paired else "once, in a trial of their own"
+    yield Paragraph(f"Measured {how}. {pays}")
     if stack.numerics:
         yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
     if state.verification:

@@ -24,7 +24,7 @@ from advisor.report.conclusions import (
     stack_helps,
     stack_is_unclear,
 )
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, measured_on, other_batch, own_figures, tokens_per_s
+from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, own_figures, tokens_per_s
 
 
 def verdict(state: SessionState) -> str:
@@ -46,7 +46,7 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
         return _pending_sentence(state, stack, where)
     if stack is None or not (stack_helps(state) or stack_is_unclear(state)):
         return _no_stack_sentence(state, by, where)
-    how = f"confirmed {IN_TURN}" if stack.confirmed else MEASURED_ONCE
+    how = f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)
     effect = f"{_effect_sentence(state, stack, by, where)}{other_batch(stack, baseline)}"
     sentence = f"{effect}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
     return f"{sentence} Whether that is a gain is unclear: {_DECIDES}." if stack_is_unclear(state) else sentence
@@ -227,7 +227,7 @@ def export_remark(state: SessionState) -> str:
         return f", without settings: {why_no_stack(state)}"
     if stack is None or settings_to_export(state) != stack.settings:
         return ""
-    once = "" if stack.confirmed else f", {MEASURED_ONCE}: {format_interval(stack.comparison)}"
+    once = "" if stack.confirmed else f", {how_confirmed(stack)}: {format_interval(stack.comparison)}"
     if stack_is_unclear(state):
         return f"{once}, so it is unclear whether they are faster together"
     return once if stack_helps(state) else f", though together they {state.goal.not_better(2)}"

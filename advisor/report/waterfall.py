@@ -175,6 +175,6 @@ def _details(step: Step) -> Iterator[str]:
 
 
 def _tone_of(step: Step) -> Tone:
-    if step.contribution is None or step.contribution.verdict is Verdict.NO_DIFFERENCE:
+    if step.contribution is None or not step.contribution.verdict.is_change:
         return Tone.OTHER
     return Tone.FASTER if step.contribution.verdict is Verdict.FASTER else Tone.SLOWER

@@ -17,7 +17,7 @@ import torch
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError
 from advisor.figures.formatting import format_ms, format_percent
-from advisor.figures.stats import two_modes
+from advisor.figures.samples import two_modes
 from advisor.machine.device import backend_of, named
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group

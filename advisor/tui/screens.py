@@ -228,15 +228,16 @@ WORDS = (
     ("baseline", "the trial with your present settings; every speed-up is against it"),
     ("candidate", "a recipe and one value to try"),
     ("trial", "the workload run under some settings, in a process of its own"),
-    ("verdict", "faster, slower, no measurable difference, failed or skipped, always with the reason"),
+    ("verdict", "faster, slower, same (within 3 %), unclear, failed or skipped, always with the reason"),
     ("stack", "several settings applied together; effects do not add up, so it is measured as one"),
-    ("noise floor", "the difference that identical runs show on this machine; what is inside it does not count"),
+    ("interval", "the range that holds a speed-up: 95 % of those measured in turn do, 99 % of the others"),
     ("numerics", "exact: bit-equal; close: rounding; changed: other results, an opt-in"),
 )
 MARKS_TEXT = (
     ("▲", "$success", "faster"),
     ("▼", "$error", "slower"),
-    ("≈", "", "no measurable difference"),
+    ("=", "", "the same"),
+    ("≈", "", "unclear"),
     ("✗", "$warning", "failed"),
     ("○", "", "skipped"),
     ("★", "$accent", "the stack, or part of it"),
@@ -249,10 +250,10 @@ NUMBERS = """\
 Steps run in blocks without synchronising in between; the headline is wall time per step. Warm-up goes on until \
 the step time is steady and is reported apart, with the number of steps after which a slower start has paid back.
 
-A speed-up is the ratio of samples per second to the baseline's, with a 95 % bootstrap interval over blocks: \
-1.62x (1.60 to 1.64). The verdict is faster only when the whole interval clears the noise floor, which comes from \
-repeats of the baseline and a control that does nothing. The stack, and a candidate \
-that lies within reach of the noise, are measured in turn with the baseline, A B B A, so that drift cancels.
+A speed-up is the ratio of samples per second to the baseline's, with its interval: 1.62x (1.60 to 1.64). \
+It holds how blocks of a process scatter and how far processes of the same settings lie apart. The verdict is faster \
+when the whole interval lies above 1.01, slower when it lies below 1/1.01, same when it lies within 3 % of 1, and \
+unclear otherwise. The stack is measured in turn with the baseline, A B B A, so that drift cancels.
 
 Memory is the peak that PyTorch reserved on the GPU (on a CPU, the process's peak resident memory). Numerics compare \
 the first losses, outputs and weights with the baseline's under the same seed and batches; what rounding explains is \

@@ -40,7 +40,8 @@ LABEL = "$secondary"
 MARKS = {
     Verdict.FASTER: ("▲", "success"),
     Verdict.SLOWER: ("▼", "error"),
-    Verdict.NO_DIFFERENCE: ("≈", "secondary"),
+    Verdict.SAME: ("=", "secondary"),
+    Verdict.UNCLEAR: ("≈", "secondary"),
     Verdict.FAILED: ("✗", "warning"),
     Verdict.SKIPPED: ("○", "secondary"),
 }
@@ -246,7 +247,7 @@ def own_effect(record: TrialRecord, by: Yardstick | None = None, *, short: bool 
         return by_objective(record.result, record.comparison, by, short=short)
     if record.contribution is not None:
         return on_the_stack(record.contribution)
-    known = verdict_shown(record) not in (None, Verdict.NO_DIFFERENCE)
+    known = verdict_shown(record) not in (None, Verdict.SAME, Verdict.UNCLEAR)
     return Content.styled(effect_words(record), f"bold ${own_mark(record)[1]}" if known else DIM)
 
 
@@ -256,7 +257,7 @@ def on_the_stack(contribution: Comparison, *, short: bool = False) -> Content:
     With ``short``, where something beside it says what it is about, the figure only.
     """  # noqa: RUF002 - the en dash stands between the ends of an interval
     where = "" if short else " on the stack"
-    style = DIM if contribution.verdict is Verdict.NO_DIFFERENCE else f"bold ${MARKS[contribution.verdict][1]}"
+    style = DIM if not contribution.verdict.is_change else f"bold ${MARKS[contribution.verdict][1]}"
     return Content.styled(f"{format_gain(contribution)}{where}", style)
 
 
@@ -277,7 +278,7 @@ def ratio(comparison: Comparison | None) -> Content:
     if comparison is None:
         return Content("–")  # noqa: RUF001 - the sign for a missing number
     _, colour = MARKS[comparison.verdict]
-    weight = DIM if comparison.verdict is Verdict.NO_DIFFERENCE else f"bold ${colour}"
+    weight = DIM if not comparison.verdict.is_change else f"bold ${colour}"
     return Content.styled(format_ratio(comparison), weight)
 
 

@@ -13,7 +13,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome, format_ratio, format_seconds
 from advisor.records import Outcome, StackRecord, TrialRecord, Verdict
 from advisor.report.conclusions import stack_helps
-from advisor.report.figures import IN_TURN, noise_words, other_batch, verified_words
+from advisor.report.figures import IN_TURN, interval_words, other_batch, verified_words
 from advisor.tui.result import AppResult
 from advisor.tui.text import MEASURED_AGAIN, said_text
 from advisor.tui.theme import ThemedApp
@@ -39,7 +39,7 @@ def toast_for(event: events.Event, before: SessionState) -> Toast | None:
     """The toast of an event, given the state just before it; None for the many that only change a view."""
     match event:
         case events.BaselineMeasured(baseline) if before.baseline is None:
-            text = f"{format_ms(baseline.step_ms)} a step, {noise_words(baseline)}"
+            text = f"{format_ms(baseline.step_ms)} a step, {interval_words(baseline)}"
             return Toast("Baseline measured", text)
         case events.StackMeasured(record) if record.confirmed and record.comparison and record.settings:
             return _stack_toast(record, before)

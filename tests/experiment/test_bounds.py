@@ -18,24 +18,24 @@ def profile(**phases):
     return replace(profile_facts(), step_ms=100.0, phases=named)
 
 
-def test_a_recipe_that_cannot_gain_more_than_the_noise_is_passed_over_with_its_share():
-    reasons = without_gain(CATALOG, profile(data_wait=0.3, forward=60.0), [WORKERS, TF32], 0.006)
+def test_a_recipe_that_can_gain_less_than_counts_is_passed_over_with_its_share():
+    reasons = without_gain(CATALOG, profile(data_wait=0.3, forward=60.0), [WORKERS, TF32])
     assert list(reasons) == ["num_workers"]
     assert "data wait takes 0.30 % of the step" in reasons["num_workers"]
 
 
-@pytest.mark.parametrize(("wait_ms", "floor", "tried"), [(2.5, 0.5, True), (0.9, 0.005, True), (0.4, 0.005, False)])
-def test_what_can_gain_two_per_cent_is_tried_however_noisy_it_is(wait_ms, floor, tried):
-    assert (without_gain(CATALOG, profile(data_wait=wait_ms), [WORKERS], floor) == {}) is tried
+@pytest.mark.parametrize(("wait_ms", "tried"), [(2.5, True), (1.1, True), (0.9, False)])
+def test_what_can_gain_one_per_cent_is_tried(wait_ms, tried):
+    assert (without_gain(CATALOG, profile(data_wait=wait_ms), [WORKERS]) == {}) is tried
 
 
 def test_nothing_is_passed_over_without_a_measured_phase():
-    assert without_gain(CATALOG, None, [WORKERS], 0.01) == {}
-    assert without_gain(CATALOG, profile(forward=50.0), [WORKERS], 0.01) == {}
+    assert without_gain(CATALOG, None, [WORKERS]) == {}
+    assert without_gain(CATALOG, profile(forward=50.0), [WORKERS]) == {}
 
 
 def test_what_is_on_already_is_measured_off_whatever_is_left_to_gain():
-    assert without_gain(CATALOG, profile(data_wait=0.1), [replace(WORKERS, value=0, already_on=True)], 0.01) == {}
+    assert without_gain(CATALOG, profile(data_wait=0.1), [replace(WORKERS, value=0, already_on=True)]) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
 """Trials that something outside disturbed: measured again once, and marked in the report and the tables."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
+from facts import cpu_facts, host
 from fake_trials import FakeRun
 from made_up import result_at
 from planted import TINY_TARGET, pauses_removed, plant_removers
 from sample_session import sample_history, sample_request
 
+from advisor.experiment import caveats
+from advisor.experiment.caveats import busiest_programs
 from advisor.experiment.events import Said, TrialMeasured
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
@@ -17,7 +23,7 @@ from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.headless.progress import trial_effect
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec, Verdict
+from advisor.records import Block, GpuReadings, Hardware, Mode, Outcome, TargetSpec, TrialResult, TrialSpec, Verdict
 from advisor.runner.trials import Runner
 
 
@@ -111,3 +117,29 @@ def test_a_leap_that_was_disturbed_is_told_first_and_measured_again_by_the_searc
     assert run.started[2] != run.started[1]
     assert run.state.stack_settings == whole
     assert run.state.stack.comparison.verdict is Verdict.FASTER
+
+
+# --- other programs -------------------------------------------------------------------------------------------
+
+SPIN = "import time; end = time.time() + 2\nwhile time.time() < end: pass"
+
+
+def test_the_programs_that_keep_cores_busy_are_named():
+    start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SPIN!r}])"
+    subprocess.run([sys.executable, "-c", start], check=True)  # its child is nobody's here
+    named = busiest_programs()
+    assert 1 <= len(named) <= 3
+    assert any(name.startswith("python") for name in named)
+
+
+@pytest.mark.parametrize(
+    ("foreign_cores", "disturbed", "words"),
+    [(31.0, "", "other programs use 31.0 of 32 cores (blender)"), (0.0, BUSY, BUSY), (0.0, "", "")],
+)
+def test_other_programs_are_told_once_with_what_they_mean_for_the_result(monkeypatch, foreign_cores, disturbed, words):
+    monkeypatch.setattr(caveats, "busiest_programs", lambda: ["blender"])
+    facts = cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))
+    judge = Judge(load_catalog(), Mode.TRAIN, result_at(1.0, disturbed=disturbed), crowded=bool(foreign_cores))
+    told = caveats.of_other_programs(judge, facts)
+    assert told.startswith(words)
+    assert ("above 1.1x" in told) is bool(words)

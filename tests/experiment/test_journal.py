@@ -94,6 +94,32 @@ def test_a_session_is_read_as_it_was_written(history):
     assert list(past.events) == [moved(event, own) for event in history() if not isinstance(event, UNRECORDED)]
 
 
+def test_a_session_of_version_0_1_is_read_without_its_noise_floor():
+    """Its intervals were of 95 %, and judged by a floor beside them; its runs say not how far off they may be."""
+    journal = written()
+
+    def as_before(data):
+        if isinstance(data, list):
+            return [as_before(one) for one in data]
+        if not isinstance(data, dict):
+            return data
+        data = {key: as_before(value) for key, value in data.items() if key not in ("half_width", "turns_of")}
+        if "ci_low" in data or "energy_floor" in data:
+            data["noise_floor"] = 0.006
+        return data | ({"off_by": 0.0, "waited": None} if "blocks" in data else {})
+
+    told = [event for event in [*sample_history(), *runs_history()] if not isinstance(event, UNRECORDED)]
+    lines = [{"event": type(e).__name__, "at": 1.0, "data": as_before(msgspec.to_builtins(e))} for e in told]
+    with journal.path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    past = open_session()
+    assert [type(event) for event in past.events] == [type(event) for event in told]
+    assert past.damaged == 0
+    before, now = SessionState.of(told), SessionState.of(past.events)
+    assert now.stack.comparison == before.stack.comparison
+    assert now.baseline.step_ms == before.baseline.step_ms
+
+
 def moved(event, folder):
     """The event of a session whose files lie in this folder."""
     text = json.dumps(msgspec.to_builtins(event)).replace("/tmp/sample", folder)

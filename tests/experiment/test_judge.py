@@ -5,14 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from facts import cpu_facts, gpu_facts, host, loader_facts, profile_facts
+from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
-from advisor.experiment.judging.judge import AlternatedBlocks, Judge, beside_spread, prior_spread, speed
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.records import overhead_s, stack_record, steps_to_break_even, trial_record
+from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn, speed
+from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Candidate, Hardware, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
+from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
 
 CATALOG = load_catalog()
 CANDIDATE = Candidate("autocast", "precision.autocast", "bfloat16")
@@ -55,7 +57,7 @@ def beside(new_ms, old_ms, drift=(1.0,) * 8):
 def test_verdicts(judge):
     assert verdict(judge, 5.0) is Verdict.FASTER
     assert verdict(judge, 20.0) is Verdict.SLOWER
-    assert verdict(judge, 10.02) is Verdict.NO_DIFFERENCE
+    assert verdict(judge, 10.02) is Verdict.UNCLEAR
 
 
 def test_a_speed_up_is_in_samples_not_steps(judge):
@@ -65,8 +67,15 @@ def test_a_speed_up_is_in_samples_not_steps(judge):
     assert found.numerics.difference is None
 
 
+def test_the_same_is_said_once_many_runs_agree(judge):
+    for seed in range(3):
+        judge = judge.with_run({}, result(10.0, seed=seed)).with_run(BF16, result(10.02, seed=seed + 5))
+    assert judge.compare(BF16).verdict is Verdict.SAME
+
+
 def test_a_judge_is_a_value(judge):
-    later = judge.with_run(BF16, result(5.0)).with_control(result(10.0, seed=2)).with_in_turn(BF16)
+    turns = RunsInTurn((result(5.0),), (result(10.0),))
+    later = judge.with_run(BF16, result(5.0)).with_control(result(10.0, seed=2)).with_turns(BF16, turns)
     assert not judge.runs
     assert not judge.controls
     assert not judge.has_tried(BF16)
@@ -78,24 +87,37 @@ def test_a_judge_is_a_value(judge):
     assert forgotten.controls == later.controls
 
 
-def test_a_noisy_control_makes_small_gains_unproven(judge):
+def test_a_noisy_control_makes_small_gains_unclear(judge):
     quiet = judge.with_control(result(10.0, seed=2)).with_run({}, result(10.0, seed=3))
     noisy = judge.with_control(result(11.0, seed=2)).with_run({}, result(9.2, seed=3))
     assert verdict(quiet, 8.5) is Verdict.FASTER
-    assert noisy.noise_floor > 0.1 > quiet.noise_floor
-    assert verdict(noisy, 8.5) is Verdict.NO_DIFFERENCE
+    assert noisy.spread_of({}).sigma > 5 * quiet.spread_of({}).sigma
+    assert verdict(noisy, 8.5) is Verdict.UNCLEAR
     assert verdict(noisy, 4.0) is Verdict.FASTER
 
 
-def test_repeats_widen_the_floor_and_join_the_baseline(judge):
+def test_repeats_that_differ_widen_the_interval_and_join_the_baseline(judge):
     repeated = judge.with_run({}, result(10.8, seed=3)).with_run({}, result(10.2, seed=4))
-    assert (
-        repeated.noise_floor > judge.with_run({}, result(10.0, seed=3)).with_run({}, result(10.0, seed=4)).noise_floor
-    )
+    calm = judge.with_run({}, result(10.0, seed=3)).with_run({}, result(10.0, seed=4))
+    known = repeated.baseline_record()
+    assert known.half_width > 2 * calm.baseline_record().half_width
     assert len(repeated.baseline_runs) == 3
-    assert repeated.baseline_record().step_ms == pytest.approx(10.2, rel=0.01)
-    assert repeated.baseline_record().noise_floor == repeated.noise_floor
+    assert known.step_ms == pytest.approx((10.8 * 10.2 * 10.0) ** (1 / 3), rel=0.01)
     assert repeated.with_control(result(9.9, seed=5)).baseline_record().apart == pytest.approx(10.8 / 9.9 - 1, abs=0.01)
+
+
+@pytest.mark.parametrize("prior", [0.01, 0.025, 0.04, 0.05])
+@pytest.mark.parametrize("control_ms", [10.0 * 1.27, 10.0 / 1.27])
+def test_an_odd_control_neither_erases_a_doubled_speed_nor_makes_one(prior, control_ms):
+    """DenseNet-121: a control that was 27 % off made a stack of 2.39x (2.18-2.63) "too noisy to tell"."""
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0), prior=prior).with_control(result(control_ms, seed=2))
+    stack = judge.with_run(BF16, result(10.0 / 2.39, seed=3))
+    assert stack.compare(BF16).verdict is Verdict.FASTER
+    assert judge.with_run(BF16, result(10.0, seed=3)).compare(BF16).verdict is Verdict.UNCLEAR
+    for seed in (4, 5):  # the baseline is run again at once
+        stack = stack.with_run({}, result(10.0, seed=seed))
+    assert stack.compare(BF16).ci_low > 1.3
+    assert stack.compare(BF16).ci_low < 2.39 * 10.0 / 10.0 < stack.compare(BF16).ci_high
 
 
 def test_step_time_and_rate_of_two_runs_that_differ_belong_together(judge):
@@ -104,63 +126,23 @@ def test_step_time_and_rate_of_two_runs_that_differ_belong_together(judge):
     assert known.samples_per_s == pytest.approx(8 * 1000 / known.step_ms, rel=0.01)
 
 
-def test_one_disturbed_repeat_changes_neither_the_floor_nor_the_baseline(judge):
+def test_one_odd_repeat_moves_the_baseline_little_and_a_disturbed_one_not_at_all(judge):
     for seed in (2, 3):
         judge = judge.with_run({}, result(10.0, seed=seed))
-    disturbed = judge.with_run({}, result(80.0, seed=4))
-    assert disturbed.noise_floor < 0.1
-    assert disturbed.apart < 0.02, "the person is told how far the others lie apart"
-    assert disturbed.baseline_record().step_ms == pytest.approx(10.0, rel=0.01)
+    odd = judge.with_run({}, result(80.0, seed=4))
+    assert odd.baseline_record().step_ms == pytest.approx(10.0, rel=0.08)
+    assert odd.apart == pytest.approx(7.0, rel=0.02)
     told = judge.with_run({}, result(80.0, seed=4, disturbed="another process ran"))
-    assert told.process_spread == judge.process_spread
+    assert told.spread_of({}) == judge.spread_of({})
+    assert told.baseline_record().step_ms == pytest.approx(10.0, rel=0.01)
 
 
-def test_runs_that_were_all_disturbed_prove_nothing_until_one_was_not(judge):
-    disturbed = judge.with_run(BF16, result(5.0, seed=1, disturbed="another process ran"))
-    assert disturbed.compare(BF16).verdict is Verdict.NO_DIFFERENCE
-    assert disturbed.with_run(BF16, result(5.0, seed=2)).compare(BF16).verdict is Verdict.FASTER
-    slowed = judge.with_run(BF16, result(20.0, seed=1, disturbed="another process ran")).with_run(BF16, result(5.0))
+def test_runs_that_nothing_disturbed_count_alone(judge):
+    disturbed = judge.with_run(BF16, result(20.0, seed=1, disturbed="another process ran"))
+    slowed = disturbed.with_run(BF16, result(5.0))
     assert slowed.compare(BF16).speedup == pytest.approx(2.0, rel=0.02)
     assert slowed.speed(BF16)[0] == pytest.approx(5.0, rel=0.02)
     assert (slowed.result(BF16).disturbed, disturbed.result(BF16).disturbed) == ("", "another process ran")
-
-
-@pytest.mark.parametrize(
-    ("step_ms", "waited", "told"),
-    [
-        (20.0, 0.5, Verdict.FASTER),
-        (20.0, 0.75, Verdict.NO_DIFFERENCE),
-        (40.0, 0.75, Verdict.FASTER),
-        (20.0, None, Verdict.NO_DIFFERENCE),
-        (11.0, 0.5, Verdict.NO_DIFFERENCE),
-    ],
-)
-def test_settings_are_compared_less_the_waits_of_their_only_thread_for_a_core(judge, step_ms, waited, told):
-    """However much processes of the baseline differ there, whose threads wait for one another as well."""
-    busy = {"disturbed": "other processes used 1.6 of 2 cores"}
-    judge = Judge(CATALOG, Mode.TRAIN, result(100.0, **busy)).with_control(result(400.0, **busy))
-    whole = BF16.merged(FUSED.settings)
-    judge = judge.with_run(whole, result(10.0, seed=1, waited=0.5, **busy))
-    judge = judge.with_run(BF16, result(step_ms, seed=2, waited=waited, **busy))
-    assert judge.contribution(whole, BF16).verdict is told
-    assert judge.compare(whole).speedup == pytest.approx(10.0, rel=0.02), "as the step times have it"
-
-
-def test_repeats_of_one_thread_are_as_far_apart_as_they_are_without_its_waits(judge):
-    busy = {"disturbed": "other processes used 1.6 of 2 cores"}
-    for waited, step_ms in ((0.5, 20.0), (0.75, 40.0)):
-        judge = judge.with_run(BF16, result(step_ms, waited=waited, **busy))
-    assert judge.spread_of(BF16).seen == pytest.approx(0.0, abs=1e-6)
-    assert judge.with_run(BF16, result(40.0, waited=0.5, **busy)).spread_of(BF16).seen > 0.3
-
-
-@pytest.mark.parametrize(("step_ms", "told"), [(5.2, Verdict.FASTER), (8.5, Verdict.NO_DIFFERENCE)])
-def test_runs_on_a_gpu_that_slows_itself_down_prove_what_its_clock_leaves_open(step_ms, told):
-    hot = {"disturbed": "the GPU slowed itself down", "off_by": 0.13}
-    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, **hot)).with_control(result(10.2, seed=3, **hot))
-    comparison = judge.with_run(BF16, result(step_ms, seed=1, **hot)).compare(BF16)
-    assert comparison.verdict is told
-    assert comparison.ci_high / comparison.ci_low < 3
 
 
 def test_failed_controls_and_repeats_say_nothing(judge):
@@ -171,8 +153,8 @@ def test_failed_controls_and_repeats_say_nothing(judge):
 
 def test_repeats_of_other_settings_tell_of_the_noise_as_well(judge):
     apart = judge.with_run(BF16, result(5.0, seed=1)).with_run(BF16, result(6.5, seed=2))
-    assert apart.noise_floor > judge.noise_floor
-    assert judge.with_run(BF16, result(5.0)).with_run({"a.b": 1}, result(6.5)).process_spread == judge.process_spread
+    assert apart.spread_of({}).sigma > judge.spread_of({}).sigma
+    assert judge.with_run(BF16, result(5.0)).with_run({"a.b": 1}, result(6.5)).spread_of({}) == judge.spread_of({})
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.TIMED_OUT])
@@ -265,7 +247,7 @@ def test_a_slow_start_pays_back_after_some_steps(judge):
     assert steps_of(result(5.0)) == 0
     assert steps_of(result(20.0)) is None
     # A run that was disturbed says nothing of the steps that turns have shown to be faster.
-    in_turn = judge.with_alternated(BF16, beside(5.0, 10.0))
+    in_turn = judge.with_turns(BF16, beside(5.0, 10.0))
     assert steps_of(result(20.0, warmup_s=10.0, warmup_steps=0), in_turn) == pytest.approx(2000, rel=0.02)
 
 
@@ -283,7 +265,7 @@ def test_the_steps_of_a_warm_up_are_no_overhead():
 
 def test_blocks_in_turn_confirm_a_stack_and_cancel_the_drift_that_both_meet(judge):
     drift = [1 + 0.1 * index for index in range(10)]
-    judge = judge.with_run(BF16, result(5.2)).with_alternated(BF16, beside(5.0, 10.0, drift))
+    judge = judge.with_run(BF16, result(5.2)).with_turns(BF16, beside(5.0, 10.0, drift))
     stack = stack_record(judge, BF16, {"a.b": "why"})
     assert stack.confirmed
     assert stack.comparison.paired
@@ -300,7 +282,7 @@ def test_the_times_beside_a_speed_up_agree_with_it_however_the_machine_drifts(ju
     new_ms, old_ms = (20.0, 5.0, 5.0, 5.0, 10.0), (40.0, 20.0, 15.0, 45.0, 45.0)
     new = tuple(Block(10, 80, 0.01 * step_ms) for step_ms in new_ms)
     old = tuple(Block(10, 80, 0.01 * step_ms) for step_ms in old_ms)
-    judge = judge.with_run(BF16, result(5.2)).with_alternated(BF16, AlternatedBlocks(new, old, result(5.0)))
+    judge = judge.with_run(BF16, result(5.2)).with_turns(BF16, AlternatedBlocks(new, old, result(5.0)))
     stack = stack_record(judge, BF16, {})
     assert stack.comparison.speedup == pytest.approx(4.0)
     assert (stack.step_ms, stack.baseline_step_ms) == pytest.approx((5.0, 20.0))
@@ -312,30 +294,30 @@ def test_the_times_beside_a_speed_up_agree_with_it_however_the_machine_drifts(ju
 
 def test_two_processes_that_take_turns_may_differ_by_where_their_memory_lies(judge):
     """The blocks agree to the last digit; another pair of processes would not."""
-    for ratio, told in ((1.0, Verdict.NO_DIFFERENCE), (1.03, Verdict.NO_DIFFERENCE), (1.1, Verdict.FASTER)):
-        tried = judge.with_run(BF16, result(10.0)).with_alternated(BF16, beside(10.0 / ratio, 10.0))
+    for ratio, told in ((1.0, Verdict.UNCLEAR), (1.03, Verdict.UNCLEAR), (1.1, Verdict.FASTER)):
+        tried = judge.with_run(BF16, result(10.0)).with_turns(BF16, beside(10.0 / ratio, 10.0))
         assert tried.compare(BF16).verdict is told
         # Processes that ran one after the other may differ by more: that says nothing of two side by side.
         assert tried.with_control(result(14.0, seed=2)).compare(BF16).verdict is told
 
 
 @pytest.mark.parametrize(
-    ("foreign_cores", "ratio", "told"),
-    [(0.0, 1.2, Verdict.FASTER), (31.0, 1.2, Verdict.NO_DIFFERENCE), (31.0, 1.8, Verdict.FASTER)],
+    ("crowded", "ratio", "confirmed"),
+    [(False, 1.0, True), (False, 1.12, True), (True, 1.0, False), (True, 1.12, False), (True, 1.3, True)],
 )
-def test_turns_beside_other_programs_tell_no_small_gain(foreign_cores, ratio, told):
-    """A session reported 1.20x of a U-Net whose plain loops took 787 and 802 ms."""
-    facts = cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))
-    judge = Judge(CATALOG, Mode.TRAIN, result(10.0), beside=beside_spread(facts)).with_run(BF16, result(10.0))
-    compared = judge.with_alternated(BF16, beside(10.0 / ratio, 10.0)).with_control(result(14.0, seed=2)).compare(BF16)
-    assert compared.verdict is told
-    assert compared.noise_floor == pytest.approx(0.1 if foreign_cores else 0.03, abs=0.002)
+def test_beside_other_programs_only_an_interval_above_1_1_is_confirmed(crowded, ratio, confirmed):
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0), crowded=crowded)
+    judge = judge.with_run(BF16, result(10.0)).with_turns(BF16, beside(10.0 / ratio, 10.0))
+    stack = stack_record(judge, BF16, {})
+    assert (stack.confirmed, stack.comparison.paired) == (confirmed, True)
 
 
-def test_the_noise_of_turns_beside_other_programs_needs_no_run_that_changes_nothing(judge):
-    facts = cpu_facts(hardware=Hardware(host=host(foreign_cores=31.0)))
-    judge = replace(judge, beside=beside_spread(facts)).with_alternated(BF16, beside(5.0, 10.0))
-    assert judge.compare(BF16).noise_floor == pytest.approx(0.1, abs=0.002)
+def test_a_baseline_that_was_always_disturbed_is_one_on_a_busy_machine():
+    company = {"disturbed": "another process used up to 40 % of the GPU"}
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, **company))
+    assert judge.is_busy
+    assert judge.with_run({}, result(10.0, **company)).is_busy
+    assert not judge.with_run({}, result(10.0)).is_busy
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -347,21 +329,31 @@ def test_a_machine_whose_runs_differ_by_a_fifth_still_tells_a_stack_of_1_8(seed)
     drift = [math.exp(draw.gauss(0.0, 0.2)) for _ in range(8)]
     in_turn = beside(10.0 / 1.8, 10.0, drift)
     scattered = tuple(replace(block, seconds=block.seconds * math.exp(draw.gauss(0.0, 0.1))) for block in in_turn.new)
-    judge = judge.with_run(BF16, result(5.6)).with_alternated(BF16, replace(in_turn, new=scattered))
+    judge = judge.with_run(BF16, result(5.6)).with_turns(BF16, replace(in_turn, new=scattered))
     assert stack_record(judge, BF16, {}).verdict is Verdict.FASTER
-    assert judge.noise_floor <= 0.3
 
 
-def test_whole_runs_in_turn_confirm_by_all_that_ran(judge):
-    ran = judge.with_run(BF16, result(5.0, seed=1))
+def test_whole_runs_in_turn_confirm_by_those_that_chose_nothing(judge):
+    ran = judge.with_run(BF16, result(4.8, seed=1))
     assert not stack_record(ran, BF16, {}).confirmed
-    for seed, (new_ms, old_ms) in enumerate([(5.2, 10.4), (5.1, 10.2)], start=2):
-        ran = ran.with_run(BF16, result(new_ms, seed=seed)).with_run({}, result(old_ms, seed=seed + 10))
-    stack = stack_record(ran.with_in_turn(BF16), BF16, {})
+    new, old = [result(5.2, seed=2), result(5.1, seed=3)], [result(10.4, seed=12), result(10.2, seed=13)]
+    for one, other in zip(new, old, strict=True):
+        ran = ran.with_run(BF16, one).with_run({}, other).with_turns(BF16, RunsInTurn((one,), (other,)))
+    stack = stack_record(ran, BF16, {})
     assert (stack.confirmed, stack.comparison.paired) == (True, True)
-    assert stack.comparison.speedup == pytest.approx(2.0, rel=0.01)
-    assert stack.samples_per_s / stack.baseline_samples_per_s == pytest.approx(stack.comparison.speedup)
+    assert stack.comparison.speedup == pytest.approx(2.0, rel=0.01), "the run by which it was chosen was luckier"
+    assert stack.samples_per_s / stack.baseline_samples_per_s == pytest.approx(stack.comparison.speedup, rel=0.005)
+    assert stack.baseline_step_ms / stack.step_ms == pytest.approx(stack.comparison.speedup, rel=0.005)
     assert stack.comparison.ci_low > 1.8
+    assert len(ran.in_turn[Settings(BF16)].new) == 2
+
+
+def test_what_was_chosen_has_an_interval_of_99_per_cent_and_what_took_turns_one_of_95(judge):
+    ran = judge.with_run(BF16, result(5.0, seed=1)).with_run({}, result(10.0, seed=2))
+    turns = RunsInTurn(ran.measured_runs(BF16), ran.baseline_runs)
+    chosen, measured = ran.compare(BF16), ran.with_turns(BF16, turns).compare(BF16)
+    widths = [math.log(comparison.ci_high / comparison.ci_low) for comparison in (chosen, measured)]
+    assert widths[0] / widths[1] == pytest.approx(4.032 / 2.571, rel=0.01)  # Student's t with five degrees of freedom
 
 
 def test_the_stack_has_the_phases_that_one_of_its_trials_timed(judge):
@@ -370,7 +362,7 @@ def test_the_stack_has_the_phases_that_one_of_its_trials_timed(judge):
     assert stack_record(ran, BF16, {}).result.phases == {}
     assert stack_record(ran.with_run(BF16, timed).with_run(BF16, result(5.1)), BF16, {}).result.phases == timed.phases
     in_turn = replace(beside(5.0, 10.0), result=timed)
-    assert stack_record(ran.with_alternated(BF16, in_turn), BF16, {}).result.phases == timed.phases
+    assert stack_record(ran.with_turns(BF16, in_turn), BF16, {}).result.phases == timed.phases
 
 
 def test_what_drifted_meanwhile_is_not_called_slower(judge):
@@ -378,7 +370,7 @@ def test_what_drifted_meanwhile_is_not_called_slower(judge):
     late = result(12.0, seed=1)
     assert record(judge, late).verdict is Verdict.SLOWER
     repeated = judge.with_control(result(10.1, seed=3)).with_run({}, result(12.1, seed=2))
-    assert record(repeated, late).verdict is Verdict.NO_DIFFERENCE
+    assert record(repeated, late).verdict is Verdict.UNCLEAR
 
 
 # --- one combination against another --------------------------------------------------------------------------
@@ -398,7 +390,7 @@ def test_a_contribution_is_the_ratio_of_the_two_combinations(judge):
 def test_what_adds_nothing_to_a_fast_combination_is_not_called_faster(judge):
     whole = BF16.merged(FUSED.settings)
     judge = judge.with_run(BF16, result(5.0, seed=1)).with_run(whole, result(4.99, seed=2))
-    assert trial_record(judge, FUSED, whole, BF16).verdict is Verdict.NO_DIFFERENCE
+    assert trial_record(judge, FUSED, whole, BF16).verdict is Verdict.UNCLEAR
 
 
 def test_a_gain_is_that_of_one_combination_over_another(judge):
@@ -428,7 +420,7 @@ def test_an_empty_stack_is_the_baseline_and_once_as_fast(judge):
     stack = stack_record(judge, {}, {"a.b": "why"})
     assert (stack.settings, stack.dropped) == ({}, {"a.b": "why"})
     assert (stack.comparison.speedup, stack.comparison.ci_low, stack.comparison.ci_high) == (1.0, 1.0, 1.0)
-    assert stack.comparison.verdict is Verdict.NO_DIFFERENCE
+    assert stack.comparison.verdict is Verdict.SAME
     assert stack.samples_per_s == stack.baseline_samples_per_s == judge.baseline_rate
     assert stack.numerics.measured is Numerics.EXACT
 
@@ -467,7 +459,7 @@ def false_verdicts(runs):
         judge = judge.with_run(settings, run)
         tried += [settings] if settings else []
     verdicts = [judge.compare(settings).verdict for settings in tried]
-    return len(verdicts), sum(told is not Verdict.NO_DIFFERENCE for told in verdicts)
+    return len(verdicts), sum(told.is_change for told in verdicts)
 
 
 def test_of_identical_programs_recorded_on_a_gpu_at_most_one_in_a_hundred_is_called_different():

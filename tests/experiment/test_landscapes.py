@@ -108,7 +108,7 @@ def test_a_setting_that_never_ran_fails_beside_others():
 
 
 def test_the_search_finds_most_of_what_is_known(landscape):
-    with replayed(landscape, seed=SEED, resamples=100) as replay:
+    with replayed(landscape, seed=SEED) as replay:
         session = run_session(replay, budget_s=BOUND_AT_S)
         share = session.share_at(BOUND_AT_S)
     bound = BOUNDS.get(landscape.name, BOUNDS[""])

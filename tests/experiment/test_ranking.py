@@ -29,14 +29,14 @@ FACTS = gpu_facts(device_memory_bytes=100 * GIB)
 def by(objective=Objective.THROUGHPUT, **goal):
     """What results are held against: 100 samples/s and 10 GiB."""
     baseline = TrialResult(Outcome.MEASURED, blocks=(Block(10, 10, 0.1),), peak_reserved_bytes=10 * GIB)
-    return Yardstick(Goal(objective, **goal), BaselineRecord(baseline, 10.0, 100.0, 0.005))
+    return Yardstick(Goal(objective, **goal), BaselineRecord(baseline, 10.0, 100.0, half_width=0.005))
 
 
 def record(recipe, value, rate, *, peak_bytes=10 * GIB):
     """A candidate's record at this many samples per second, where the baseline has 100."""
     candidate = Candidate(recipe, CATALOG[recipe].key, value)
     result = TrialResult(Outcome.MEASURED, blocks=(Block(10, 10, 10 / rate),), peak_reserved_bytes=peak_bytes)
-    comparison = Comparison(rate / 100, rate / 101, rate / 99, 0.005)
+    comparison = Comparison(rate / 100, rate / 101, rate / 99)
     return TrialRecord(candidate, candidate.settings, result, comparison, samples_per_s=rate, step_ms=1e3 / rate)
 
 
@@ -113,7 +113,7 @@ def test_what_was_measured_decides_about_consent(numerics, allow, needs_consent)
 )
 def test_what_the_stack_did_with_it_is_not_its_own_merit(stack, decisions, shown):
     on_top = replace(record("compile", "default", 400), settings={"compile.mode": "default", "step.cuda_graph": True})
-    on_top = replace(on_top, contribution=Comparison(1.3, 1.25, 1.35, 0.005))
+    on_top = replace(on_top, contribution=Comparison(1.3, 1.25, 1.35))
     ranked = recommended([on_top], by(), stack, **decisions)
     assert names(item.record for item in ranked) == ["compile=default"] * shown
 
@@ -124,7 +124,7 @@ def test_the_ranked_list_is_made_of_contributions_and_of_what_was_measured_alone
     on_top = replace(
         record("compile", "default", 400),
         settings={"compile.mode": "default", "step.cuda_graph": True},
-        contribution=Comparison(1.33, 1.30, 1.36, 0.005),
+        contribution=Comparison(1.33, 1.30, 1.36),
     )
     stack = {"compile.mode": "default", "step.cuda_graph": True}
     ranked = recommended([on_top, record("autocast", "bfloat16", 100 * alone)], by(), stack)
@@ -134,7 +134,7 @@ def test_the_ranked_list_is_made_of_contributions_and_of_what_was_measured_alone
 
 def test_a_member_of_the_stack_is_listed_though_its_contribution_is_within_the_noise_and_when_it_is_rejected():
     whole = {"optimizer.implementation": "fused", "step.cuda_graph": True}
-    little = Comparison(1.0, 0.99, 1.01, 0.005)
+    little = Comparison(1.0, 0.99, 1.01)
     member = replace(record("fused_optimizer", "fused", 300), settings=whole, contribution=little)
     unknown = replace(record("step_graph", True, 300), settings=whole)
     ranked = recommended([member, unknown, record("tf32", "high", 110)], by(), whole)

@@ -8,7 +8,9 @@ from facts import gpu_facts, profile_facts
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, Judge
+from advisor.experiment.judging.runs import AlternatedBlocks
+from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.moves import moves
 from advisor.experiment.objective import Goal
@@ -185,7 +187,7 @@ def test_what_was_confirmed_stays_confirmed(turns):
     after = resumed(told)
     assert before.judge.took_turns(STACK)
     assert after.judge.took_turns(STACK)
-    assert after.judge.alternated == before.judge.alternated
+    assert after.judge.in_turn == before.judge.in_turn
     assert Kind.TURNS not in {move.kind for move in moves(after)}
     assert Kind.TURNS in {move.kind for move in moves(resumed(told_by(LEAP)[0]))}
 
@@ -278,5 +280,5 @@ def test_only_what_is_new_is_told_again_and_a_second_resumption_knows_all():
     twice = take_over(beginning(10.4), SessionState.of([*told, *more]), [*told, *more])
     assert twice.judge.runs[BASELINE] == (beginning(10.3).judge.baseline, beginning(10.4).judge.baseline)
     assert apart_from_the_baseline(twice.judge) == apart_from_the_baseline(known.judge)
-    assert twice.judge.alternated == known.judge.alternated
+    assert twice.judge.in_turn == known.judge.in_turn
     assert twice.stack == known.stack

@@ -24,7 +24,8 @@ from made_up import (
     together,
 )
 
-from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks
+from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.judging.runs import AlternatedBlocks
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves, why_not
 from advisor.experiment.search import best
@@ -38,7 +39,7 @@ def after_turns(late: float, *, noisy: bool):
     known, proven = known_of(), together(BF16, LAST)
     later = proven.merged(FUSED.settings)
     turns = AlternatedBlocks(result_at(1.2).blocks, result_at(1.0).blocks, result_at(1.2))
-    judge = known.judge.with_run(proven, result_at(1.2)).with_alternated(proven, turns)
+    judge = known.judge.with_run(proven, result_at(1.2)).with_turns(proven, turns)
     for speed in (0.7, 1.3, 0.8) if noisy else (1.0, 1.0, 1.0):
         judge = judge.with_run(BASELINE, result_at(speed))
     return replace(known, judge=judge.with_run(later, result_at(late)), stack=later), proven, later

@@ -52,7 +52,7 @@ def full() -> dict:
 
 
 def test_what_was_measured_where(full):
-    assert full["schema"] == 1
+    assert full["schema"] == 2
     assert full["version"] == "0.1.0"
     assert full["target"] == "mymodel:build"
     assert full["versions"]["torch"] == "2.11.0+cu130"
@@ -69,7 +69,7 @@ def test_the_baseline_with_its_phases(full):
     assert baseline["samples_per_s"] == pytest.approx(64 / 26.31e-3)
     assert baseline["peak_reserved_bytes"] > baseline["peak_allocated_bytes"] > 2**30
     assert baseline["phases"]["backward"] == 15.94
-    assert baseline["noise_floor"] == 0.006
+    assert baseline["half_width"] == 0.006
     assert full["bottleneck"] == "compute"
     assert "97 %" in full["bottleneck_evidence"]
 
@@ -232,7 +232,7 @@ def test_a_failed_and_a_cancelled_session():
 
 def test_what_json_has_no_number_for_is_null():
     state = SessionState.of(sample_history())
-    state.baseline = replace(state.baseline, noise_floor=math.inf, step_ms=math.nan)
+    state.baseline = replace(state.baseline, half_width=math.inf, step_ms=math.nan)
     told = report(state, sample_request(), "0.1.0")
-    assert told["baseline"]["noise_floor"] is told["baseline"]["step_ms"] is None
+    assert told["baseline"]["half_width"] is told["baseline"]["step_ms"] is None
     json.dumps(told, allow_nan=False)

@@ -52,8 +52,15 @@ def test_settings_other_than_the_stack_do_not_claim_its_speedup(state):
 
 def test_an_unconfirmed_stack_says_so(state):
     unconfirmed = SessionState.of(sample_history())
-    unconfirmed.stack = replace(unconfirmed.stack, confirmed=False)
+    once = replace(unconfirmed.stack.comparison, paired=False)
+    unconfirmed.stack = replace(unconfirmed.stack, confirmed=False, comparison=once)
     assert "measured once" in settings_yaml(unconfirmed, unconfirmed.stack_settings)
+
+
+def test_a_stack_that_other_programs_leave_unconfirmed_says_so(state):
+    busy = SessionState.of(sample_history())
+    busy.stack = replace(busy.stack, confirmed=False)
+    assert "in turn with the baseline, not confirmed beside other programs" in settings_yaml(busy, busy.stack_settings)
 
 
 def test_before_there_is_anything(state):
@@ -96,6 +103,6 @@ def test_every_mapping_of_settings_comes_back(settings):
 
 def test_a_measured_effect_beside_every_kind_of_value(state):
     text = settings_yaml(state, {"data.batch_size": 128, "step.zero_grad": "zeros", "backends.cudnn_benchmark": True})
-    assert "backends.cudnn_benchmark: true  # alone: no measurable difference\n" in text
+    assert "backends.cudnn_benchmark: true  # alone: same\n" in text
     assert "step.zero_grad: zeros  # alone: 0.974x (0.970–0.978)\n" in text
     assert Settings.from_yaml(text)["data.batch_size"] == 128

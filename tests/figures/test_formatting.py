@@ -17,10 +17,10 @@ def switched_off(comparison):
 @pytest.mark.parametrize(
     ("comparison", "text"),
     [
-        (Comparison(0.974, 0.970, 0.978, 0.006), "already on, worth 2.7 % (2.2–3.1)"),
-        (Comparison(0.5, 0.49, 0.51, 0.006), "already on, worth 100 % (96–104)"),
-        (Comparison(1.05, 1.04, 1.06, 0.006), "already on, but costs 5.0 % (4.0–6.0)"),
-        (Comparison(1.001, 0.997, 1.005, 0.006), "already on, worth nothing measurable"),
+        (Comparison(0.974, 0.970, 0.978), "already on, worth 2.7 % (2.2–3.1)"),
+        (Comparison(0.5, 0.49, 0.51), "already on, worth 100 % (96–104)"),
+        (Comparison(1.05, 1.04, 1.06), "already on, but costs 5.0 % (4.0–6.0)"),
+        (Comparison(1.001, 0.997, 1.005), "already on, worth nothing"),
         (None, "already on"),
     ],
 )
@@ -31,12 +31,12 @@ def test_what_is_on_already_is_worth_what_its_absence_costs(comparison, text):
 @pytest.mark.parametrize(
     ("comparison", "text"),
     [
-        (Comparison(1.2, 0.9, 1.6, 0.05), "1.20x (0.90–1.60)"),
-        (Comparison(0.42, 0.0525, 3.36, 0.3), "0.42x (may be 8x off)"),
-        (Comparison(0.42, 0.00004, 3892.91, 0.3), "0.42x (may be over 10x off)"),
-        (Comparison(0.42, 0.0, 9.0, 0.3), "0.42x (may be over 10x off)"),
-        (Comparison(129, 3.31, 5031, 0.03), "at least 3.31x"),
-        (Comparison(0.1, 0.004, 0.25, 0.03), "at most 0.25x"),
+        (Comparison(1.2, 0.9, 1.6), "1.20x (0.90–1.60)"),
+        (Comparison(0.42, 0.0525, 3.36), "0.42x (may be 8x off)"),
+        (Comparison(0.42, 0.00004, 3892.91), "0.42x (may be over 10x off)"),
+        (Comparison(0.42, 0.0, 9.0), "0.42x (may be over 10x off)"),
+        (Comparison(129, 3.31, 5031), "at least 3.31x"),
+        (Comparison(0.1, 0.004, 0.25), "at most 0.25x"),
     ],
 )
 def test_an_interval_that_says_nothing_is_put_into_words(comparison, text):

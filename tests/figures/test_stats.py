@@ -1,113 +1,315 @@
+"""The page of statistics: what its intervals hold, and what they call different."""
+
 from __future__ import annotations
 
 import math
 import random
-from statistics import NormalDist, fmean, median, pstdev
+from statistics import fmean, median
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.figures import stats
 from advisor.figures.stats import (
+    FARTHEST,
+    PRIOR_DEGREES,
+    REPORT,
+    SELECTION,
     ProcessSpread,
-    break_even_steps,
-    paired_ratio_interval,
-    percentile,
-    relative_half_width,
-    resampled_median,
-    runs_ratio_interval,
-    two_modes,
+    mean_rate,
+    median_error,
+    paired_interval,
+    process_spread,
+    ratio_interval,
+    student_quantile,
 )
+from advisor.records import Comparison, Verdict
 
 rates = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=20)
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+sides = st.lists(rates, min_size=1, max_size=4)
+quick = settings(max_examples=25, deadline=None)
+# The priors of the kinds of steps, as ``judging/spreads.py`` has them.
+CAPTURED, DEVICE_BOUND, ON_CPU, HOST_BOUND, FED = 0.01, 0.01, 0.03, 0.04, 0.05
 
 
-@pytest.fixture
-def few_resamples(monkeypatch):
-    """Intervals of few bootstrap samples: as many do for what holds of any."""
-    monkeypatch.setattr(stats, "RESAMPLES", 100)
+def processes(draw, sigma, count, *, rate=100.0, blocks=12, within=0.01):
+    """Processes of one program: lists of rates, whose logarithms differ by process and by block."""
+    found = []
+    for _ in range(count):
+        own = rate * math.exp(draw.gauss(0.0, sigma))
+        found.append([own * math.exp(draw.gauss(0.0, within)) for _ in range(blocks)])
+    return found
 
 
-def noisy(center, count, spread=0.02, seed=0):
-    draw = random.Random(seed)
-    return [center * draw.uniform(1 - spread, 1 + spread) for _ in range(count)]
+def medians(side):
+    return [median(run) for run in side]
 
 
-# --- intervals ------------------------------------------------------------------------------------------------
+# --- Student's quantile ---------------------------------------------------------------------------------------
 
 
-def ratio_interval(new, old):
-    """The interval of one process of each side, where processes do not differ."""
-    return runs_ratio_interval([new], [old], ProcessSpread(0.0, 30.0))
+@pytest.mark.parametrize(
+    ("degrees", "confidence", "quantile"),
+    [
+        (4, 0.95, 2.776445),
+        (5, 0.95, 2.570582),
+        (10, 0.95, 2.228139),
+        (30, 0.95, 2.042272),
+        (4, 0.99, 4.604095),
+        (5, 0.99, 4.032143),
+        (10, 0.99, 3.169273),
+        (30, 0.99, 2.749996),
+    ],
+)
+def test_students_quantile(degrees, confidence, quantile):
+    assert student_quantile(degrees, confidence) == pytest.approx(quantile, rel=3e-3)
 
 
-@pytest.mark.usefixtures("few_resamples")
+@given(st.floats(PRIOR_DEGREES, 1e6), st.sampled_from([REPORT, SELECTION]))
+def test_students_quantile_falls_to_the_normal_one(degrees, confidence):
+    assert student_quantile(2 * degrees, confidence) < student_quantile(degrees, confidence)
+    assert student_quantile(degrees, confidence) > 1.9599
+
+
+# --- the spread between processes -----------------------------------------------------------------------------
+
+
+def test_without_repeats_the_spread_is_the_prior_of_four_degrees():
+    assert process_spread([[100.0], []], prior=0.02) == ProcessSpread(0.02, 4.0)
+
+
+def test_repeats_are_pooled_with_the_prior():
+    """Two groups: 1 and 2 degrees of freedom beside the prior's four."""
+    squares = 2 * 0.005**2 + 2 * 0.01**2
+    groups = [[math.exp(-0.005), math.exp(0.005)], [math.exp(-0.01), 1.0, math.exp(0.01)]]
+    spread = process_spread(groups, prior=0.02)
+    assert spread.degrees == 7.0
+    assert spread.sigma == pytest.approx(math.sqrt((4 * 0.02**2 + squares) / 7))
+
+
+def test_most_processes_outweigh_the_prior_and_one_does_not():
+    """Three gaps of 20 % leave the prior no weight, and one among eight of half a per cent all of its four degrees."""
+    wide, narrow = [1.0, math.exp(0.2)], [1.0, math.exp(0.005)]
+    most, one = process_spread([wide] * 3, prior=0.01), process_spread([wide, *[narrow] * 8], prior=0.01)
+    assert (most.sigma, most.degrees) == (pytest.approx(0.2 / math.sqrt(2), rel=0.01), 4.0)
+    assert (one.sigma, one.degrees) == (pytest.approx(math.sqrt((4e-4 + 0.02 + 1e-4) / 13)), 13.0)
+
+
 @quick
-@given(rates, rates)
-def test_an_interval_contains_its_estimate_the_ratio_of_medians(new, old):
-    estimate, low, high = ratio_interval(new, old)
-    assert estimate == pytest.approx(median(new) / median(old))
-    assert 0 < low <= estimate <= high
+@given(st.lists(st.lists(st.floats(1.0, 2.0), max_size=5), max_size=4), st.sampled_from([1e-3, 1e3]))
+def test_the_spread_does_not_depend_on_the_unit(groups, scale):
+    spread = process_spread(groups, prior=0.02)
+    scaled = process_spread([[scale * rate for rate in group] for group in groups], prior=0.02)
+    assert (scaled.sigma, scaled.degrees) == pytest.approx((spread.sigma, spread.degrees), rel=1e-6)
 
 
-@pytest.mark.usefixtures("few_resamples")
+@given(st.floats(1e-3, 1e3))
+def test_an_odd_run_of_three_counts_as_one_that_is_a_third_off_at_most(odd):
+    rates = [100.0, 101.0, 100.0 * odd]
+    assert abs(math.log(mean_rate(rates) / 100.0)) <= FARTHEST / 3 + 0.01
+    assert process_spread([rates], prior=0.01).sigma < 0.15
+
+
+# --- the interval ---------------------------------------------------------------------------------------------
+
+
+@quick
+@given(sides, sides, st.floats(0.001, 0.3))
+def test_an_interval_holds_its_estimate_in_the_middle_of_the_logarithm(new, old, sigma):
+    spread = ProcessSpread(sigma, 5.0)
+    estimate, low, high = ratio_interval(new, old, spread)
+    assert 0 < low < estimate < high
+    assert low * high == pytest.approx(estimate**2)
+    assert ratio_interval(old, new, spread) == pytest.approx((1 / estimate, 1 / high, 1 / low))
+
+
+@quick
+@given(sides, sides, st.sampled_from([0.001, 0.5, 3.0, 1000.0]))
+def test_an_interval_does_not_depend_on_the_unit(new, old, scale):
+    spread = ProcessSpread(0.02)
+    scaled = ratio_interval(*([[scale * rate for rate in run] for run in side] for side in (new, old)), spread)
+    assert scaled == pytest.approx(ratio_interval(new, old, spread))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_the_variance_is_that_of_either_sides_mean(count):
+    spread = ProcessSpread(0.01, 1e6)
+    estimate, low, high = ratio_interval([[130.0]] * count, [[100.0]], spread)
+    assert estimate == pytest.approx(1.3)
+    half = 1.96 * 0.01 * math.sqrt(1 + 1 / count)
+    assert (math.log(high / estimate), math.log(estimate / low)) == pytest.approx((half, half), rel=1e-4)
+
+
+def test_two_sides_may_have_spreads_of_their_own():
+    one, other = ProcessSpread(0.03, 10.0), ProcessSpread(0.04, 4.0)
+    estimate, low, _ = ratio_interval([[130.0]], [[100.0]], one, other)
+    assert math.log(estimate / low) == pytest.approx(2.776 * 0.05, rel=1e-3), "with the fewer degrees of both"
+
+
+def test_a_process_counts_once_however_many_blocks_it_has():
+    runs = [[100.0] * 3, [121.0] * 300]
+    assert ratio_interval(runs, [[100.0]], ProcessSpread(0.01))[0] == pytest.approx(1.1)
+
+
+def test_more_processes_more_blocks_and_less_confidence_narrow_the_interval():
+    def width(count, blocks, confidence=REPORT):
+        side = processes(random.Random(0), 0.0, 1, blocks=blocks, within=0.05) * count
+        _, low, high = ratio_interval(side, side[:1], ProcessSpread(0.02), confidence=confidence)
+        return high / low
+
+    assert width(4, 10) < width(2, 10) < width(1, 10)
+    assert width(1, 100) < width(1, 10) < width(1, 10, SELECTION)
+
+
+@pytest.mark.parametrize("count", [5, 8, 15, 100])
+def test_the_error_of_a_median_is_what_repeating_it_shows(count):
+    draw, found, told = random.Random(count), [], []
+    for _ in range(1500):
+        blocks = [math.exp(draw.gauss(0.0, 0.05)) for _ in range(count)]
+        found.append(math.log(median(blocks)))
+        told.append(median_error(blocks))
+    seen = math.sqrt(fmean(log**2 for log in found))
+    assert fmean(told) == pytest.approx(seen, rel=0.25)
+
+
+def test_one_block_has_no_error_of_its_own_and_few_have_their_range_over_one_less():
+    assert median_error([5.0]) == 0.0
+    assert median_error([100.0, 110.0]) == pytest.approx(math.log(1.1))
+    assert median_error([100.0, 105.0, 107.0, 110.0]) == pytest.approx(math.log(1.1) / 3)
+
+
+# --- what the intervals hold ----------------------------------------------------------------------------------
+
+TRUTH = 1.3
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("sigma", "prior"),
+    [(0.003, DEVICE_BOUND), (0.01, DEVICE_BOUND), (0.03, ON_CPU), (0.04, HOST_BOUND), (0.05, HOST_BOUND), (0.05, FED)],
+)
+def test_95_per_cent_intervals_hold_the_truth(sigma, prior, count):
+    """As many processes a side; the baseline was run twice more, as the control and by the instrumented pass."""
+    draw, cases, held = random.Random(1), 400, 0
+    for _ in range(cases):
+        old = processes(draw, sigma, count)
+        new = processes(draw, sigma, count, rate=100.0 * TRUTH)
+        spread = process_spread([medians(old) + medians(processes(draw, sigma, 2)), medians(new)], prior=prior)
+        _, low, high = ratio_interval(new, old, spread)
+        held += low <= TRUTH <= high
+    assert held >= 0.94 * cases
+
+
+@pytest.mark.parametrize("sigma", [0.005, 0.01, 0.02, 0.05, 0.1])
+def test_intervals_of_two_runs_a_side_hold_the_true_ratio_also_where_the_prior_is_far_off(sigma):
+    """Three pairs of runs of the same settings are all that is known of the spread; the prior is a GPU's."""
+    draw, cases, held = random.Random(1), 2000, 0
+
+    def two(rate):
+        return [[rate * math.exp(draw.gauss(0.0, sigma))] for _ in range(2)]
+
+    for _ in range(cases):
+        null, new = [two(100.0) for _ in range(3)], two(100.0 * TRUTH)
+        spread = process_spread([medians(side) for side in null], prior=DEVICE_BOUND)
+        _, low, high = ratio_interval(new, null[0], spread)
+        held += low <= TRUTH <= high
+    assert held >= 0.92 * cases
+
+
+@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("odd", [0.125, 0.73, 1.3])
+@pytest.mark.parametrize(("sigma", "prior"), [(0.01, DEVICE_BOUND), (0.04, HOST_BOUND)])
+def test_95_per_cent_intervals_hold_the_truth_beside_an_odd_run_of_the_baseline(sigma, prior, odd, count):
+    draw, cases, held = random.Random(2), 300, 0
+    for _ in range(cases):
+        old = [*processes(draw, sigma, count - 1), *processes(draw, sigma, 1, rate=100.0 * odd)]
+        new = processes(draw, sigma, 2, rate=100.0 * TRUTH)
+        _, low, high = ratio_interval(new, old, process_spread([medians(old), medians(new)], prior=prior))
+        held += low <= TRUTH <= high
+    assert held >= 0.95 * cases
+
+
+@pytest.mark.parametrize(
+    ("sigma", "prior"),
+    [(0.002, CAPTURED), (0.01, DEVICE_BOUND), (0.02, HOST_BOUND), (0.05, HOST_BOUND), (0.05, FED), (0.03, ON_CPU)],
+)
+def test_of_settings_that_do_nothing_one_in_a_hundred_is_called_different_at_most(sigma, prior):
+    """Sessions of four baselines and ten candidates of one run each, fifty times 200 of them."""
+    assert share_called_different(sigma, prior) <= 0.01
+
+
+@pytest.mark.parametrize(("sigma", "prior"), [(0.1, HOST_BOUND), (0.1, FED), (0.2, ON_CPU), (0.06, DEVICE_BOUND)])
+def test_where_processes_differ_several_times_as_much_as_expected_it_is_one_in_thirty(sigma, prior):
+    assert share_called_different(sigma, prior) <= 0.03
+
+
+def share_called_different(sigma, prior):
+    candidates, wrong = 0, 0
+    for seed in range(50):
+        draw = random.Random(seed)
+        for _ in range(20):
+            old = processes(draw, sigma, 4)
+            spread = process_spread([medians(old)], prior=prior)
+            for new in processes(draw, sigma, 10):
+                told = Comparison(*ratio_interval([new], old, spread, confidence=SELECTION)).verdict
+                wrong += told.is_change
+                candidates += 1
+    return wrong / candidates
+
+
+@pytest.mark.parametrize("prior", [CAPTURED, ON_CPU, HOST_BOUND, FED])
+@pytest.mark.parametrize(("count", "confidence"), [(3, REPORT), (4, SELECTION)])
+@quick
+@given(odd=st.floats(1e-2, 1e2), gap=st.floats(-0.01, 0.01))
+def test_one_odd_run_of_three_or_four_never_erases_a_doubled_speed(odd, gap, count, confidence, prior):
+    old = [[100.0], [100.0 * (1 + gap)], [100.0 * odd], [100.0]][:count]
+    spread = process_spread([medians(old)], prior=prior)
+    for new in ([[200.0]], [[200.0], [200.0]]):
+        told = Comparison(*ratio_interval(new, old, spread, confidence=confidence))
+        assert told.verdict is Verdict.FASTER
+
+
+@pytest.mark.parametrize("odd", [1 / 1.27, 0.9, 1.27])
+@pytest.mark.parametrize("prior", [CAPTURED, ON_CPU, HOST_BOUND, FED])
+def test_nor_does_one_of_two_that_is_27_per_cent_off(odd, prior):
+    old = [[100.0], [100.0 * odd]]
+    spread = process_spread([medians(old)], prior=prior)
+    assert Comparison(*ratio_interval([[200.0]], old, spread, confidence=SELECTION)).verdict is Verdict.FASTER
+    assert not Comparison(*ratio_interval([[100.0]], old, spread, confidence=SELECTION)).verdict.is_change
+
+
+def test_processes_that_differ_by_a_fifth_do_not_deny_a_doubled_speed_in_turn():
+    draw, cases, told = random.Random(3), 200, 0
+    for _ in range(cases):
+        old, new = processes(draw, 0.15, 4), processes(draw, 0.01, 2, rate=200.0)
+        spread = process_spread([medians(old)], prior=HOST_BOUND)
+        told += Comparison(*ratio_interval(new, old, ProcessSpread(0.01), spread)).verdict is Verdict.FASTER
+    assert told >= 0.95 * cases
+
+
+# --- blocks in turn -------------------------------------------------------------------------------------------
+
+
 @quick
 @given(st.lists(st.tuples(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6)), min_size=1, max_size=20))
-def test_a_paired_interval_contains_its_estimate(pairs):
+def test_a_paired_interval_holds_its_estimate(pairs):
     new, old = zip(*pairs, strict=True)
-    estimate, low, high = paired_ratio_interval(new, old)
-    assert estimate == median(one / other for one, other in pairs)
+    estimate, low, high = paired_interval(new, old, ProcessSpread(0.01))
+    assert estimate == pytest.approx(median(one / other for one, other in pairs))
     assert 0 < low <= estimate <= high
-
-
-@pytest.mark.usefixtures("few_resamples")
-@quick
-@given(rates, rates, st.sampled_from([0.001, 0.5, 3.0, 1000.0]))
-def test_an_interval_does_not_depend_on_the_unit(new, old, scale):
-    scaled = ratio_interval([scale * value for value in new], [scale * value for value in old])
-    assert scaled == pytest.approx(ratio_interval(new, old))
-
-
-@pytest.mark.usefixtures("few_resamples")
-@quick
-@given(rates, st.sampled_from([0.25, 2.0, 7.0]))
-def test_scaling_the_new_side_scales_the_whole_interval(values, scale):
-    plain = ratio_interval(values, values)
-    scaled = ratio_interval([scale * value for value in values], values)
-    assert scaled == pytest.approx([scale * bound for bound in plain])
-
-
-def test_intervals_are_the_same_each_time():
-    new, old = noisy(200, 15, seed=1), noisy(100, 15, seed=2)
-    assert ratio_interval(new, old) == ratio_interval(new, old)
-    assert paired_ratio_interval(new, old) == paired_ratio_interval(new, old)
-
-
-def test_an_interval_of_a_clear_difference_excludes_one_and_covers_the_truth():
-    estimate, low, high = ratio_interval(noisy(130, 15, seed=1), noisy(100, 15, seed=2))
-    assert 1 < low <= 1.3 <= high
-    assert high - low < 0.1
-    assert estimate == pytest.approx(1.3, rel=0.02)
 
 
 def test_pairing_cancels_a_drift_that_both_sides_share():
     drift = [1 - 0.04 * block for block in range(12)]  # the machine slows to about half
-    old = [100 * factor for factor in drift]
-    new = [105 * factor for factor in drift]
-    estimate, low, high = paired_ratio_interval(new, old)
-    assert (estimate, low, high) == pytest.approx((1.05, 1.05, 1.05))
-    _, unpaired_low, unpaired_high = ratio_interval(new, old)
-    assert unpaired_low < 1 < unpaired_high
+    old, new = [100 * factor for factor in drift], [105 * factor for factor in drift]
+    assert paired_interval(new, old, ProcessSpread(0.0)) == pytest.approx((1.05, 1.05, 1.05))
+    _, low, high = ratio_interval([new], [old], ProcessSpread(0.0))
+    assert low < 1 < high
 
 
-def test_what_makes_two_processes_differ_widens_a_paired_interval():
-    new, old = [105.0] * 8, [100.0] * 8
-    _, low, high = paired_ratio_interval(new, old, ProcessSpread(0.02, 30.0))
-    assert low < 1.02
-    assert high > 1.08
-    assert math.log(high / low) == pytest.approx(2 * 2.04 * 0.02 * math.sqrt(2), rel=0.1)
+def test_what_makes_two_live_processes_differ_widens_a_paired_interval():
+    _, low, high = paired_interval([105.0] * 8, [100.0] * 8, ProcessSpread(0.02, 30.0))
+    assert math.log(high / low) == pytest.approx(2 * 2.042 * 0.02 * math.sqrt(2), rel=0.01)
 
 
 def loads(kind: str, draw: random.Random):
@@ -139,19 +341,19 @@ def alternating(kind: str, pairs: int, ratio: float, seed: int) -> tuple[list[fl
 @pytest.mark.parametrize(
     ("kind", "pairs", "widest"),
     [
-        ("quiet", 3, 1.5),
-        ("quiet", 8, 1.12),
-        ("drifting", 12, 1.12),
+        ("quiet", 3, 1.25),
+        ("quiet", 8, 1.2),
+        ("drifting", 12, 1.17),
         ("loaded", 3, 6.0),
-        ("loaded", 12, 1.15),
+        ("loaded", 12, 1.25),
         ("bimodal", 4, 3.0),
-        ("bimodal", 5, 2.0),
-        ("bimodal", 12, 1.6),
+        ("bimodal", 5, 3.0),
+        ("bimodal", 12, 2.2),
     ],
 )
-def test_alternating_blocks_tell_the_ratio_through_noise(kind, pairs, widest):
-    spread = ProcessSpread(0.012, 30.0)
-    found = [paired_ratio_interval(*alternating(kind, pairs, 1.5, seed), spread, seed=seed) for seed in range(100)]
+def test_blocks_in_turn_tell_the_ratio_through_noise(kind, pairs, widest):
+    spread = ProcessSpread(0.012)
+    found = [paired_interval(*alternating(kind, pairs, 1.5, seed), spread) for seed in range(100)]
     covered = sum(low <= 1.5 <= high for _, low, high in found)
     assert covered >= 94
     assert median(high / low for _, low, high in found) < widest
@@ -159,136 +361,4 @@ def test_alternating_blocks_tell_the_ratio_through_noise(kind, pairs, widest):
 
 def test_pairs_must_match():
     with pytest.raises(ValueError, match="shorter"):
-        paired_ratio_interval([1.0, 2.0], [1.0])
-
-
-# --- percentiles and precision --------------------------------------------------------------------------------
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.floats(0, 1))
-def test_a_percentile_is_within_the_values(values, share):
-    found = percentile(values, share)
-    assert min(values) <= found or found == pytest.approx(min(values))
-    assert found <= max(values) or found == pytest.approx(max(values))
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
-def test_percentiles_end_at_the_extremes_and_meet_the_median(values):
-    assert percentile(values, 0) == min(values)
-    assert percentile(values, 1) == max(values)
-    assert percentile(values, 0.5) == pytest.approx(median(values))
-
-
-def test_a_percentile_is_interpolated():
-    assert percentile([40, 10, 30, 20], 0.25) == pytest.approx(17.5)
-
-
-def test_precision_is_unknown_below_five_values_and_perfect_without_spread():
-    assert relative_half_width([1.0, 2.0, 3.0, 4.0]) == math.inf
-    assert relative_half_width([7.0] * 5) == 0
-
-
-@quick
-@given(st.lists(st.floats(1.0, 2.0), min_size=5, max_size=20), st.sampled_from([1e-3, 1e3]))
-def test_precision_does_not_depend_on_the_unit(values, scale):
-    assert relative_half_width([scale * value for value in values]) == pytest.approx(relative_half_width(values))
-
-
-def test_precision_is_that_of_a_median_of_normal_values():
-    """Two hundred resamples see a twelfth less than the 95 % interval, and 14 % less than that of 97.5 %."""
-    shares = []
-    for count in range(101, 1001, 50):
-        values = [100 + NormalDist().inv_cdf((place + 0.5) / count) for place in range(count)]
-        expected = NormalDist().inv_cdf(0.975) * math.sqrt(math.pi / 2 / count) / 100
-        shares.append(relative_half_width(values) / expected)
-    assert fmean(shares) == pytest.approx(0.92, abs=0.06)
-
-
-def test_more_values_of_the_same_spread_are_more_precise():
-    assert relative_half_width(noisy(1.0, 200)) < relative_half_width(noisy(1.0, 8))
-
-
-# --- break-even -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("extra_s", "old_s", "new_s", "steps"),
-    [
-        (10.0, 0.2, 0.1, 100),
-        (10.05, 0.2, 0.1, 101),
-        (0.0, 0.2, 0.1, 0),
-        (-3.0, 0.2, 0.1, 0),
-        (10.0, 0.1, 0.1, None),
-        (10.0, 0.1, 0.2, None),
-        (-3.0, 0.1, 0.2, None),
-    ],
-)
-def test_break_even(extra_s, old_s, new_s, steps):
-    assert break_even_steps(extra_s, old_s, new_s) == steps
-
-
-@given(st.floats(0.001, 1000), st.floats(0.001, 1.0), st.floats(0.001, 0.999))
-def test_after_break_even_the_slower_start_has_paid_back(extra_s, old_s, share):
-    new_s = share * old_s
-    steps = break_even_steps(extra_s, old_s, new_s)
-    assert steps is not None
-    assert extra_s + steps * new_s <= steps * old_s * (1 + 1e-9)
-    assert extra_s + (steps - 1) * new_s > (steps - 1) * old_s * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 8])
-def test_a_resampled_median_has_the_distribution_of_the_median_of_a_resample(count):
-    ordered = sorted(noisy(10.0, count, spread=0.3))
-    quickly, draw = random.Random(1), random.Random(2)
-    quick = [resampled_median(ordered, quickly) for _ in range(2000)]
-    plain = [median(draw.choices(ordered, k=count)) for _ in range(2000)]
-    assert set(quick) <= {(a + b) / 2 for a in ordered for b in ordered}
-    assert pstdev(quick) == pytest.approx(pstdev(plain), rel=0.1)
-    for share in (0.05, 0.25, 0.5, 0.75, 0.95):
-        near, expected = 0.02 * (ordered[-1] - ordered[0]) + 1e-9, percentile(plain, share)
-        below = sum(value <= expected + near for value in quick) / len(quick)
-        above = sum(value >= expected - near for value in quick) / len(quick)
-        assert share - 0.05 <= below
-        assert 1 - share - 0.05 <= above
-
-
-# --- two kinds of steps ---------------------------------------------------------------------------------------
-
-
-def test_steps_of_two_kinds_are_told_apart():
-    modes = two_modes([3.0, 3.1, 2.9, 9.0] * 10)
-    assert (modes.low, modes.high, modes.high_share) == (3.0, 9.0, 0.25)
-    assert two_modes([3.0, 9.0] * 10) is not None, "twenty are enough"
-    assert two_modes([3.0] * 18 + [9.0] * 2) is not None, "a tenth is enough"
-    assert two_modes([10.0] * 10 + [12.0] * 10) is not None, "a fifth apart is enough"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [3.0, 9.0] * 9,  # too few to tell
-        [3.0] * 50,
-        [3.0 + 0.01 * index for index in range(50)],  # a slope, not two kinds
-        [3.0] * 49 + [30.0],  # one outlier
-    ],
-)
-def test_steps_of_one_kind_are_not_split(values):
-    assert two_modes(values) is None
-
-
-@given(
-    st.lists(st.floats(1.0, 1.4), min_size=10, max_size=90),
-    st.lists(st.floats(3.0, 3.4), min_size=10, max_size=90),
-)
-def test_kinds_that_lie_apart_are_split_between_them(low, high):
-    modes = two_modes([*high, *low])
-    assert (modes.low, modes.high) == (median(low), median(high))
-    assert modes.high_share == len(high) / len(low + high)
-
-
-@given(st.lists(st.floats(0.01, 1e4), min_size=20, max_size=60))
-def test_two_modes_lie_among_the_values(values):
-    modes = two_modes(values)
-    if modes is not None:
-        assert min(values) <= modes.low < modes.high <= max(values)
-        assert 0 < modes.high_share < 1
+        paired_interval([1.0, 2.0], [1.0], ProcessSpread(0.01))

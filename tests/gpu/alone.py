@@ -6,7 +6,7 @@
 
 A session spends its budget on the best stack and may not reach what helps few; this tries all that applies here. The
 baseline runs between any two candidates: each is compared with its neighbours, so that drift falls on both, and how far
-one baseline is from the next is the noise floor. What ``--on`` sets is part of the baseline. On the CPU, ``--beside``
+the baselines lie apart widens its interval. What ``--on`` sets is part of the baseline. On the CPU, ``--beside``
 has each candidate and the baseline take turns block by block instead, for machines that drift from trial to trial.
 """
 
@@ -21,23 +21,22 @@ from statistics import median
 
 import yaml
 
-from advisor.experiment.judging.judge import Judge, rates
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.records import trial_record
+from advisor.experiment.judging.runs import rates
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.turns import side_by_side
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
-from advisor.figures.stats import ProcessSpread, largest_difference, runs_ratio_interval
+from advisor.figures.stats import SELECTION, process_spread, ratio_interval
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
 
-# The intervals hold the blocks' error alone: the verdict's noise floor holds that of processes.
-ONE_PROCESS = ProcessSpread(0.0, 30.0)
-MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}
+MARKS = {"faster": "+", "slower": "-", "same": "=", "unclear": "?", "no measurable difference": "="}
 
 
 class Alone:
@@ -60,17 +59,17 @@ class Alone:
         judge, facts = self.baseline()
         proposals = self.catalog.propose(facts, only=self.options.only, skip=(*self.options.skip, "control"))
         judge = judge.with_control(self.trial("control", {**self.on, "control.noop": True}, seed=1))
-        rows, floor = self.beside(judge, proposals) if self.options.beside else self.in_turn(judge, proposals)
-        report = {"on": self.on, "noise_floor": floor, "rows": rows, "skipped": dict(proposals.skipped)}
+        rows = self.beside(judge, proposals) if self.options.beside else self.in_turn(judge, proposals)
+        report = {"on": self.on, "rows": rows, "skipped": dict(proposals.skipped)}
         self.options.report.parent.mkdir(parents=True, exist_ok=True)
         self.options.report.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
     def beside(self, judge, proposals):
-        """Rows of candidates that took turns with the baseline block by block, and the median of their noise floors."""
+        """Rows of candidates that took turns with the baseline block by block."""
         request = Request(self.target, budget_s=100.0)
         journal = Journal(Path(self.folder.name, "beside.jsonl"), request)
         bench = Bench(request, self.runner, Budget(100.0), journal, emit=lambda event: None, catalog=self.catalog)
-        rows, floors = [], []
+        rows = []
         for candidate in self.in_time(proposals):
             bench.budget = Budget(request.budget_s)
             settings = Settings(candidate.settings)
@@ -79,27 +78,23 @@ class Alone:
             for _, result in evidence.runs:
                 known = known.with_run(settings, result)
             if evidence.alternated is not None:
-                known = known.with_run(settings, evidence.alternated.result).with_alternated(
-                    settings, evidence.alternated
-                )
+                known = known.with_run(settings, evidence.alternated.result)
+                known = known.with_turns(settings, evidence.alternated)
             record = trial_record(known, candidate, settings)
-            if record.comparison is not None:
-                floors.append(record.comparison.noise_floor)
             print(f"{time.monotonic() - self.started:5.0f} s  {candidate.name}: {record.verdict}", flush=True)
             rows.append(row_of(judge, record))
-        return rows, median(floors) if floors else 0.0
+        return rows
 
     def in_turn(self, judge, proposals):
-        """Rows of candidates that ran as whole trials between two of the baseline, and the noise floor."""
+        """Rows of candidates that ran as whole trials between two of the baseline."""
         baselines, tried = [judge.baseline], []
         for number, candidate in enumerate(self.in_time(proposals), 1):
             tried.append((candidate, self.trial(candidate.name, {**self.on, **candidate.settings})))
             again = self.trial("baseline", self.on, seed=1 + number)
             baselines.append(again if again.measured else baselines[-1])
-        pairs = itertools.pairwise(baselines)
-        floor = largest_difference([rate_of(after) / rate_of(before) for before, after in pairs])
+        spread = process_spread([[rate_of(run) for run in baselines]], prior=judge.prior)
         neighbours = itertools.pairwise(baselines)
-        return [self.row(judge, *pair, near, floor) for pair, near in zip(tried, neighbours, strict=True)], floor
+        return [self.row(judge, *pair, near, spread) for pair, near in zip(tried, neighbours, strict=True)]
 
     def in_time(self, proposals):
         """The candidates that are begun before the limit."""
@@ -145,12 +140,12 @@ class Alone:
         print(f"{time.monotonic() - self.started:5.0f} s  {name}: {result.outcome} {result.reason}", flush=True)
         return result
 
-    def row(self, judge, candidate, result, neighbours, floor):
+    def row(self, judge, candidate, result, neighbours, spread):
         settings = Settings({**self.on, **candidate.settings})
         record = trial_record(judge.with_run(settings, result), candidate, settings)
         if record.result.measured:
-            beside = [rate for run in neighbours for rate in rates(run.blocks)]
-            comparison = Comparison(*runs_ratio_interval([rates(record.result.blocks)], [beside], ONE_PROCESS), floor)
+            sides = [rates(record.result.blocks)], [rates(run.blocks) for run in neighbours]
+            comparison = Comparison(*ratio_interval(*sides, spread, confidence=SELECTION))
             record = replace(record, comparison=comparison)
         return row_of(judge, record)
 
@@ -193,8 +188,7 @@ def table(files):
     for name in names:
         cells = [next((cell(r) for r in report["rows"] if r["name"] == name), "") for report in reports.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    floors = ", ".join(f"{stem} {report['noise_floor']:.1%}" for stem, report in reports.items())
-    return "\n".join([*lines, "", f"Noise floors: {floors}."])
+    return "\n".join(lines)
 
 
 def main():

@@ -3,7 +3,7 @@
     python tests/gpu/no_change.py 25 mlp12 small_resnet18 recommender resnet50
 
 A recipe whose values all do nothing is loaded from a folder, as a third party's would be, and each of its values is one
-candidate: measured in a process of its own, judged against the noise floor, and confirmed when it is a close call.
+candidate: measured in a process of its own, judged by its interval of 99 %, and confirmed when it is a close call.
 """
 
 import json
@@ -78,13 +78,13 @@ def main():
         for workload in workloads:
             report = session(workload, count, folder)
             records = [trial for trial in report["trials"] if trial["recipe"] == "nothing" and trial["speedup"]]
-            false = [trial for trial in records if trial["verdict"] != "no measurable difference"]
+            false = [trial for trial in records if trial["verdict"] in ("faster", "slower")]
             confirmed = sum(trial["confirmed"] for trial in records)
             speedups = [trial["speedup"] for trial in records]
             judged, wrong = judged + len(records), wrong + len(false)
             print(
                 f"{workload:16} {report['baseline']['step_ms']:8.3f} ms  {len(records)} candidates "
-                f"{min(speedups):.3f}x to {max(speedups):.3f}x, noise floor {report['baseline']['noise_floor']:.1%}, "
+                f"{min(speedups):.3f}x to {max(speedups):.3f}x, within {report['baseline']['half_width']:.1%}, "
                 f"{confirmed} confirmed in turn, {len(false)} called different, {report['session_s']:.0f} s",
                 flush=True,
             )

@@ -7,11 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-MARKS = {"faster": "+", "slower": "-", "no measurable difference": "=", "failed": "failed", "skipped": ""}
+MARKS = {"faster": "+", "slower": "-", "same": "=", "unclear": "?", "failed": "failed", "skipped": ""}
+MARKS["no measurable difference"] = "="  # in reports of schema 1
 
 
 def cell(trial):
-    """A speed-up with its verdict (+ faster, - slower, = no measurable difference), or why there is none."""
+    """A speed-up with its verdict (+ faster, - slower, = the same, ? unclear), or why there is none."""
     if trial["verdict"] in ("failed", "skipped"):
         return "failed: " + trial["reason"][:60] if trial["verdict"] == "failed" else ""
     alone = "" if len(trial["settings"]) <= 1 else " on the stack"

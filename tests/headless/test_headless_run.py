@@ -91,7 +91,7 @@ def test_a_run_writes_every_output(tmp_path, capsys):
 def test_json_on_standard_output_is_alone_there(capsys):
     assert run_headless(cpu_request(), Outputs(json_path="-"), opener=Playback(cpu_history())) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["schema"] == 1
+    assert json.loads(printed.out)["schema"] == 2
     assert "Recommendations" in printed.err
 
 
@@ -275,4 +275,4 @@ def test_streamed_events_are_all_of_standard_output_and_end_in_the_report(capsys
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines[:-1]] == [type(event).__name__ for event in cpu_history()]
     assert lines[-1]["event"] == "Report"
-    assert lines[-1]["data"]["schema"] == 1
+    assert lines[-1]["data"]["schema"] == 2

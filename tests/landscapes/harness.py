@@ -25,7 +25,6 @@ from advisor.experiment.events import Event, SessionFailed, StackMeasured
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
-from advisor.figures import stats
 from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec
 from landscapes.landscape import ROOT, Landscape
@@ -69,17 +68,12 @@ class Replayed:
 
 
 @contextlib.contextmanager
-def replayed(landscape: Landscape, *, seed: int = 0, resamples: int | None = None) -> Iterator[Replay]:
-    """A replay with this machine taken for the landscape's: hardware, state folder, a compiler that is there.
-
-    ``resamples`` makes intervals of fewer bootstrap samples, which takes most of a replayed session's real time.
-    """
+def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
+    """A replay with this machine taken for the landscape's: hardware, state folder, a compiler that is there."""
     found = {"CC": sys.executable, "CXX": sys.executable}  # what was recorded had one, and here nothing is compiled
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
-        if resamples is not None:
-            stack.enter_context(mock.patch.object(stats, "RESAMPLES", resamples))
         for module in _that_inspect():
             stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
         yield Replay(landscape, seed=seed)

@@ -24,9 +24,6 @@ from advisor.recipe.settings import Settings
 from landscapes.harness import Replayed, best_known, replayed, run_session
 from landscapes.landscape import load, stored
 
-# Bootstrap samples of an interval: fewer than a session takes, so that ten landscapes take seconds.
-_RESAMPLES = 200
-
 
 def shares(path: Path, budgets: list[float], seeds: int, *, at_end: bool) -> tuple[list[list[float]], str]:
     """The shares of all seeds after each time, and a remark on the last session."""
@@ -36,7 +33,7 @@ def shares(path: Path, budgets: list[float], seeds: int, *, at_end: bool) -> tup
     for seed in range(seeds):
         for index, moment_s in enumerate(budgets):
             if at_end or not index:
-                with replayed(landscape, seed=seed, resamples=_RESAMPLES) as replay:
+                with replayed(landscape, seed=seed) as replay:
                     session = run_session(replay, budget_s=moment_s if at_end else max(budgets))
                 remark = _remark(session)
             found[index].append(session.share_at(moment_s))

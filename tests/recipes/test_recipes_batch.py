@@ -125,7 +125,7 @@ def baseline(size=32, rate=1000.0, peak=GIB):
     step_ms = 1e3 * size / rate
     blocks = (Block(10, 10 * size, 10 * step_ms / 1e3),)
     result = TrialResult(Outcome.MEASURED, batch_size=size, blocks=blocks, peak_reserved_bytes=peak)
-    return BaselineRecord(result, step_ms, rate, 0.005)
+    return BaselineRecord(result, step_ms, rate, half_width=0.005)
 
 
 def record(size, rate=None, *, peak=GIB, outcome=Outcome.MEASURED, with_stack=False):

@@ -29,7 +29,7 @@ def test_the_same_session_twice_differs_in_nothing():
     found = by_title(side(sample_history()), side(sample_history()))
     assert set(found) == {"Baseline", "Stack"}
     assert not any(change.matters for kind in found.values() for change in kind.values())
-    assert "within the noise" in summary(side(sample_history()), side(sample_history()))
+    assert "within the intervals" in summary(side(sample_history()), side(sample_history()))
 
 
 def test_a_slower_baseline_is_told_with_its_size():

@@ -30,13 +30,13 @@ def session(change=None, *, noise=0.01, ended=True):
             kept.append(event)
     state = SessionState.of(kept)
     state.stack = None
-    state.baseline = replace(state.baseline, noise_floor=noise, apart=noise / 2)
+    state.baseline = replace(state.baseline, half_width=noise, apart=noise / 2)
     return state
 
 
 def together(count, *, usable=True):
     """A session that tried so many sets of settings, and none of a single one."""
-    state, slower = session(), Comparison(0.5, 0.4, 0.6, 0.03)
+    state, slower = session(), Comparison(0.5, 0.4, 0.6)
     for number in range(count):
         settings = Settings({"precision.autocast": "bfloat16", "data.num_workers": number})
         state.apply(events.RunMeasured(dict(settings), failed(None)))
@@ -70,25 +70,25 @@ def test_a_cause_has_one_sentence(state, cause, sentence):
 
 def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings():
     state = session(lambda r: r)
-    assert not Comparison(1.01, 0.98, 1.04, 0.03).is_open
-    assert not Comparison(3.0, 1.5, 6.0, 0.03).is_open, "as wide as it is, it is faster"
+    assert not Comparison(1.01, 0.98, 1.04).is_open
+    assert not Comparison(3.0, 1.5, 6.0).is_open, "as wide as it is, it is faster"
     state.trials = {
-        name: replace(record, comparison=Comparison(1.2, 0.1, 9.0, 0.03)) for name, record in state.trials.items()
+        name: replace(record, comparison=Comparison(1.2, 0.1, 9.0)) for name, record in state.trials.items()
     }
     assert no_result(state).cause is Cause.UNCLEAR
     assert "It is unclear whether anything helps" in verdict(state)
     nothing_left = next(e.record for e in sample_history() if isinstance(e, events.StackMeasured))
-    state.stack = replace(nothing_left, settings={}, comparison=Comparison(1.0, 1.0, 1.0, 0.03))
+    state.stack = replace(nothing_left, settings={}, comparison=Comparison(1.0, 1.0, 1.0))
     assert no_result(state).cause is Cause.UNCLEAR, "an empty stack is the baseline: nobody measured it"
     pairs = together(2)
     open_pairs = {
-        key: replace(point, comparison=Comparison(1.0, 0.1, 9.0, 0.03)) for key, point in pairs.combinations.items()
+        key: replace(point, comparison=Comparison(1.0, 0.1, 9.0)) for key, point in pairs.combinations.items()
     }
     assert no_result(replace(pairs, combinations=open_pairs)).cause is Cause.UNCLEAR
     state.combinations = pairs.combinations
     assert no_result(state).cause is Cause.UNCLEAR, "two sets were judged, and no setting alone"
     state.combinations = open_pairs
-    same = Comparison(1.0, 0.99, 1.01, 0.03)
+    same = Comparison(1.0, 0.99, 1.01)
     state.trials = {name: replace(record, comparison=same) for name, record in state.trials.items()}
     assert no_result(state).cause is Cause.UNCLEAR, "each setting was judged, and no set"
     state.combinations = pairs.combinations

@@ -12,12 +12,12 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint, Verdict
+from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint
 from advisor.report.pareto import BASELINE, STACK, _width, front_of, measured_points, pareto_front, pareto_sentence
 
 
 def point(speedup, peak_bytes, *, name="x"):
-    return ParetoPoint(name, {"a.b": name}, Comparison(speedup, speedup, speedup, 0.005), peak_bytes)
+    return ParetoPoint(name, {"a.b": name}, Comparison(speedup, speedup, speedup), peak_bytes)
 
 
 points = st.lists(st.builds(point, st.floats(0.1, 10), st.integers(1, 2**40)), max_size=12)
@@ -48,7 +48,7 @@ def test_the_front_is_what_nothing_dominates(given_points):
 @given(points, floors)
 def test_every_point_is_matched_by_one_of_the_front_as_far_as_the_floors_tell(given_points, given_floors):
     saving, noise = given_floors
-    front = pareto_front(given_points, saving_floor=saving, noise_floor=noise)
+    front = pareto_front(given_points, saving_floor=saving, within=noise)
     for candidate in given_points:
         assert any(
             kept.peak_reserved_bytes <= (1 + saving) * candidate.peak_reserved_bytes
@@ -60,7 +60,7 @@ def test_every_point_is_matched_by_one_of_the_front_as_far_as_the_floors_tell(gi
 @given(points, floors)
 def test_along_the_front_speed_and_memory_rise_by_more_than_noise(given_points, given_floors):
     saving, noise = given_floors
-    front = pareto_front(given_points, saving_floor=saving, noise_floor=noise)
+    front = pareto_front(given_points, saving_floor=saving, within=noise)
     for smaller, larger in pairwise(front):
         assert larger.speedup > (1 + noise) * smaller.speedup
         assert larger.peak_reserved_bytes > smaller.peak_reserved_bytes
@@ -71,7 +71,7 @@ def test_the_front_does_not_depend_on_the_order(given_points, shuffled):
     other = list(given_points)
     shuffled.shuffle(other)
     figures = [
-        [(kept.speedup, kept.peak_reserved_bytes) for kept in pareto_front(order, saving_floor=0.01, noise_floor=0.01)]
+        [(kept.speedup, kept.peak_reserved_bytes) for kept in pareto_front(order, saving_floor=0.01, within=0.01)]
         for order in (given_points, other)
     ]
     assert figures[0] == figures[1]
@@ -81,7 +81,7 @@ def test_of_points_that_take_as_much_the_fastest_stays():
     close = [point(1.0, 1000, name="a"), point(1.2, 1004, name="b"), point(1.5, 1500, name="c")]
     assert [kept.name for kept in pareto_front(close, saving_floor=0.01)] == ["b", "c"]
     assert [kept.name for kept in pareto_front(close)] == ["a", "b", "c"]
-    assert [kept.name for kept in pareto_front(close, noise_floor=0.3)] == ["a", "c"]
+    assert [kept.name for kept in pareto_front(close, within=0.3)] == ["a", "c"]
 
 
 def test_one_point_is_its_own_front_and_nothing_has_none():
@@ -94,7 +94,7 @@ def test_one_point_is_its_own_front_and_nothing_has_none():
 
 
 def known(speedup, low, high, peak_bytes, name, *, confirmed=False):
-    comparison = Comparison(speedup, low, high, 0.005, paired=confirmed)
+    comparison = Comparison(speedup, low, high, paired=confirmed)
     return ParetoPoint(name, {"a.b": name}, comparison, peak_bytes)
 
 
@@ -115,8 +115,8 @@ def test_a_smaller_one_that_may_be_as_fast_stays_a_choice_beside_the_confirmed()
 
 def test_two_that_are_known_as_well_are_told_apart_by_their_speeds():
     one, other = known(2.0, 1.8, 2.2, 1000, "one"), known(2.1, 1.9, 2.3, 1100, "other")
-    assert [kept.name for kept in pareto_front([one, other], noise_floor=0.02)] == ["one", "other"]
-    assert [kept.name for kept in pareto_front([one, other], noise_floor=0.1)] == ["one"]
+    assert [kept.name for kept in pareto_front([one, other], within=0.02)] == ["one", "other"]
+    assert [kept.name for kept in pareto_front([one, other], within=0.1)] == ["one"]
 
 
 def test_more_runs_stand_against_one_as_what_was_confirmed_does():
@@ -146,7 +146,7 @@ uncertain = st.builds(
 @given(st.lists(uncertain, max_size=10), st.floats(1.0, 3.0), st.integers(1, 50), floors)
 def test_nothing_takes_the_place_of_the_confirmed_unless_its_interval_lies_above(others, speedup, peak_bytes, floor):
     stack = known(speedup, speedup / 1.02, speedup * 1.02, peak_bytes, "stack", confirmed=True)
-    front = pareto_front([*others, stack], saving_floor=floor[0], noise_floor=floor[1])
+    front = pareto_front([*others, stack], saving_floor=floor[0], within=floor[1])
     if front[-1] != stack:
         assert any(other.comparison.ci_low > stack.speedup for other in front)
     for other in front:
@@ -199,7 +199,7 @@ def test_the_front_of_a_session_goes_from_the_smallest_to_the_fastest():
 @pytest.mark.parametrize(("low", "fastest"), [(1.8, STACK), (2.1, "lucky")])
 def test_the_fastest_of_a_session_is_its_confirmed_stack(gib, low, fastest):
     state = state_of()
-    comparison = Comparison(2.3, low, 2.6, 0.005)
+    comparison = Comparison(2.3, low, 2.6)
     settings = {"precision.autocast": "bfloat16", "a.b": 1}
     state.apply(events.CombinationMeasured(ParetoPoint("lucky", settings, comparison, round(gib * GIB))))
     assert front_of(state)[-1].name == fastest
@@ -209,7 +209,7 @@ def test_the_fastest_of_a_session_is_its_confirmed_stack(gib, low, fastest):
 def test_what_is_measurably_no_better_than_the_baseline_is_no_choice(low, chosen):
     state = state_of(history=cancelled_history())
     own_bytes = state.baseline.result.peak_reserved_bytes
-    comparison = Comparison(1.08, low, 1.2, 0.005)
+    comparison = Comparison(1.08, low, 1.2)
     state.apply(events.CombinationMeasured(ParetoPoint("faster", {"a.b": 1, "c.d": 1}, comparison, own_bytes - 1)))
     assert names(front_of(state)) == [chosen]
 
@@ -243,7 +243,7 @@ def test_decisions_take_points_out_and_let_them_in():
 def test_settings_that_were_measured_again_are_one_point():
     state = state_of()
     stack = state.stack
-    earlier = ParetoPoint("earlier", dict(stack.settings), Comparison(1.5, 1.4, 1.6, 0.01), 7 * GIB)
+    earlier = ParetoPoint("earlier", dict(stack.settings), Comparison(1.5, 1.4, 1.6), 7 * GIB)
     state.apply(events.CombinationMeasured(earlier))
     found = measured_points(state)
     assert "earlier" not in names(found)
@@ -267,13 +267,13 @@ def test_behind_a_faster_point_the_confirmed_still_counts():
 
 @pytest.mark.parametrize("interval", [(0.0, 1.2), (-1.0, 1.2), (1.2, 0.0), (float("nan"), 1.2)])
 def test_an_interval_of_a_damaged_journal_is_the_widest(interval):
-    assert _width(Comparison(1.1, *interval, Verdict.FASTER)) == float("inf")
+    assert _width(Comparison(1.1, *interval)) == float("inf")
 
 
 @pytest.mark.parametrize(("speedup", "said"), [(1.5, "which of them is the fastest"), (0.9, "take more memory")])
 def test_the_sentence_says_no_more_than_the_noise_allows(speedup, said, monkeypatch):
     state = SessionState.of(sample_history())
-    open_ended = ParetoPoint("smaller", {"a.b": 1}, Comparison(speedup, 0.02, 27.0, 0.3), GIB)
+    open_ended = ParetoPoint("smaller", {"a.b": 1}, Comparison(speedup, 0.02, 27.0), GIB)
     monkeypatch.setattr(
         "advisor.report.pareto.front_of", lambda _: (open_ended, ParetoPoint(BASELINE, {}, None, 2 * GIB))
     )

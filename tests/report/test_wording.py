@@ -5,12 +5,12 @@ from made_up import result_at
 
 from advisor.figures.formatting import format_numerics, format_repayment
 from advisor.records import BaselineRecord, Bottleneck, Numerics, NumericsResult
-from advisor.report.figures import noise_words
+from advisor.report.figures import interval_words
 
 
-@pytest.mark.parametrize(("runs", "words"), [(1, "noise not measured"), (2, "noise ±6.3 %")])
-def test_the_noise_of_a_single_run_is_not_told_as_measured(runs, words):
-    assert noise_words(BaselineRecord(result_at(1.0), 10.0, 3200.0, 0.063, runs=runs)) == words
+@pytest.mark.parametrize(("runs", "words"), [(1, "±6.3 % (1 run)"), (2, "±6.3 % (2 runs)")])
+def test_the_interval_of_the_baseline_says_how_many_runs_are_behind_it(runs, words):
+    assert interval_words(BaselineRecord(result_at(1.0), 10.0, 3200.0, half_width=0.063, runs=runs)) == words
 
 
 def test_numerics_that_nobody_could_compare_have_no_class():

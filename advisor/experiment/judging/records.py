@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from advisor.experiment.judging.judge import Judge, speed, with_phases_of
-from advisor.figures.stats import break_even_steps
+from advisor.experiment.judging.judge import Judge
+from advisor.experiment.judging.runs import AlternatedBlocks, speed, with_phases_of
+from advisor.figures.samples import break_even_steps
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Value
 
@@ -21,7 +22,7 @@ def trial_record(
         return record
     contribution = judge.contribution(settings, without) if without and judge.measured_runs(without) else None
     effects = _effects(judge, settings, result)
-    return replace(record, **effects, confirmed=judge.took_turns(settings), contribution=contribution)
+    return replace(record, **effects, confirmed=judge.confirms(settings), contribution=contribution)
 
 
 def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
@@ -32,16 +33,17 @@ def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[s
     assert result is not None, "the stack was measured"
     failed = _failed_numerics(judge, settings, result)
     key = Settings(settings)
-    alternated = judge.alternated.get(key)
-    result = with_phases_of([*judge.runs.get(key, ()), *([alternated.result] if alternated else [])], result)
+    turns = judge.in_turn.get(key)
+    alternated = [turns.result] if isinstance(turns, AlternatedBlocks) else []
+    result = with_phases_of([*judge.runs.get(key, ()), *alternated], result)
     record = StackRecord(dict(settings), result, numerics=failed, dropped=dict(dropped))
     if not result.measured:
         return record
-    step_ms, rate = _baseline_speed_next_to(judge, key)
+    step_ms, rate = judge.baseline_speed_beside(key)
     return replace(
         record,
-        **{**_effects(judge, settings, result), "comparison": judge.compare_later_runs(settings)},
-        confirmed=judge.took_turns(settings),
+        **_effects(judge, settings, result),
+        confirmed=judge.confirms(settings),
         baseline_step_ms=step_ms,
         baseline_samples_per_s=rate,
     )
@@ -52,7 +54,7 @@ def _empty_stack(judge: Judge, dropped: Mapping[str, str]) -> StackRecord:
     return StackRecord(
         {},
         baseline.result,
-        Comparison(1.0, 1.0, 1.0, judge.noise_floor),
+        Comparison(1.0, 1.0, 1.0),
         judge.numerics({}, judge.baseline),
         break_even_steps=0,
         step_ms=baseline.step_ms,
@@ -61,12 +63,6 @@ def _empty_stack(judge: Judge, dropped: Mapping[str, str]) -> StackRecord:
         baseline_samples_per_s=baseline.samples_per_s,
         dropped=dict(dropped),
     )
-
-
-def _baseline_speed_next_to(judge: Judge, settings: Settings) -> tuple[float, float]:
-    """Milliseconds per step and samples per second of the baseline as it was timed next to these settings."""
-    alternated = judge.alternated.get(settings)
-    return judge.speed({}) if alternated is None else alternated.speeds[1]
 
 
 def _effects(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
@@ -87,7 +83,7 @@ def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: Tri
     The speeds are those that are compared; the start is that of ``result``.
     """
     step_ms, rate = judge.speed(settings)
-    steps_like_baseline_s = step_ms / 1e3 * rate / _baseline_speed_next_to(judge, Settings(settings))[1]
+    steps_like_baseline_s = step_ms / 1e3 * rate / judge.baseline_speed_beside(settings)[1]
     extra_s = overhead_s(result, speed(result)[0]) - overhead_s(judge.baseline, speed(judge.baseline)[0])
     return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
 

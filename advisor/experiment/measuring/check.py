@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 
 from advisor.errors import TargetError
-from advisor.experiment.judging.judge import rates
+from advisor.experiment.judging.runs import rates
 from advisor.experiment.measuring.verification import Pair, middle_block, pairs_in_turn
 from advisor.experiment.request import Request
-from advisor.figures.stats import process_spread, runs_ratio_interval
+from advisor.figures.stats import process_spread, ratio_interval
 from advisor.files.scratch import SCRATCH
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
@@ -99,7 +99,7 @@ def _judged(pairs: list[Pair], seconds: float) -> Checked:
     plain, tuned = ([rates(pair[which].blocks) for pair in pairs] for which in (False, True))
     groups = [[median(run) for run in side] for side in (plain, tuned)]
     spread = process_spread(groups, prior=_PRIOR_SPREAD)
-    estimate, low, high = runs_ratio_interval(tuned, plain, spread)
+    estimate, low, high = ratio_interval(tuned, plain, spread)
     assert math.isfinite(estimate), "blocks have steps and take time"
     plain_ms, tuned_ms = (middle_block(pairs, tuned=which).step_ms for which in (False, True))
     return Checked(estimate, low, high, plain_ms, tuned_ms, len(pairs), seconds)

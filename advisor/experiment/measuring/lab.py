@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
-from advisor.experiment.judging.judge import BASELINE, speed
+from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import instrumented_run, reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -106,18 +107,22 @@ class Lab:
         if self.bench.steering.ending:
             return False
         if move.is_bold:
-            return self._affords_noise(move, known) if move.kind is Kind.CONTROL else self._affords_leap(move, known)
+            return self._affords_leap(move, known) if move.kind is Kind.LEAP else self._affords_noise(move, known)
         if move.kind is Kind.TURNS:
             return budget.allows(self._turns_begin_with_s(known, move.settings))
         reserve_s = self.reserve_s(known)
         return budget.allows(cost_s + (budget.overrun_s if reserve_s else 0.0), reserve_s=reserve_s)
 
-    def _affords_noise(self, control: Move, known: Known) -> bool:
-        """Whether the control before a bold leap takes a small part of the budget, and leaves the leap its time."""
-        cost_s = self.cost_s(control, known)
+    def _affords_noise(self, again: Move, known: Known) -> bool:
+        """Whether the baseline again takes a small part of the budget, and leaves bold leaps after it their time.
+
+        The control may take more where there is no leap to come.
+        """
+        cost_s = self.cost_s(again, known)
         leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
         small = cost_s <= POLICY.before_leap * self.bench.budget.total_s
-        return (small or not leaps_s) and self.bench.budget.allows(cost_s + sum(leaps_s))
+        takes_little = small or (again.kind is Kind.CONTROL and not leaps_s)
+        return takes_little and self.bench.budget.allows(cost_s + POLICY.safe * sum(leaps_s))
 
     def _affords_leap(self, leap: Move, known: Known) -> bool:
         """Whether there is time for a bold leap. It may use the turns' reserve, since the turns would measure it.
@@ -134,8 +139,8 @@ class Lab:
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
 
-        A fifth at most, unless only the turns can show what the stack gains beside other programs. Nothing is, once
-        there is no time for that any more: what is left is of use for something shorter.
+        A fifth at most. Nothing is, once there is no time for that any more: what is left is of use for something
+        shorter.
         """
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
@@ -143,9 +148,7 @@ class Lab:
         if not self.bench.budget.allows(self._turns_begin_with_s(known, stack)):
             return 0.0
         needed_s = turns_s(self.bench, stack, side_by_side=self._may_run_side_by_side(known, stack))
-        in_full = known.plan.facts.hardware.host.is_crowded and need_turns(known)
-        most_s = POLICY.reserve_share * self.bench.budget.total_s
-        return _MARGIN * needed_s if in_full else min(_MARGIN * needed_s, most_s)
+        return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
     def _turns_begin_with_s(self, known: Known, settings: Settings) -> float:
         """The seconds with which the turns may begin. Whole trials have to end; live ones time a few blocks."""
@@ -199,7 +202,7 @@ class Lab:
 
     def _spec(self, move: Move, known: Known) -> TrialSpec:
         at_least_s = ENERGY_S if len(move.settings) > 1 else 0.0
-        soon = move.kind is Kind.LEAP and not known.stack
+        soon = (move.kind is Kind.LEAP and not known.stack) or (move.kind is Kind.AGAIN and not move.settings)
         spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s, soon=soon)
         if move.kind is Kind.AGAIN and not move.settings and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.

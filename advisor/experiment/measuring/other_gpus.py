@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from advisor.experiment.events import Event, Said
-from advisor.experiment.judging.judge import BASELINE, speed
+from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.moves import moves
@@ -34,7 +35,7 @@ _CORES_OF_A_TRIAL = 2
 # Those of one that compiles: half the processes that PyTorch's compiler starts at most. A count.
 _CORES_TO_COMPILE = 16
 
-# A GPU on which the step differs more is not used, however noisy two runs seem while few are known. Unitless.
+# A GPU on which the step differs more is not used. Unitless.
 _LARGEST_DIFFERENCE = 0.03
 
 
@@ -73,22 +74,21 @@ def cores_of_a_trial(facts: Facts, settings: Mapping[str, Value], catalog: Catal
     return _CORES_OF_A_TRIAL + (workers if isinstance(workers, int) else 0) + (_CORES_TO_COMPILE if compiles else 0)
 
 
-def gpus_alike(devices: Sequence[str], alone_ms: float, together_ms: Sequence[float], noise_floor: float) -> OtherGpus:
+def gpus_alike(devices: Sequence[str], alone_ms: float, together_ms: Sequence[float]) -> OtherGpus:
     """The GPUs on which the baseline was as fast as alone, while it ran on all of them at the same time.
 
     The first of ``together_ms`` is that of the session's own GPU: where it was disturbed, none of the others is used.
     """
-    limit = min(noise_floor, _LARGEST_DIFFERENCE)
     differences = [step_ms / alone_ms - 1 for step_ms in together_ms]
     own, *others = differences
-    kept = tuple(device for device, change in zip(devices, others, strict=True) if abs(change) <= limit)
-    if abs(own) <= limit and kept:
+    kept = tuple(device for device, change in zip(devices, others, strict=True) if abs(change) <= _LARGEST_DIFFERENCE)
+    if abs(own) <= _LARGEST_DIFFERENCE and kept:
         return OtherGpus(kept)
-    worst = max([own, *others], key=abs) if abs(own) <= limit else own
+    worst = max([own, *others], key=abs) if abs(own) <= _LARGEST_DIFFERENCE else own
     change = f"{format_percent(abs(worst), digits=1)} {'longer' if worst > 0 else 'less'}"
     return OtherGpus(
-        problem=f"at the same time on {len(differences)} GPUs the baseline's step took {change}, more than the "
-        f"{format_percent(limit, digits=1)} that noise explains"
+        problem=f"at the same time on {len(differences)} GPUs the baseline's step took {change}, more than "
+        f"{format_percent(_LARGEST_DIFFERENCE)}"
     )
 
 
@@ -146,7 +146,7 @@ class OtherGpuTrials:
         if not own.measured or len(results) < len(devices):
             return OtherGpus(problem="the baseline failed where it ran on several GPUs at the same time")
         steps_ms = [speed(own)[0], *(speed(results[device])[0] for device in devices)]
-        return gpus_alike(devices, known.judge.speed(BASELINE)[0], steps_ms, known.judge.noise_floor)
+        return gpus_alike(devices, known.judge.speed(BASELINE)[0], steps_ms)
 
     def stop(self) -> None:
         """Run no more trials on other GPUs, and post the time that they have saved."""

@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks
+from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.judging.runs import AlternatedBlocks
 from advisor.experiment.known import Evidence
 from advisor.experiment.measuring.bench import Bench
 from advisor.recipe.settings import Settings

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
-from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, beside_spread, prior_spread
+from advisor.experiment.judging.judge import BASELINE, Judge
+from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
+from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.known import UNCLEAR, Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
@@ -28,19 +30,13 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         known.judge,
         baseline=past.baseline.result,
         prior=prior_spread(facts),
-        beside=beside_spread(facts),
+        crowded=facts.hardware.host.is_crowded,
         cpu_step_ms=past.baseline.cpu_step_ms,
     )
     ran = [record for record in past.trials.values() if _counts(record)]
     judge = _with_records(_with_runs(judge, history), ran, past.stack).with_run(BASELINE, known.judge.baseline)
-    plan = Plan.of(
-        known.plan.catalog,
-        known.plan.request,
-        facts,
-        known.plan.consent,
-        hints=known.plan.hints,
-        noise_floor=judge.noise_floor,
-    )
+    before = known.plan
+    plan = Plan.of(before.catalog, before.request, facts, before.consent, hints=before.hints)
     tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
     taken = replace(Known.begin(plan, judge), tried=tried, done=_done(past, ran))
     if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
@@ -57,11 +53,19 @@ def _worked_on(judge: Judge, found: StackRecord) -> Settings:
 
 
 def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
+    in_turn: dict[Settings, RunsInTurn] = {}
     for event in history:
         if isinstance(event, RunMeasured):
             judge = judge.with_run(event.settings, event.result)
+            if event.turns_of is not None:
+                new, old = ((event.result,), ()) if event.settings else ((), (event.result,))
+                before = in_turn.get(Settings(event.turns_of), RunsInTurn())
+                in_turn[Settings(event.turns_of)] = before.with_more(RunsInTurn(new, old))
         elif isinstance(event, TurnsMeasured):
-            judge = judge.with_alternated(event.settings, AlternatedBlocks(event.new, event.old, event.result))
+            judge = judge.with_turns(event.settings, AlternatedBlocks(event.new, event.old, event.result))
+    for settings, turns in in_turn.items():
+        if turns.new and turns.old:  # unless the journal was cut short between them
+            judge = judge.with_turns(settings, turns)
     return judge
 
 
@@ -73,8 +77,10 @@ def _with_records(judge: Judge, ran: Iterable[TrialRecord], stack: StackRecord |
         elif not judge.has_tried(record.settings):  # the journal of a version that told of records only
             judge = judge.with_run(record.settings, record.result)
     for proven in (*ran, stack):
-        if proven is not None and proven.confirmed and not judge.took_turns(proven.settings):
-            judge = judge.with_in_turn(proven.settings)
+        in_turn = proven is not None and proven.comparison is not None and proven.comparison.paired
+        if proven is not None and in_turn and not judge.took_turns(proven.settings):
+            runs = judge.measured_runs(proven.settings)  # an earlier version's journal, which does not say which did
+            judge = judge.with_turns(proven.settings, RunsInTurn(runs, judge.baseline_runs)) if runs else judge
     return judge
 
 

@@ -12,9 +12,9 @@ from functools import cached_property
 from statistics import median
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.judging.judge import rates
+from advisor.experiment.judging.runs import rates
 from advisor.experiment.policy import POLICY
-from advisor.figures.stats import ProcessSpread, noise_floor, process_spread, runs_ratio_interval
+from advisor.figures.stats import REPORT, SELECTION, ProcessSpread, process_spread, ratio_interval
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.recipe.settings import Settings
@@ -167,12 +167,14 @@ class Scaling:
         ours, theirs = self.measured(new), self.measured(old)
         if not (ours and theirs):
             return None
-        interval = runs_ratio_interval(
-            [rates(run.blocks) for run in ours], [rates(run.blocks) for run in theirs], self._process_spread
+        paired = self.confirmed and new == Setup(self.stack)
+        interval = ratio_interval(
+            [rates(run.blocks) for run in ours],
+            [rates(run.blocks) for run in theirs],
+            self._process_spread,
+            confidence=REPORT if paired else SELECTION,
         )
-        return Comparison(
-            *interval, noise_floor(self._process_spread), paired=self.confirmed and new == Setup(self.stack)
-        )
+        return Comparison(*interval, paired=paired)
 
     def loss_difference(self, setup: Setup) -> float | None:
         """The largest relative difference of the first losses from one GPU's; None where they cannot be compared."""

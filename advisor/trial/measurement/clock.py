@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from advisor.figures.stats import percentile, relative_half_width, relative_range
+from advisor.figures.samples import percentile, relative_half_width, relative_range
 from advisor.machine.device import Mark, backend_of
 from advisor.records import Block, Latency
 from advisor.step.batch import PAIR, tensors_of

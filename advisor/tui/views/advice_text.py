@@ -15,7 +15,6 @@ from advisor.figures.formatting import (
     format_difference,
     format_interval,
     format_ms,
-    format_noise,
     format_percent,
     format_rate,
     format_setting,
@@ -193,7 +192,7 @@ def _effect(record: TrialRecord) -> Content:
     if not record.result.measured:
         return Content("not measured")
     parts = [mark(record), Content(" "), own_effect(record, short=True)]
-    if shown is Verdict.NO_DIFFERENCE and comparison and not comparison.is_open:
+    if shown in (Verdict.SAME, Verdict.UNCLEAR) and comparison and not comparison.is_open:
         parts.append(Content.styled(f"  {format_interval(comparison)}", DIM))
     elif shown is not None and record.contribution is None:
         parts.append(Content(f"  {shown.value}"))
@@ -210,7 +209,7 @@ def _how(record: TrialRecord) -> list[Fact]:
         return []
     alone: list[Fact] = [("Alone", ratio(comparison))] if record.contribution else []
     how = IN_TURN if comparison.paired or record.confirmed else "one trial"
-    return [*alone, ("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
+    return [*alone, ("", Content.styled(how, DIM))]
 
 
 def _bound(record: TrialRecord, context: Context) -> list[Fact]:

@@ -8,17 +8,15 @@ from textual.content import Content
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
-    TOO_NOISY,
     counted,
     format_interval,
     format_ms,
-    format_noise,
     format_rate,
     format_seconds,
 )
 from advisor.records import Objective, StackRecord, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, stack_helps, stack_is_unclear
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, other_batch
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, how_confirmed, other_batch
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.text import DIM, memory_against, numerics_words, own_effect
@@ -74,10 +72,12 @@ def _pending(stack: StackRecord, state: SessionState) -> Content:
 def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
     """The result first, then its cost, then its use."""
     turns = IN_TURN if stack.comparison and stack.comparison.is_open else "confirmed"
-    sure = turns if stack.confirmed else f"{MEASURED_ONCE}, not confirmed{'' if state.finished else ' yet'}"
+    sure = turns if stack.confirmed else how_confirmed(stack)
+    if sure == MEASURED_ONCE:
+        sure += f", not confirmed{'' if state.finished else ' yet'}"
     helps = stack_helps(state)
     first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
-    if _is_speed(state) and stack.comparison and stack.comparison.verdict is not Verdict.NO_DIFFERENCE:
+    if _is_speed(state) and stack.comparison and stack.comparison.verdict.is_change:
         first += Content.styled(f"  {''.join(_interval(stack).partition(' (')[1:]).strip()}", DIM)
     lines = [first, _cost(stack, state), *_roof(state), *_several_gpus(state), _how_to_use(state, helps=helps)]
     return Content("\n").join([*lines, *_more_time(state)])
@@ -90,11 +90,8 @@ def _result(stack: StackRecord, state: SessionState) -> str:
     if by is None or not _is_speed(state):
         told = by.effect(stack.result, comparison) if by else format_interval(comparison)
         return f"{told[:1].upper()}{told[1:]}{batch}: {_before_and_after(stack, state)}"
-    if comparison.is_open:
-        return f"{TOO_NOISY.capitalize()}: {format_interval(comparison)}{batch}"
-    if comparison.verdict is Verdict.NO_DIFFERENCE:
-        noise = format_noise(comparison.noise_floor)
-        return f"No measurable difference: {format_interval(comparison)}{batch}, noise {noise}"
+    if not comparison.verdict.is_change:
+        return f"{comparison.verdict.capitalize()}: {format_interval(comparison)}{batch}"
     figure = format_interval(comparison).partition(" (")[0]  # the interval stands behind the sentence
     word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
     return f"{figure[:1].upper()}{figure[1:]} {word}{batch}: {_before_and_after(stack, state)}"

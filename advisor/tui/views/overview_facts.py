@@ -32,7 +32,7 @@ from advisor.records import (
     WorkloadFacts,
 )
 from advisor.report.charts import Axis, Bar, Bars, Tone
-from advisor.report.figures import noise_words
+from advisor.report.figures import interval_words
 from advisor.tui.text import DIM, SMALL_EFFECT, TONES, meter, said_text, shortened
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, live_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
@@ -174,7 +174,7 @@ def baseline_facts(
         ("Step", Content.assemble((format_ms(baseline.step_ms), "bold"), "  ", format_rate(baseline.samples_per_s))),
         *_in_turn(baseline, stack),
         *_spread(baseline),
-        ("Noise", noise_words(baseline).removeprefix("noise ")),
+        ("Interval", interval_words(baseline)),
         *bound_facts(facts),
         ("Memory", f"{format_bytes(result.peak_reserved_bytes)} peak"),
     ]

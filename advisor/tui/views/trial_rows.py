@@ -338,7 +338,7 @@ def _effect_cells(comparison: Comparison | None, look: _Look, told: str = "") ->
     if comparison is None:
         return {}
     _, colour = MARKS[comparison.verdict]
-    style = "dim" if comparison.verdict is Verdict.NO_DIFFERENCE else f"${colour}"
+    style = "dim" if not comparison.verdict.is_change else f"${colour}"
     return {
         "effect": _plain(told or format_ratio(comparison), style),
         "bar": Content.styled(interval_bar(comparison, look.widest, look.bar), style),

@@ -22,7 +22,7 @@ from advisor.figures.formatting import (
 from advisor.recipe.catalog import Catalog
 from advisor.records import BaselineRecord, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, other_batch, own_figures, verdict_shown
+from advisor.report.figures import IN_TURN, how_confirmed, other_batch, own_figures, verdict_shown
 from advisor.report.pareto import BASELINE, STACK
 from advisor.report.pictures import block_times
 from advisor.report.several_gpus import row_details, row_of
@@ -105,7 +105,7 @@ def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
     listed = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
     if stack.pending:
         return _lines([Content.assemble(("stack  ", "bold"), (format_pending(stack), "$warning")), Content(listed)])
-    how = f"  measured {IN_TURN}" if stack.confirmed else f"  {MEASURED_ONCE}"
+    how = f"  measured {IN_TURN}" if stack.confirmed else f"  {how_confirmed(stack)}"
     head = Content.assemble(("stack  ", "bold"), ratio(stack.comparison), other_batch(stack, baseline), (how, DIM))
     beside = [*_steps(stack.result, baseline), *_numerics_line(stack.numerics), *_beside(stack.result, baseline)]
     return _lines([head, Content(listed), *beside])
@@ -141,7 +141,7 @@ def _how_to_go_on(record: TrialRecord, state: SessionState, *, recorded: bool) -
 
 def _effect(record: TrialRecord) -> Content:
     effect = own_effect(record)
-    if verdict_shown(record) is Verdict.NO_DIFFERENCE and record.comparison and not record.comparison.is_open:
+    if verdict_shown(record) in (Verdict.SAME, Verdict.UNCLEAR) and record.comparison and not record.comparison.is_open:
         effect += Content.styled(f"  {format_interval(record.comparison)}", DIM)
     return effect + Content.styled(f"  {IN_TURN}" if record.confirmed else "", DIM)
 

@@ -54,7 +54,7 @@ _TALL = 30
 
 # On top, whatever the order: everything is compared with them.
 _PINNED = (BASELINE, STACK)
-_VERDICTS = (Verdict.FASTER, Verdict.NO_DIFFERENCE, Verdict.SLOWER, Verdict.FAILED, Verdict.SKIPPED)
+_VERDICTS = (Verdict.FASTER, Verdict.SAME, Verdict.UNCLEAR, Verdict.SLOWER, Verdict.FAILED, Verdict.SKIPPED)
 # Columns whose largest figure comes first; of all others the smallest does.
 _LARGEST_FIRST = (EFFECT, "bar")
 

@@ -39,7 +39,7 @@ async def test_every_view_is_a_number_key_away(size) -> None:
     expected = {
         "overview": ["NVIDIA H200", "ResNet", "2.35x (2.32–2.37)", "compute", "32.6 ms → 13.9 ms"],
         "profile": ["backward", "19.2 ms", "58 %", "19.0 ms", "cudnn_convol", "host Σ"],
-        "trials": ["channels_last", "1.39x (1.38–1.40)", "no measurable difference", "h shows", "✗"],
+        "trials": ["channels_last", "1.39x (1.38–1.40)", "same", "h shows", "✗"],
         "advice": ["Channels-last memory format", "1.39x (1.38–1.40)", "Numerics", "in stack", "Why "],
         "export": ["Settings YAML", "model.memory_format: channels_last", "tuned.yaml", "Save"],
     }
@@ -308,7 +308,7 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             told = {key.id for key in KEYS if key.binding.tooltip in text}
             assert told == {key.id for key in KEYS} & able
             assert footer <= able
-            assert "noise floor" in text
+            assert "95 % of those measured in turn" in text
             await pilot.press("escape")
             assert not isinstance(app.screen, HelpScreen)
 

@@ -93,7 +93,7 @@ def test_the_waterfall_leads_from_the_baseline_to_the_stack(state) -> None:
 @pytest.mark.parametrize("width", [40, 74, 114, 200])
 def test_each_contribution_is_told_with_its_interval(state, width) -> None:
     text = waterfall_text(waterfall_chart(state), width).plain
-    for told in ("+1.41x (1.39–1.43)", "no measurable difference", "2.35x (2.32–2.37)", "+1.03x more than one by one"):
+    for told in ("+1.41x (1.39–1.43)", "same", "2.35x (2.32–2.37)", "+1.03x more than one by one"):
         assert told in text
     assert ("alone 1.12x" in text) is (width >= 114)
     if width >= 74:
@@ -102,7 +102,7 @@ def test_each_contribution_is_told_with_its_interval(state, width) -> None:
 
 async def test_bars_that_would_pass_the_stack_end_at_it_and_the_panel_says_so(state) -> None:
     product = math.prod(step.end / step.start for step in waterfall(state) if step.key)
-    stack = replace(state.stack, comparison=Comparison(product / 2, product / 2.1, product / 1.9, 0.01))
+    stack = replace(state.stack, comparison=Comparison(product / 2, product / 2.1, product / 1.9))
 
     measured = histories.contributed()
     for history, subtitle, together in (
@@ -114,24 +114,24 @@ async def test_bars_that_would_pass_the_stack_end_at_it_and_the_panel_says_so(st
             assert ("together" in screen_text(app)) is together
 
 
-def test_a_stack_that_is_too_noisy_to_tell_has_no_interval_in_the_waterfall(state) -> None:
-    state.apply(events.StackMeasured(replace(state.stack, comparison=Comparison(1.21, 0.06, 23.94, 0.3))))
+def test_a_stack_that_is_unclear_has_no_interval_in_the_waterfall(state) -> None:
+    state.apply(events.StackMeasured(replace(state.stack, comparison=Comparison(1.21, 0.06, 23.94))))
     *_, before, last = waterfall_text(waterfall_chart(state), 114).plain.splitlines()
-    assert "too noisy to tell" in last
+    assert "unclear" in last
     assert "23.94" not in last
     assert "█" not in last, "its length would say something"
     assert "together" not in before
 
 
-def test_a_contribution_that_is_too_noisy_to_tell_moves_no_bar(state) -> None:
+def test_a_contribution_that_is_unclear_moves_no_bar(state) -> None:
     record = state.trials[histories.COMPILE.candidate.name]
-    state.apply(events.TrialMeasured(replace(record, contribution=Comparison(0.9, 0.1, 9.0, 0.3))))
+    state.apply(events.TrialMeasured(replace(record, contribution=Comparison(0.9, 0.1, 9.0))))
     [step] = [step for step in waterfall(state) if step.name == "compile"]
     assert step.end == step.start
     [line] = [
         line for line in waterfall_text(waterfall_chart(state), 114).plain.splitlines() if line.startswith("compile")
     ]
-    assert "too noisy to tell" in line
+    assert "unclear" in line
 
 
 def test_the_waterfall_has_the_memory_of_each_setting_on_the_others(state) -> None:
@@ -168,7 +168,7 @@ def test_what_is_added_to_the_stack_stands_before_what_is_done_alone(state) -> N
 def test_the_first_line_is_the_result_then_its_cost_then_the_key(state) -> None:
     lines = headline(state).plain.splitlines()
     assert lines[0] == "2.35x faster: 32.6 ms → 13.9 ms a step, confirmed  (2.32–2.37)"
-    huge = replace(state.stack, comparison=Comparison(33.0, 2.0, 600.0, 0.006))
+    huge = replace(state.stack, comparison=Comparison(33.0, 2.0, 600.0))
     assert headline(replace(state, stack=huge)).plain.startswith("At least 2.00x faster: 32.6 ms → ")
     assert [text for text in ("4 settings", "memory 5.20 GiB (-43 %)", "close", "44.0 s") if text not in lines[1]] == []
     assert lines[-2].startswith("5 exports it")
@@ -193,7 +193,7 @@ def warned(state: SessionState) -> str:
 def test_where_nothing_could_be_judged_the_first_line_says_so_and_what_to_do() -> None:
     failed = SessionState.of(histories.judged_nothing())
     assert warned(failed).startswith("Nothing could be judged: nothing that was tried could be used.\n")
-    wide = replace(histories.ZERO_GRAD, comparison=Comparison(1.1, 0.8, 1.5, 0.3))
+    wide = replace(histories.ZERO_GRAD, comparison=Comparison(1.1, 0.8, 1.5))
     noisy = warned(SessionState.of([*histories.judged_nothing(), events.TrialMeasured(wide)]))
     assert noisy.startswith("It is unclear whether anything helps: the most promising, zero_grad")
     assert "give it more time" in noisy
@@ -211,23 +211,23 @@ def test_a_small_effect_has_a_small_bar() -> None:
 
 
 def test_a_stack_within_the_noise_is_no_success(state) -> None:
-    same = replace(state.stack, comparison=Comparison(1.01, 0.99, 1.02, 0.03))
+    same = replace(state.stack, comparison=Comparison(1.01, 0.99, 1.02))
     state.apply(events.StackMeasured(same))
-    assert warned(state).startswith("No measurable difference: 1.01x (0.99–1.02), noise ±3.0 %")
+    assert warned(state).startswith("Same: 1.01x (0.99–1.02)")
     assert "exports it" not in headline(state).plain
     assert "Your own settings are as good" in headline(state).plain
-    state.apply(events.StackMeasured(replace(same, comparison=Comparison(1.01, 0.91, 1.12, 0.03))))
+    state.apply(events.StackMeasured(replace(same, comparison=Comparison(1.01, 0.91, 1.12))))
     assert "as good" not in headline(state).plain, "nothing is concluded where all is noise"
 
 
 def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -> None:
-    unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66, 0.06)))
+    unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66)))
     told = warned(SessionState.of([*histories.whole(), unclear]))
-    assert told.startswith("Too noisy to tell: 1.24x (may be over 10x off)")
+    assert told.startswith("Unclear: 1.24x (may be over 10x off)")
     assert told.count("1.24x") == 1, "an interval that says nothing is told once, in words"
     assert "End other programs and run again, or give it more time: key + adds a minute." in told
     over = SessionState.of([*histories.whole(), unclear])
-    assert stack_text(over, wide=True).plain == "stack too noisy to tell"
+    assert stack_text(over, wide=True).plain == "stack unclear"
     assert "view 5 exports it" not in nothing_helped(over)
     told = warned(SessionState.of([*histories.to_trials(), unclear]))
     assert told.endswith("The search goes on. Key 3 shows each trial."), "nothing is concluded before the end"

@@ -246,7 +246,7 @@ async def test_two_sessions_are_compared_in_the_app(monkeypatch):
         await press(pilot, "enter")
         text = screen_text(app)
         assert f"From {first} to {second}" in text
-        assert "within the noise" in text
+        assert "within the intervals" in text
         assert "--budget" in text
         await press(pilot, "escape")
         assert app.return_value is None
@@ -360,9 +360,9 @@ async def test_a_narrow_list_of_sessions_tells_the_chosen_one_in_full():
 
 
 def test_a_comparison_wraps_its_last_column_under_itself():
-    changes = Changes("Stack", (Change("Speed-up", "too noisy to tell", "too noisy to tell", "within the intervals"),))
-    lines = _kind(changes, 66).plain.splitlines()
-    assert "too noisy to tell → too noisy to tell within the" in lines[1]
+    changes = Changes("Stack", (Change("Speed-up", "unclear", "unclear", "within the intervals"),))
+    lines = _kind(changes, 46).plain.splitlines()
+    assert "unclear → unclear within the" in lines[1]
     assert lines[2].strip() == "intervals"
     assert lines[2].index("intervals") == lines[1].index("within")
 

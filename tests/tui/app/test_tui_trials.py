@@ -149,7 +149,7 @@ def test_a_stack_that_runs_or_was_skipped_is_told_by_its_size_where_its_settings
 def test_a_contribution_fits_its_column_on_a_narrow_screen(state) -> None:
     narrow = {column.key: width for column, width in fitting_columns(80)}
     name = histories.AUTOCAST.candidate.name
-    for small in (Comparison(1.0124, 1.0091, 1.0153, 0.006), Comparison(1.001, 0.998, 1.004, 0.006)):
+    for small in (Comparison(1.0124, 1.0091, 1.0153), Comparison(1.001, 0.998, 1.004)):
         state.trials[name] = replace(state.trials[name], contribution=small)
         (row,) = [row for row in build_rows(state) if row.key == name]
         assert row.cells["effect"].cell_length <= narrow["effect"]
@@ -195,7 +195,7 @@ def test_the_stack_is_the_longest_bar() -> None:
     [((2.0, 2.0, 2.0), "      │     ●"), ((0.5, 0.5, 0.5), "●     │      "), ((1.0, 0.9, 1.1), "     ─●─     ")],
 )
 def test_an_interval_is_drawn_around_once_as_fast(ratio, drawn) -> None:
-    assert interval_bar(Comparison(*ratio, 0.01), 0.6931, 13) == drawn
+    assert interval_bar(Comparison(*ratio), 0.6931, 13) == drawn
     assert interval_bar(None, 1.0, 13) == ""
 
 
@@ -278,7 +278,7 @@ def test_recipes_with_long_names_widen_their_column() -> None:
 
 
 def test_a_huge_interval_fits_the_column_of_effects() -> None:
-    wide = replace(histories.AUTOCAST, comparison=Comparison(33.0, 2.0, 600.0, 0.006), contribution=None)
+    wide = replace(histories.AUTOCAST, comparison=Comparison(33.0, 2.0, 600.0), contribution=None)
     state = SessionState.of([*histories.whole(), events.TrialMeasured(wide)])
     (row,) = [row for row in build_rows(state) if row.key == wide.candidate.name]
     assert row.cells["effect"].plain == "at least 2.00x"
@@ -297,7 +297,7 @@ def test_a_reason_that_more_time_takes_away_names_the_key() -> None:
 def test_a_setting_that_slows_the_stack_adds_nothing() -> None:
     state = SessionState.of(histories.contributed())
     record = state.trials[histories.COMPILE.candidate.name]
-    state.apply(events.TrialMeasured(replace(record, contribution=Comparison(0.84, 0.78, 0.91, 0.006))))
+    state.apply(events.TrialMeasured(replace(record, contribution=Comparison(0.84, 0.78, 0.91))))
     row = next(row for row in build_rows(state) if row.key == record.candidate.name)
     assert row.cells["effect"].plain.startswith("0.84x (0.78–")
 
@@ -323,8 +323,8 @@ def test_a_rejected_trial_says_so_before_its_effect() -> None:
     (row,) = [row for row in build_rows(joined, width=120) if row.key == histories.AUTOCAST.candidate.name]
     assert row.cells["effect"].plain == "rejected, +1.41x (1.39–1.43)", "it is not cut off"
     record = joined.trials[histories.AUTOCAST.candidate.name]
-    same = replace(record, contribution=Comparison(1.0, 0.99, 1.01, 0.02))
-    for shown, told in ((record, "rejected, +1.41x"), (same, "rejected")):
+    same = replace(record, contribution=Comparison(1.0, 0.99, 1.01))
+    for shown, told in ((record, "rejected, +1.41x"), (same, "rejected, same")):
         joined.apply(events.TrialMeasured(shown))
         (row,) = [row for row in build_rows(joined, width=70) if row.key == record.candidate.name]
         assert row.cells["effect"].plain == told, "not cut off in its middle"

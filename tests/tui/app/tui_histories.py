@@ -75,7 +75,6 @@ def measured(
     numerics: Numerics = Numerics.EXACT,
     difference: float | None = 0.0,
     warmup_s: float = 0.8,
-    floor: float = 0.006,
 ) -> TrialRecord:
     """A candidate's record with a speed-up."""
     candidate = Candidate(recipe, key, value)
@@ -86,7 +85,7 @@ def measured(
         candidate=candidate,
         settings=candidate.settings,
         result=result(step_ms, memory_gib, warmup_s),
-        comparison=Comparison(speedup, speedup - half, speedup + half, floor),
+        comparison=Comparison(speedup, speedup - half, speedup + half),
         numerics=NumericsResult(numerics, numerics, difference, _numerics_text(numerics)),
         break_even_steps=None if saved <= 0 else int(slower_start / saved),
         step_ms=step_ms,
@@ -106,8 +105,8 @@ def failed(recipe: str, key: str, value: Value, outcome: Outcome, reason: str, *
     return TrialRecord(candidate, candidate.settings, TrialResult(outcome, reason, hint))
 
 
-BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, 0.006, cpu_step_ms=1921.0)
-CPU_BASELINE = BaselineRecord(result(4.6, 0.6), 4.6, 27_826.0, 0.011)
+BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, half_width=0.006, cpu_step_ms=1921.0)
+CPU_BASELINE = BaselineRecord(result(4.6, 0.6), 4.6, 27_826.0, half_width=0.011)
 
 AUTOCAST = measured(
     "autocast", "precision.autocast", "bfloat16", 1.118, 6.2, numerics=Numerics.CLOSE, difference=3.1e-3
@@ -225,7 +224,7 @@ STACK = StackRecord(
         "optimizer.implementation": "fused",
     },
     result=result(13.9, 5.2, 44.0),
-    comparison=Comparison(2.345, 2.321, 2.366, 0.006, paired=True),
+    comparison=Comparison(2.345, 2.321, 2.366, paired=True),
     numerics=NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.3e-3, ""),
     break_even_steps=2310,
     step_ms=13.9,
@@ -238,7 +237,7 @@ COMBINATIONS = tuple(
     ParetoPoint(
         str(Settings(settings)),
         settings,
-        Comparison(speedup, 0.99 * speedup, 1.01 * speedup, 0.006),
+        Comparison(speedup, 0.99 * speedup, 1.01 * speedup),
         round(memory_gib * GIB),
     )
     for settings, speedup, memory_gib in (
@@ -251,7 +250,7 @@ COMBINATIONS = tuple(
 SMALL_STACK = StackRecord(
     settings=COMBINATIONS[2].settings,
     result=result(34.7, 3.1),
-    comparison=Comparison(0.941, 0.936, 0.946, 0.006, paired=True),
+    comparison=Comparison(0.941, 0.936, 0.946, paired=True),
     numerics=NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, ""),
     break_even_steps=None,
     step_ms=34.7,
@@ -447,10 +446,10 @@ def deciding() -> list[Event]:
 def contributed() -> list[Event]:
     """The whole session, which has left settings of the stack out: what each contributes is known."""
     known = {
-        LAST.candidate.name: Comparison(1.298, 1.281, 1.314, 0.006),
-        AUTOCAST.candidate.name: Comparison(1.412, 1.391, 1.433, 0.006),
-        COMPILE.candidate.name: Comparison(1.236, 1.219, 1.252, 0.006),
-        WORSE.candidate.name: Comparison(1.003, 0.996, 1.009, 0.006),
+        LAST.candidate.name: Comparison(1.298, 1.281, 1.314),
+        AUTOCAST.candidate.name: Comparison(1.412, 1.391, 1.433),
+        COMPILE.candidate.name: Comparison(1.236, 1.219, 1.252),
+        WORSE.candidate.name: Comparison(1.003, 0.996, 1.009),
     }
     records = {record.candidate.name: record for record in RECORDS}
     apart = {name: replace(records[name], contribution=found) for name, found in known.items()}

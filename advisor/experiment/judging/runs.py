@@ -1,0 +1,126 @@
+"""Runs of the same settings: their speed, one result for all of them, and those that took turns with the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import geometric_mean, median
+
+from advisor.experiment.judging.spreads import IN_TURN
+from advisor.experiment.objective import figure
+from advisor.figures.samples import largest_difference
+from advisor.figures.stats import Interval, ProcessSpread, mean_rate, paired_interval, ratio_interval
+from advisor.records import Block, Objective, TrialResult
+
+
+def rates(blocks: Sequence[Block]) -> list[float]:
+    """Samples per second of each block."""
+    return [block.samples_per_s for block in blocks]
+
+
+def speed(result: TrialResult) -> tuple[float, float]:
+    """Milliseconds per step and samples per second: medians over the blocks."""
+    return median(block.step_ms for block in result.blocks), median(rates(result.blocks))
+
+
+def mean_speed(runs: Sequence[TrialResult]) -> tuple[float, float]:
+    """The step time in ms and samples per second of several runs, each of which counts once, as their ratio has it."""
+    steps_ms, samples_per_s = zip(*map(speed, runs), strict=True)
+    return mean_rate(steps_ms), mean_rate(samples_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class AlternatedBlocks:
+    """Blocks of two live processes in turn, ``new[i]`` timed next to ``old[i]``; ``result`` is the new one's trial."""
+
+    new: tuple[Block, ...]
+    old: tuple[Block, ...]
+    result: TrialResult
+
+    def interval(self, _spread: ProcessSpread, _old_spread: ProcessSpread) -> Interval:
+        """The ratio of the rates with its interval; the session's spread between processes holds drift as well."""
+        return paired_interval(rates(self.new), rates(self.old), IN_TURN)
+
+    @property
+    def speeds(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Milliseconds per step and samples per second of the new settings, and the same of the old ones.
+
+        Both are taken from the pair of blocks with the median ratio, so that they agree with the speed-up. Medians of
+        each side alone would not: where the machine drifts, they come from different times.
+        """
+        pairs = sorted(
+            zip(self.new, self.old, strict=True), key=lambda pair: pair[0].samples_per_s / pair[1].samples_per_s
+        )
+        middle = pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1]
+        return _mean_of_blocks([new for new, _ in middle]), _mean_of_blocks([old for _, old in middle])
+
+
+def _mean_of_blocks(blocks: Sequence[Block]) -> tuple[float, float]:
+    return geometric_mean([block.step_ms for block in blocks]), geometric_mean(rates(blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class RunsInTurn:
+    """Trials of settings (``new``) and of the baseline (``old``), one after the other in turn; they chose nothing."""
+
+    new: tuple[TrialResult, ...] = ()
+    old: tuple[TrialResult, ...] = ()
+
+    def with_more(self, other: RunsInTurn) -> RunsInTurn:
+        """These runs and those of further turns."""
+        return RunsInTurn((*self.new, *other.new), (*self.old, *other.old))
+
+    def interval(self, spread: ProcessSpread, old_spread: ProcessSpread) -> Interval:
+        """The ratio of the rates with its interval, where processes of the new and the old settings differ by these."""
+        new, old = ([rates(run.blocks) for run in side] for side in (self.new, self.old))
+        return ratio_interval(new, old, spread, old_spread)
+
+    @property
+    def speeds(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Milliseconds per step and samples per second of the new settings, and the same of the old ones."""
+        return mean_speed(self.new), mean_speed(self.old)
+
+
+def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialResult, ...]:
+    """The runs that nothing from outside disturbed; all where there are fewer than ``least`` of those."""
+    calm = tuple(run for run in runs if not run.disturbed)
+    return calm if len(calm) >= least else tuple(runs)
+
+
+def floor_between(objective: Objective, runs: Sequence[TrialResult]) -> float:
+    """The largest relative difference between runs of the baseline's settings that followed one another; 0 of one."""
+    values = [value for run in runs if (value := figure(objective, run))]
+    return largest_difference([after / before for before, after in pairwise(values)])
+
+
+# --- one result for several runs ------------------------------------------------------------------------------
+
+
+def with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with the median energy a sample of runs of the same settings, where any was measured."""
+    known = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
+    return replace(result, energy_j_per_sample=median(known)) if known else result
+
+
+def with_figures_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with the largest peaks and latency, and the median energy a sample, of runs of the same settings."""
+    known = [run.latency for run in runs if run.latency is not None]
+    longest = max(known, key=lambda latency: latency.p95_ms, default=result.latency)
+    return with_peaks(max, runs, with_median_energy(runs, replace(result, latency=longest)))
+
+
+def with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with peaks chosen among those of runs of the same settings; its own where none are known."""
+    reserved = [run.peak_reserved_bytes for run in runs if run.peak_reserved_bytes]
+    allocated = [run.peak_allocated_bytes for run in runs if run.peak_allocated_bytes]
+    return replace(
+        result,
+        peak_reserved_bytes=round(choose(reserved)) if reserved else result.peak_reserved_bytes,
+        peak_allocated_bytes=round(choose(allocated)) if allocated else result.peak_allocated_bytes,
+    )
+
+
+def with_phases_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with the phases of a step from the last run that timed them."""
+    return replace(result, phases=next((run.phases for run in reversed(runs) if run.phases), {}))
