@@ -23,7 +23,7 @@ from advisor.figures.formatting import (
 )
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
-from advisor.report.figures import effect_words, own_figures, verdict_shown
+from advisor.report.figures import MEASURED_ONCE, effect_words, how_confirmed, own_figures, verdict_shown
 from advisor.report.pareto import BASELINE, STACK
 from advisor.report.several_gpus import against_one_gpu, row_of
 from advisor.tui.deciding import decision_on
@@ -206,9 +206,10 @@ def _stack_row(state: SessionState, look: _Look) -> Row:
     if stack.pending:
         reason = {"effect": _plain("to be measured again" if count else "empty", "$warning")}
         return _row(STACK, {"state": _plain("★", "dim"), "name": _plain(f"stack of {count}", "bold"), **reason}, "")
+    once = ", once" if how_confirmed(stack) == MEASURED_ONCE else ""  # the two words have no room
     cells = {
         "state": _marked(Content.styled("★", "$accent"), stack.result, stack.numerics, in_turn=stack.confirmed),
-        "name": _plain(f"stack of {count}{'' if stack.confirmed else ', once'}", "bold"),  # measured once: no room
+        "name": _plain(f"stack of {count}{once}", "bold"),
         **_effect_cells(stack.comparison, look),
         **_measured_cells(stack.step_ms, stack.result, stack.numerics),
     }

@@ -93,7 +93,7 @@ def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, know
 
 def test_a_stack_that_is_not_confirmed_is_marked_wherever_its_figure_stands() -> None:
     state = SessionState.of(histories.whole())
-    state.stack = replace(state.stack, confirmed=False)
+    state.stack = replace(state.stack, confirmed=False, comparison=replace(state.stack.comparison, paired=False))
     (row,) = [row for row in build_rows(state) if row.key == STACK]
     assert row.cells["name"].plain.endswith(", once")
     figures = (headline(state), selection_text(STACK, state), stack_text(state, wide=True))
@@ -204,7 +204,7 @@ def test_what_is_built_before_the_first_trial_is_no_baseline_yet(context) -> Non
 
 def test_no_mark_of_the_help_is_parted_from_its_word() -> None:
     marks = next(text for title, text in help_sections(VIEWS[0], {}) if title == "Marks")
-    assert [line.plain.split(" ", 1)[0] for line in marks.wrap(68)] == list("▲▼≈✗○★≠!⇄⧗")
+    assert [line.plain.split(" ", 1)[0] for line in marks.wrap(68)] == list("▲▼=≈✗○★≠!⇄⧗")
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -261,8 +261,8 @@ def test_rows_are_marked_with_what_has_to_be_known(state) -> None:
     signs = {row.key: row.cells["state"].plain for row in build_rows(state)}
     assert signs["stack"] == "★⇄"
     assert signs[histories.LAST.candidate.name] == "▲⇄"
-    assert signs[histories.WORSE.candidate.name] == "▲≠⇄"
-    assert signs[histories.WORKERS.candidate.name] == "▲!"
+    assert signs[histories.WORSE.candidate.name] == "=≠⇄"
+    assert signs[histories.WORKERS.candidate.name] == "=!"
     assert signs[histories.TF32.candidate.name] == "▲"
     assert signs[histories.GRAPH.candidate.name] == "✗"
 
@@ -298,7 +298,7 @@ async def test_the_reason_for_a_disturbed_trial_is_on_the_screen() -> None:
     async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
         await press(pilot, "3", *["down"] * 7)
         shown = screen_text(app)
-        assert "▲!" in shown
+        assert "=!" in shown
         assert "Unreliable: another process (pid 911, python)" in shown
         assert "4 workers on 16 cores [/]" in shown
 
