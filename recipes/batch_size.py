@@ -19,8 +19,8 @@ weight decay again. Very large batches need LARS or LAMB, and can still end at a
 
 Numerics
 ------------
-changed in training: there are fewer updates, each from more samples, and batch norm sees other statistics.
-close in inference: products of other sizes may sum in another order.
+changed, for the caller has to give other batches. In training there are fewer updates, each from more samples, and
+batch norm sees other statistics. In inference the outputs stay close: products of other sizes may sum in another order.
 
 References
 ------------

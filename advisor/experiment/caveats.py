@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psutil
 
-from advisor.experiment.control import ENDED, REJECTED, SKIPPED
+from advisor.experiment.control import ENDED, OTHER_VALUE, REJECTED, SKIPPED
 from advisor.experiment.judging.judge import Judge
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
@@ -161,7 +161,9 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
                 yield f"{said}; raise --budget", str(settings)
         elif not runs[-1].measured:
             yield f"together these fail: {settings}: {reason}", str(settings)
-        elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:
+        elif (
+            Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why not in (REJECTED, OTHER_VALUE)
+        ):
             yield f"together these cannot be used: {settings}: {why}", str(settings)
 
 

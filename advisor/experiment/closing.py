@@ -7,6 +7,9 @@ from advisor.experiment.control import ENDED, RAISE_BUDGET, Decision
 from advisor.experiment.known import Known
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.moves import why_not
+from advisor.figures.formatting import format_ratio
+from advisor.recipe.parallel_recipe import PARALLEL
+from advisor.recipe.settings import Settings
 from advisor.records import Candidate
 
 
@@ -44,11 +47,25 @@ def warnings(known: Known, bench: Bench) -> list[str]:
     return list(filter(None, found))
 
 
-def refusals(known: Known) -> Iterator[str]:
-    """A warning for each accepted recipe that is not in the stack, with the reason."""
+def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
+    """Each accepted recipe, with a warning that it is not in what was found and why; empty where it is."""
+    several = {recipe.id for recipe in known.plan.catalog if recipe.key.startswith(PARALLEL)}
     for recipe, decision in known.plan.consent.decisions.items():
-        key = known.plan.catalog[recipe].key
-        wanted = known.plan.consent.values.get(recipe, known.stack.get(key))
-        if decision is Decision.ACCEPTED and (key not in known.stack or known.stack[key] != wanted):
-            why = known.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
-            yield f"{recipe} is accepted, but not in the stack: {why}"
+        if decision is Decision.ACCEPTED and not (bench.request.wants_several and recipe in several):
+            key = known.plan.catalog[recipe].key
+            is_found = key in known.found and known.plan.consent.accepts(recipe, known.found[key])
+            told = f"{recipe} is accepted, but not in the stack: {_why_refused(known, bench, recipe)}"
+            yield recipe, "" if is_found else told
+
+
+def _why_refused(known: Known, bench: Bench, recipe: str) -> str:
+    """The reason that an accepted recipe is not in the stack."""
+    accepted = [c for c in known.plan.candidates if known.plan.consent.accepts(recipe, c.value) and c.recipe == recipe]
+    if not accepted:
+        return known.plan.skipped.get(recipe, "it has nothing to change here")
+    candidate = accepted[-1]
+    record = known.record(candidate)
+    if record is None:
+        return why_not(known, candidate) or _too_late(known, candidate, bench)
+    found = known.left_out.get(candidate.key, f"the speed with it is {format_ratio(record.own_effect)}")
+    return known.why_unusable(Settings(record.settings)) or found

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.control import OTHER_VALUE, REJECTED, Decision
 from advisor.recipe.catalog import Catalog
 from advisor.records import Candidate, Mode, Numerics, NumericsResult, Value
 
@@ -32,8 +32,8 @@ class Consent:
     def why_not(self, settings: Mapping[str, Value], measured: NumericsResult | None = None) -> str:
         """The reason not to use these settings; empty when they may. ``measured``: their numerics, if known."""
         recipes = self.catalog.in_order(settings)
-        if any(self.rejects(recipe.id) for recipe, _ in recipes):
-            return REJECTED
+        if ruled_out := next(filter(None, (self.ruled_out(recipe.id, value) for recipe, value in recipes)), ""):
+            return ruled_out
         for recipe, value in recipes:
             if not self.accepts(recipe.id, value) and recipe.numerics_of(value, self.mode).exceeds(self.allow):
                 return f"{recipe.id} changes results: it needs your consent"
@@ -48,6 +48,12 @@ class Consent:
     def needs_consent(self, candidate: Candidate) -> bool:
         """Whether a candidate is declared to change more than is allowed, and the person has not accepted it."""
         return self._declared(candidate).exceeds(self.allow) and not self.accepts(candidate.recipe, candidate.value)
+
+    def ruled_out(self, recipe: str, value: Value) -> str:
+        """The decision that rules out a value of a recipe, as a reason; empty where none does."""
+        if self.rejects(recipe):
+            return REJECTED
+        return "" if self.values.get(recipe, value) == value else OTHER_VALUE
 
     def rejects(self, recipe: str) -> bool:
         """Whether the person rejected a recipe."""

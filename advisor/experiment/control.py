@@ -8,6 +8,7 @@ from advisor.records import Value
 
 # Reasons why a candidate is not tried, or a setting is not in the stack.
 REJECTED = "you rejected it"
+OTHER_VALUE = "you accepted another value of it"
 SKIPPED = "you skipped it"
 ENDED = "you ended the session before its turn"
 # The end of the reasons that a larger budget takes away.

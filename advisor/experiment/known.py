@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import REJECTED
+from advisor.experiment.control import OTHER_VALUE, REJECTED
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.records import trial_record
 from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
@@ -20,7 +20,10 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
-_NOT_PROVEN = "no time was left to show that the stack is faster with it"
+_NOT_SHOWN = "it is unclear whether the stack is better with it, so the simpler one stays"
+_ALL_UNCLEAR = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
+# The reasons of settings that the search worked on, and which are not in what was found.
+UNCLEAR = (_NOT_SHOWN, _ALL_UNCLEAR)
 
 
 class Kind(StrEnum):
@@ -96,7 +99,8 @@ class Known:
     """All that is known at one moment; equal to itself alone.
 
     ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
-    ``stack`` is the best usable combination; where the person rejected a part of it, the rest, perhaps unmeasured.
+    ``stack`` is the combination that the search works on, the best usable one; where the person rejected a part of it,
+    the rest, perhaps unmeasured. ``found`` is the one that is reported and exported.
     ``dropped`` says why keys are not in it. ``measured_leaps`` are the whole stacks that were measured, also weakened
     ones; ``tried`` are the settings in which a candidate was last in question, by its name; ``done`` are the
     instruments that have been used.
@@ -210,6 +214,60 @@ class Known:
             return self.stack, self.stack.without(candidate.key)
         return BASELINE, BASELINE
 
+    # --- what is reported -----------------------------------------------------------------------------------------
+
+    @property
+    @kept
+    def found(self) -> Settings:
+        """The settings that the session reports and exports: all readers get them from here.
+
+        They were measured together: the stack, or a part of it that is as good within the noise. Where few runs of the
+        stack show nothing, a part of it or a former stack that is shown to be better; else none, unless the estimate is
+        large and there was no time for the turns. What the person accepted and the stack has is always among them.
+        """
+        if self.pending or not self.stack:
+            return self.stack
+        accepted, best = self.stack.filtered(self._is_accepted), self.stack
+        ran = [settings for settings, runs in self.judge.runs.items() if settings and runs[-1].measured]
+        usable = [settings for settings in ran if settings.merged(accepted) == settings and self.usable(settings)]
+        if not self.may_recommend(best):
+            former = [s for s in usable if self.judge.took_turns(s) or s.items() < best.items()]
+            if shown := [s for s in former if self.may_recommend(s)]:
+                best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
+            elif best not in usable or not (accepted or self._may_gain_much(best)):
+                return BASELINE
+        simplest, compiles = best, self.plan.catalog.compiles
+        while rests := [s for s in self._without_one(simplest) if s in usable and self._does_as_well(s, best)]:
+            simplest = max(rests, key=lambda s: (not compiles(s), self.judge.gain(s, BASELINE).ratio))
+        return simplest
+
+    @property
+    def to_confirm(self) -> Settings:
+        """The settings whose turns with the baseline would tell most: those that are reported, else the stack."""
+        return self.found or self.stack
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The reason that settings are not in what was found, by their keys."""
+        why = _NOT_SHOWN if self.found else _ALL_UNCLEAR
+        return {**self.dropped, **{key: why for key in self.stack if key not in self.found}}
+
+    def _may_gain_much(self, settings: Settings) -> bool:
+        """Whether settings seem to gain much, by runs that there was no time to confirm."""
+        gain = self.judge.gain(settings, BASELINE)
+        return not self.judge.took_turns(settings) and gain.ratio >= POLICY.bold and not gain.is_worse
+
+    def _does_as_well(self, simpler: Settings, best: Settings) -> bool:
+        """Whether a simpler combination is as good as the best within the noise, and as sure to be better at all."""
+        sure = self.may_recommend(simpler) or not self.may_recommend(best)
+        within = self.judge.compare(simpler).speedup >= self.judge.compare(best).ci_low
+        return sure and within and not self.judge.gain(best, simpler).is_better
+
+    def _without_one(self, settings: Settings) -> list[Settings]:
+        """The measured combinations that are these settings less one."""
+        rests = [self.plan.without(settings, key) for key in settings]
+        return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
+
     # --- what a move changes --------------------------------------------------------------------------------------
 
     def after(self, move: Move, evidence: Evidence) -> Known:
@@ -221,12 +279,12 @@ class Known:
             case Kind.ADD | Kind.SWAP | Kind.ALONE:
                 known = known._after_candidate(move)
             case Kind.DROP:
-                known = known._after_drop(move)
+                known = known._simplified()
             case Kind.AGAIN:
                 known = known._after_repeat(move)
             case Kind.TURNS:
                 known = known._after_turns(move)
-        known = known._with_best_leap()
+        known = known._with_best_leap()._with_accepted()
         for other, beside in evidence.others:
             known = known.after(other, beside)
         return known
@@ -236,43 +294,31 @@ class Known:
         if consent.decided == self.plan.consent.decided:
             return self
         known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
-        dropped = {key: why for key, why in self.dropped.items() if why != REJECTED or known._rejects(key)}
-        return known.with_permitted(self.stack, dropped)._with_best_leap()._with_best_usable()
+        rejected = {recipe.key for recipe in self.plan.catalog if consent.rejects(recipe.id)}
+        decided = (REJECTED, OTHER_VALUE)
+        dropped = {key: why for key, why in self.dropped.items() if key in rejected or why not in decided}
+        return known.with_permitted(self.stack, dropped)._with_best_leap()._with_accepted()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack, without what the person rejected, and the reasons of what is not in it."""
-        gone = [key for key in stack if self._rejects(key)]
-        known = replace(self, dropped={**dropped, **dict.fromkeys(gone, REJECTED)})
+        """The knowledge with another stack, without what decisions rule out, and the reasons of what is not in it."""
+        recipes = self.plan.catalog.in_order(stack)
+        ruled_out = {recipe.key: self.plan.consent.ruled_out(recipe.id, value) for recipe, value in recipes}
+        gone = {key: why for key, why in ruled_out.items() if why}
+        known = replace(self, dropped={**dropped, **gone})
         return known._with_stack(known._compatible(stack, gone))
 
-    def _rejects(self, key: str) -> bool:
-        return self.plan.consent.rejects(self.plan.catalog.by_key(key).id)
-
-    def _with_best_usable(self) -> Known:
-        """The knowledge with the best measured combination as its stack, which other decisions may permit again."""
-        best = self.best_usable()
-        if self.pending or not best or self.judge.gain(best, self.stack).low <= 1:
-            return self
-        return self._with_stack(best)
-
-    def with_proven_stack(self) -> Known:
-        """The knowledge at the end of a search: with a stack that turns have shown to be faster, if there is one.
-
-        A better one may have been found shortly before the end, by few runs that show nothing on a noisy machine.
-        """
-        if self.pending or self.may_recommend(self.stack):
-            return self
-        kept = self.stack.filtered(self._is_accepted)
-        proven = [
-            settings
-            for settings in self.judge.in_turn
-            if settings.merged(kept) == settings and self.usable(settings) and self.may_recommend(settings)
-        ]
-        if not proven:
-            return self
-        best = max(proven, key=lambda settings: self.judge.gain(settings, BASELINE).ratio)
-        known, gone = self._with_stack(best), [key for key in self.stack if key not in best]
-        return replace(known, dropped={**known.dropped, **dict.fromkeys(gone, _NOT_PROVEN)})
+    def _with_accepted(self) -> Known:
+        """The knowledge with what the person accepted in its stack, where the two were measured and are no worse."""
+        consent, known = self.plan.consent, self
+        new = [candidate for candidate in self.plan.candidates if candidate.key not in self.stack]
+        accepted = [candidate.settings for candidate in new if consent.accepts(candidate.recipe, candidate.value)]
+        accepted += [{self.plan.catalog[recipe].key: value} for recipe, value in consent.values.items()]
+        for settings in accepted:
+            whole = known.stack.merged(settings)
+            measured = whole != known.stack and self.judge.measured_runs(whole) and not known.pending
+            if measured and self.usable(whole) and not self.judge.gain(whole, known.stack).is_worse:
+                known = known._with_stack(whole)
+        return known
 
     def may_recommend(self, settings: Settings) -> bool:
         """Whether the measurements show these settings to be better than the user's own."""
@@ -345,9 +391,9 @@ class Known:
         """
         if self.pending:
             return self
-        kept = self.stack.filtered(self._is_accepted)
-        start = BASELINE if self.stack and not kept and self._is_refuted(self.stack) else self.stack
-        best = self._best_leap(start, kept)
+        kept, gain = self.stack.filtered(self._is_accepted), self.judge.gain(self.stack, BASELINE)
+        refuted = not kept and self.judge.measured_runs(self.stack) and gain.ratio <= 1
+        best = self._best_leap(BASELINE if refuted else self.stack, kept)
         return self._with_stack(best) if best != self.stack else self
 
     def _best_leap(self, start: Settings, kept: Settings) -> Settings:
@@ -363,10 +409,6 @@ class Known:
     def _is_accepted(self, key: str) -> bool:
         return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key])
 
-    def _is_refuted(self, settings: Settings) -> bool:
-        """Whether settings are no better than the user's own, by all runs so far."""
-        return bool(self.judge.measured_runs(settings)) and self.judge.gain(settings, BASELINE).ratio <= 1
-
     def _after_candidate(self, move: Move) -> Known:
         candidate = move.candidate
         assert candidate is not None, "the move is about a candidate"
@@ -378,10 +420,8 @@ class Known:
             alone = len(move.settings) <= 1
             return known if alone else known._without(candidate.key, f"together with the others: {why}")
         gain = known.judge.gain(move.settings, known.stack)
-        accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
-        joins = accepted and not gain.is_worse and known.stack.keys() <= move.settings.keys()
-        if joins or (gain.is_better and gain.low > margin and not known.needs_another_run(move.settings)):
+        if gain.is_better and gain.low > margin and not known.needs_another_run(move.settings):
             return known._with_stack(move.settings)
         if move.base == known.stack and known.stack and candidate.key not in known.stack:
             return known._without(candidate.key, "it adds nothing to the others")
@@ -393,44 +433,38 @@ class Known:
             return False
         return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
 
-    def _after_drop(self, move: Move) -> Known:
+    def _simplified(self) -> Known:
         """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each."""
-        gone = [key for key in self.stack if key not in move.settings]
-        if move.base != self.stack or not self.usable(move.settings):
-            return self
-        if any(map(self._is_accepted, gone)):
-            return self
-        gain = self.judge.gain(move.settings, self.stack)
-        clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
-        runs = min(len(self.judge.measured_runs(settings)) for settings in (move.settings, self.stack))
-        as_good = gain.ratio >= POLICY.as_fast and clear and runs > 1
-        better = gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)
-        if better or as_good:
-            known = self._with_stack(move.settings)
-            return replace(known, dropped={**known.dropped, **dict.fromkeys(gone, "the others do as well without it")})
+        for rest in self._without_one(self.stack):
+            gone = [key for key in self.stack if key not in rest]
+            if not self.usable(rest) or any(map(self._is_accepted, gone)):
+                continue
+            gain = self.judge.gain(rest, self.stack)
+            clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
+            runs = min(len(self.judge.measured_runs(settings)) for settings in (rest, self.stack))
+            as_good = gain.ratio >= POLICY.as_fast and clear and runs > 1
+            if as_good or (gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)):
+                why = dict.fromkeys(gone, "the others do as well without it")
+                return replace(self._with_stack(rest), dropped={**self.dropped, **why})
         return self
 
     def _after_repeat(self, move: Move) -> Known:
         """Another run may show that a combination is better than the stack after all, or as good and simpler."""
-        for rest in self._simpler():
-            known = self._after_drop(replace(move, settings=rest, base=self.stack))
-            if known is not self:
-                return known
+        known = self._simplified()
         ran = move.settings and self.judge.measured_runs(move.settings) and self.usable(move.settings)
-        return self._with_stack(move.settings) if ran and self.judge.gain(move.settings, self.stack).is_better else self
+        better = known is self and ran and self.judge.gain(move.settings, self.stack).is_better
+        return self._with_stack(move.settings) if better else known
 
     def _after_turns(self, move: Move) -> Known:
-        """A stack whose turns with the baseline show that it is no better is given up."""
-        result = self.judge.result(move.settings)
-        if move.settings != self.stack or result is None or not self.judge.took_turns(move.settings):
+        """A stack whose turns with the baseline show that it is no better is given up; nothing accepted leaves."""
+        if move.settings != self.stack:
+            return self._simplified()
+        if not self.judge.took_turns(self.stack) or self.found or self.undecided(self.stack):
             return self
-        comparison = self.judge.compare(move.settings)
-        likely = self.judge.goal.by_time and comparison.seems_faster
-        if likely or self.judge.yardstick.may_recommend(result, comparison) or self.undecided(move.settings):
+        why = self.why_unusable(self.stack)
+        if not why and self.judge.goal.by_time and self.judge.compare(self.stack).seems_faster:
             return self
-        why = f"together they {self.judge.goal.not_better(2)}"
-        if limit := self.judge.goal.exceeded(result):
-            why = f"together they take {limit}"
+        why = why or f"together they {self.judge.goal.not_better(2)}"
         open_leaps = frozenset(leap for leap in self.measured_leaps if not self.judge.took_turns(leap))
         best = replace(self, measured_leaps=open_leaps)._best_leap(BASELINE, BASELINE)
         gone = [key for key in move.settings if key not in best]
@@ -443,11 +477,6 @@ class Known:
             return False
         gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
         return gain is not None and gain.ratio > 1 and not gain.is_better
-
-    def _simpler(self) -> list[Settings]:
-        """The measured combinations that are the stack less one setting."""
-        rests = [self.plan.without(self.stack, key) for key in self.stack]
-        return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
 
     def best_usable(self) -> Settings:
         """The best measured combination that may be used; the baseline where none is better."""

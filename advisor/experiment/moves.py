@@ -148,10 +148,12 @@ def adds(known: Known) -> Moves:
         settings = known.stack.merged(candidate.settings)
         if known.judge.has_tried(settings) or not known.plan.fits(candidate, known.stack):
             continue
-        if _was_tried(known, candidate) or not is_next_rung(known, candidate) or _displaces(known, settings):
+        accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
+        turn = accepted or (is_next_rung(known, candidate) and not _was_tried(known, candidate))
+        if not turn or _displaces(known, settings):
             continue
         gain = _gain_on_top(known, candidate)
-        if known.plan.consent.accepts(candidate.recipe, candidate.value):
+        if accepted:
             gain = POLICY.leap_gain
         elif _is_cheaper_alone(known, candidate):
             continue
@@ -272,8 +274,11 @@ def repeats(known: Known) -> Moves:
 
 
 def _simpler_again(known: Known) -> Moves:
-    """The stack without one setting again, or the stack, where one run of each says that it is as fast without."""
-    judge = known.judge
+    """The stack without one setting again, or the stack, where one run of each says that it is as fast without.
+
+    Then either of the stack and what is reported in its place, while it is unclear which of them is better.
+    """
+    judge, found = known.judge, known.found
     for rest in (known.plan.without(known.stack, key) for key in known.stack):
         ran = len(judge.measured_runs(rest)) if rest else 0
         ratio = judge.gain(rest, known.stack).ratio if ran == 1 and known.usable(rest) else 0.0
@@ -282,6 +287,9 @@ def _simpler_again(known: Known) -> Moves:
             yield from _again(known, once, max(POLICY.least_gain, _discounted(ratio)))
         elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
             yield from _again(known, known.stack, POLICY.least_gain)
+    less = _less_measured(judge, known.stack, found)
+    if found and found != known.stack and len(judge.measured_runs(less)) < POLICY.most_runs:
+        yield from _again(known, less, POLICY.proof)
 
 
 def _rivals_again(known: Known) -> Moves:
@@ -321,7 +329,7 @@ def _discounted(ratio: float) -> float:
 
 def turns(known: Known) -> Moves:
     """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed."""
-    stack, runs = known.stack, known.judge.runs
+    stack, runs = known.to_confirm, known.judge.runs
     failed = any(
         runs[settings] and not runs[settings][-1].measured for settings in (stack, BASELINE) if settings in runs
     )
@@ -333,8 +341,9 @@ def turns(known: Known) -> Moves:
 
 def need_turns(known: Known) -> bool:
     """Whether the stack seems to gain much, and the machine is so noisy that only the turns can show it."""
-    seems_much = bool(known.stack) and known.judge.gain(known.stack, BASELINE).ratio >= POLICY.bold
-    return seems_much and not known.may_recommend(known.stack)
+    stack = known.to_confirm
+    seems_much = bool(stack) and known.judge.gain(stack, BASELINE).ratio >= POLICY.bold
+    return seems_much and not known.may_recommend(stack)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -56,7 +56,8 @@ class Plan:
 
         What the profile shows to be hopeless is passed over with its reason, unless the person asked for it.
         """
-        proposals = catalog.propose(facts, only=request.only, skip=(*request.skip, CONTROL))
+        skip = (*request.skip, CONTROL)
+        proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values.items())
         # Left to the search over several GPUs, which reports them itself.
         several = {recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)}
         told = {CONTROL, *(several if request.wants_several else ())}
@@ -121,8 +122,9 @@ class Plan:
         return [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
 
     def applies(self, candidate: Candidate, settings: Mapping[str, Value]) -> bool:
-        """Whether a recipe proposes a candidate on top of these settings."""
-        return candidate.already_on or self._applies(candidate, Settings(settings).without(candidate.key))
+        """Whether a recipe proposes a candidate on top of these settings, or the person chose this value."""
+        chosen = candidate.already_on or self.consent.values.get(candidate.recipe) == candidate.value
+        return chosen or self._applies(candidate, Settings(settings).without(candidate.key))
 
     @kept
     def _applies(self, candidate: Candidate, settings: Settings) -> bool:

@@ -253,7 +253,7 @@ class Session:
         self._lab.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        lab = ScalingLab(self._bench, self._outbox.emit, Settings(known.stack), self._consented)
+        lab = ScalingLab(self._bench, self._outbox.emit, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
         scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
@@ -327,14 +327,13 @@ class Session:
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state, and keep the result for when the same decisions come back."""
         known = search(known, self._lab, wanted=wanted)
-        if (proven := known.with_proven_stack()) is not known:
-            known = self._lab.tell(proven)
         self._known = self._found_by_decisions[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
         """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
-        self._teller.tell_no_stack(known)
+        self._teller.tell_stack(known, at_end=True)
         self._skip_the_rest(known)
+        self._tell_refusals(known)
         self._keep_hints(known)
         for warning in closing.warnings(known, self._bench):
             self._outbox.warn(warning)
@@ -346,11 +345,19 @@ class Session:
         for candidate, reason in closing.left_out(known, self._bench):
             self._teller.skip(candidate, reason)
 
+    def _tell_refusals(self, known: Known) -> None:
+        """Say of each accepted recipe why it is not in the stack, and when it is after all."""
+        for recipe, refusal in closing.refusals(known, self._bench):
+            about = f"accepted {recipe}"
+            if refusal:
+                self._outbox.warn(refusal, once=about)
+            self._outbox.correct(about, refusal, f"{recipe} is in the stack now")
+
     def _keep_hints(self, known: Known) -> None:
         """Leave hints for the next session of this workload; a session of a few recipes says too little."""
-        if known.stack and not (self.request.only or self.request.skip):
+        if known.found and not (self.request.only or self.request.skip):
             name = workload_name(self.request.target, known.plan.facts)
-            keep_hints(name, dict(known.stack), self._bench.budget.compile_s)
+            keep_hints(name, dict(known.found), self._bench.budget.compile_s)
 
     # --- after the session -------------------------------------------------------------------------------------
 
@@ -360,13 +367,13 @@ class Session:
         if found is not None:
             self._known = found
             self._teller.tell(found)
+            self._tell_refusals(found)
             return
         self._begin_anew()
         known = self._lab.tell(self._current)
         self._known = known
         self._search(known, wanted=lambda move: _follows_decisions(move, known))
-        for refusal in closing.refusals(self._current):
-            self._outbox.warn(refusal)
+        self._tell_refusals(self._current)
         self._lab.enter("done")
 
     def _retry(self, name: str) -> None:
@@ -392,6 +399,7 @@ class Session:
         if self._current.judge.runs == before.judge.runs:
             self._outbox.emit(events.Said("nothing is left to try that fits into that time"))
         self._skip_the_rest(self._current)
+        self._tell_refusals(self._current)
         self._lab.enter("done")
 
     def _begin_anew(self, seconds: float | None = None) -> None:

@@ -1,6 +1,6 @@
 """Posts events for what is new in a session's knowledge: to the journal first, then to the user interface."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from advisor import records
 from advisor.errors import AdvisorError, ExitCode
@@ -50,7 +50,7 @@ class Teller:
             if record != self.records.get(record.candidate.name):
                 self.keep(record)
         self._tell_combinations(known)
-        self._tell_stack(known)
+        self.tell_stack(known)
         self._tell_ranking(known)
 
     def keep(self, record: records.TrialRecord) -> None:
@@ -116,37 +116,25 @@ class Teller:
             point = records.ParetoPoint(str(settings), dict(settings), comparison, result.peak_reserved_bytes)
             self._emit(events.CombinationMeasured(point))
 
-    def _tell_stack(self, known: Known) -> None:
-        """Tell the stack if it keeps to the limits, so that the shown stack can be used at once."""
+    def tell_stack(self, known: Known, *, at_end: bool = False) -> None:
+        """Tell the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
         if known.pending:
             return
-        result = known.judge.result(known.stack)
-        if known.stack and (result is None or not known.judge.goal.fits(result)):
+        result = known.judge.result(known.found)
+        if known.found and (result is None or not known.judge.goal.fits(result)):
             return
-        stack = stack_record(known.judge, known.stack, known.dropped)
-        first_and_empty = self.stack is None and not known.stack
-        if stack != self.stack and not first_and_empty:
+        stack = stack_record(known.judge, known.found, known.left_out)
+        too_early = self.stack is None and not (known.stack or at_end)
+        if stack != self.stack and not too_early:
             self.stack = stack
             self._emit(events.StackMeasured(stack))
 
-    def tell_no_stack(self, known: Known) -> None:
-        """Tell at the end that nothing is better than the baseline."""
-        if self.stack is None and not known.stack:
-            self.stack = stack_record(known.judge, known.stack, known.dropped)
-            self._emit(events.StackMeasured(self.stack))
-
     def _tell_ranking(self, known: Known) -> None:
-        by, stack = known.judge.yardstick, self._helping_stack(known)
+        by, stack = known.judge.yardstick, self.stack.settings if self.stack else {}
         ranked = recommend(known.plan.facts, self.records.values(), by, stack, known.plan.consent)
         if ranked != self._ranked:
             self._ranked = ranked
             self._emit(events.Ranked(ranked))
-
-    def _helping_stack(self, known: Known) -> Mapping[str, records.Value]:
-        """The settings of the stack where it is better than the baseline beyond the noise; else none."""
-        stack = self.stack
-        helps = stack is not None and known.judge.yardstick.may_recommend(stack.result, stack.comparison)
-        return stack.settings if stack is not None and helps else {}
 
 
 def _candidates(known: Known) -> list[records.Candidate]:
@@ -202,6 +190,7 @@ class Outbox:
     def correct(self, about: str, warning: str, otherwise: str) -> None:
         """Replace an earlier warning by what is true now: another warning, or the sentence that there is none."""
         if self._warned.get(about, warning) != warning:
+            self._warned[about] = warning
             self.emit(Said(warning or otherwise, "warning" if warning else "information", about))
 
     def fail(self, error: AdvisorError) -> None:

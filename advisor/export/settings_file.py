@@ -8,7 +8,8 @@ from advisor.figures.formatting import format_interval, format_ms, format_pendin
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, ScalingRecord, StackRecord, TrialRecord, Value
-from advisor.report.figures import effect_words, how_confirmed, measured_on
+from advisor.report.conclusions import stack_is_unclear
+from advisor.report.figures import effect_words, how_confirmed, measured_on, other_batch
 from advisor.report.several_gpus import gpus_to_start, launch_command
 from advisor.report.verdict import why_no_stack
 from advisor.version import __version__
@@ -46,9 +47,10 @@ def provenance(state: SessionState, target: str) -> Iterator[str]:
         yield "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def stack_line(stack: StackRecord) -> str:
+def stack_line(stack: StackRecord, state: SessionState) -> str:
     """A stack's speed-up in one line: ``1.84x (1.80–1.88), confirmed``."""  # noqa: RUF002 - an interval
-    return f"{format_interval(stack.comparison)}, {how_confirmed(stack)}"
+    unclear = "unclear, " if stack_is_unclear(state) else ""
+    return f"{unclear}{format_interval(stack.comparison)}{other_batch(stack, state.baseline)}, {how_confirmed(stack)}"
 
 
 def _header(state: SessionState, settings: Settings, target: str, date: datetime.date, beside: str) -> Iterator[str]:
@@ -57,7 +59,7 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
     stack = state.stack
     if beside and stack and stack.comparison:
         yield f"the settings that {beside} has no place for"
-        yield f"speed-up together with those in {beside}: {stack_line(stack)}"
+        yield f"speed-up together with those in {beside}: {stack_line(stack, state)}"
     else:
         yield from _effect(state, settings)
 
@@ -76,7 +78,7 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
     elif stack and stack.comparison and settings == stack.settings:
         if state.yardstick and not state.goal.by_time:
             yield f"objective {state.goal.objective}: {state.yardstick.effect(stack.result, stack.comparison)}"
-        yield f"speed-up of these settings together: {stack_line(stack)}"
+        yield f"speed-up of these settings together: {stack_line(stack, state)}"
         yield f"step: {_steps(state, stack)}"
     else:
         yield "speed-up: these settings were not measured together"

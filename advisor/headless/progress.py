@@ -158,7 +158,7 @@ class HeadlessReporter:
     def _new_stack_line(self, stack: StackRecord) -> Iterator[str]:
         if stack.settings:
             settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
-            line = f"together: {settings}  {_stack_effect(stack, self.state.yardstick)}"
+            line = f"together: {settings}  {_stack_effect(stack, self.state)}"
         else:
             line = f"together: {why_no_stack(self.state)}"
         if line != self._stack_line:  # each move may move its figures, by less than is shown
@@ -224,15 +224,14 @@ def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | 
     return f"{format_interval(comparison)} {comparison.verdict}"
 
 
-def _stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
+def _stack_effect(stack: StackRecord, state: SessionState) -> str:
     """The stack's effect and its kind of confirmation, or the reason for none."""
     if stack.pending:
         return stack.result.reason
     if not stack.result.measured:
         return format_outcome(stack.result)
-    return (
-        f"{_effect(stack.result, stack.comparison, by)}{f', {figures.how_confirmed(stack)}' if stack.settings else ''}"
-    )
+    effect = _effect(stack.result, stack.comparison, state.yardstick)
+    return f"{effect}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
 
 
 def _baseline_line(baseline: BaselineRecord) -> str:

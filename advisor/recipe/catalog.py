@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from advisor.errors import UsageError
 from advisor.figures.options import alternatives
@@ -40,6 +40,7 @@ _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 _Answer = TypeVar("_Answer")
+_Accepted: TypeAlias = Iterable[tuple[str, Value]]
 _WITHOUT_GAIN = "it was never measured to help"
 # Settings of recipes that there were, and why they left. Files of earlier versions may still have them.
 REMOVED: Mapping[str, str] = {
@@ -215,12 +216,17 @@ class Catalog:
 
         return _answered(True, is_proposed)
 
-    def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:
-        """Candidates for a workload. A recipe that is already on proposes its default, to show what it is worth."""
+    def propose(
+        self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = (), accepted: _Accepted = ()
+    ) -> Proposals:
+        """Candidates for a workload. A recipe that is already on proposes its default, to show what it is worth.
+
+        Of a recipe in ``accepted`` that value is the only candidate, also where the recipe would propose others.
+        """
         candidates: list[Candidate] = []
         skipped: dict[str, str] = {}
         for recipe in self:
-            proposed = _chosen(recipe, only, skip) or _values(recipe, facts)
+            proposed = _chosen(recipe, only, skip) or _values(recipe, facts, dict(accepted).get(recipe.id))
             if isinstance(proposed, Skip):
                 skipped[recipe.id] = proposed.reason
             else:
@@ -375,10 +381,12 @@ def _chosen(recipe: Recipe, only: Sequence[str], skip: Sequence[str]) -> Skip | 
     return None
 
 
-def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
+def _values(recipe: Recipe, facts: Facts, accepted: Value | None) -> list[Candidate] | Skip:
     if unfit := _unfit(recipe, facts):
         return unfit
     current = facts.current(recipe.key, recipe.default)
+    if accepted is not None and accepted != current and recipe.accepts(accepted):
+        return [Candidate(recipe.id, recipe.key, accepted)]
     try:
         proposed = _proposed(recipe, facts)
     except Exception as error:  # a stranger's code may raise anything; the other recipes are tried all the same

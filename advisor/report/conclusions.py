@@ -6,14 +6,13 @@ Pure functions of the state; the words are in ``formatting`` and in the reports.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from advisor.experiment.control import Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
 from advisor.recipe.catalog import Catalog
-from advisor.records import Candidate, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
+from advisor.records import Candidate, Comparison, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
 
 _BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNCLEAR, Verdict.FAILED)
 
@@ -42,25 +41,26 @@ def stack_helps(state: SessionState) -> bool:
     return bool(stack and stack.settings and by and by.may_recommend(stack.result, stack.comparison))
 
 
-def settings_to_export(state: SessionState) -> dict[str, Value]:
-    """The winning settings: the stack without rejected ones, where it is better than the baseline.
+def is_unclear(comparison: Comparison) -> bool:
+    """Whether an interval leaves open whether settings are faster: it shows neither that they are nor that not."""
+    return comparison.verdict is Verdict.UNCLEAR
 
-    None where they are not, unless a person accepted one of them; then that choice is kept. Where several GPUs were
-    faster, those that were measured on them, as long as the stack holds what they carry over.
+
+def stack_is_unclear(state: SessionState) -> bool:
+    """Whether there is a stack of which the interval leaves open whether it is faster, where speed is the objective."""
+    stack = state.stack
+    return bool(state.goal.by_time and stack and stack.settings and stack.comparison and is_unclear(stack.comparison))
+
+
+def settings_to_export(state: SessionState) -> dict[str, Value]:
+    """The settings of the session: the stack, of which ``Known.found`` decides what is in it.
+
+    Where several GPUs were faster, those that were measured on them, as long as the stack holds what they carry over.
     """
     stack, scaling = state.stack, state.scaling
     if scaling and scaling.settings and scaling.carried.items() <= state.stack_settings.items():
         return scaling.all_settings
-    if stack is None or not (stack.result.measured or stack.pending):
-        return {}
-    return state.stack_settings if stack.pending or stack_helps(state) or _accepted(state) else {}
-
-
-def _accepted(state: SessionState) -> bool:
-    accepted = {recipe for recipe, decision in state.decisions.items() if decision is Decision.ACCEPTED}
-    candidates = (record.candidate for record in state.trials.values())
-    stacked = {one.recipe for one in candidates if state.stack_settings.get(one.key) == one.value}
-    return bool(accepted & stacked)
+    return state.stack_settings if stack and (stack.result.measured or stack.pending) else {}
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:

@@ -146,6 +146,12 @@ def how_confirmed(stack: StackRecord) -> str:
     return f"{IN_TURN}, not confirmed beside other programs" if in_turn else MEASURED_ONCE
 
 
+def other_batch(stack: StackRecord, baseline: BaselineRecord | None) -> str:
+    """The end of a phrase on the stack's effect where its batch has another size; else empty."""
+    size, own = stack.result.batch_size, baseline.result.batch_size if baseline else None
+    return f", at a batch of {size}, not {own}" if size and own and size != own else ""
+
+
 def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | None:
     """The tokens a second that a rate of samples means where the step generates text; None elsewhere."""
     tokens = facts.workload.generated_tokens if facts else None

@@ -1,11 +1,9 @@
 """The session in one or two sentences, in a line of a list, and why there are no faster settings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from advisor.experiment.objective import Yardstick, figure, format_figure
-from advisor.experiment.policy import POLICY
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
@@ -13,14 +11,20 @@ from advisor.figures.formatting import (
     format_interval,
     format_ms,
     format_pending,
-    format_percent,
     format_rate,
     interval_or_words,
     plain,
 )
-from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
-from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_helps
-from advisor.report.figures import IN_TURN, how_confirmed, measured_on, own_figures, tokens_per_s
+from advisor.records import BaselineRecord, Mode, Objective, StackRecord
+from advisor.report.conclusions import (
+    candidates_tried,
+    count_untried,
+    is_unclear,
+    settings_to_export,
+    stack_helps,
+    stack_is_unclear,
+)
+from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, own_figures, tokens_per_s
 
 
 def verdict(state: SessionState) -> str:
@@ -40,10 +44,12 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
     stack, by = state.stack, Yardstick(state.goal, baseline)
     if stack is not None and stack.pending:
         return _pending_sentence(state, stack, where)
-    if stack is None or not stack_helps(state):
+    if stack is None or not (stack_helps(state) or stack_is_unclear(state)):
         return _no_stack_sentence(state, by, where)
     how = f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)
-    return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
+    effect = f"{_effect_sentence(state, stack, by, where)}{other_batch(stack, baseline)}"
+    sentence = f"{effect}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
+    return f"{sentence} Whether that is a gain is unclear: {_DECIDES}." if stack_is_unclear(state) else sentence
 
 
 def _tokens(state: SessionState, stack: StackRecord) -> str:
@@ -94,9 +100,9 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     if not helping and found.cause is not Cause.NO_GAIN:
         result = f"{found.opening} for {_subject(state)}{where}: {found.reason}"
     elif not helping:
-        result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
+        result = f"The only {what} {goal.not_better()}" if count == 1 else f"None of {count} {what} {goal.better()}"
     else:
-        result = f"{helping} of {count} {what} {goal.better(helping)}; {_combined(state)}"
+        result = f"{helping} of {count} {what} {goal.better(helping)}; {why_no_stack(state)}"
     missed = missed_words(state)
     return f"{result}. {missed}, with the reasons below." if missed else f"{result}."
 
@@ -112,12 +118,6 @@ def _helping(state: SessionState, by: Yardstick) -> int:
     """The number of candidates that help themselves; nothing is known of one that was only measured with others."""
     tried = candidates_tried(state)
     return sum(by.helps(one.result, one.comparison if one.alone else one.contribution) for one in tried)
-
-
-def _combined(state: SessionState) -> str:
-    """The end of a sentence on the stack, in a session whose stack does not help."""
-    nothing = state.stack is None or not (state.stack.settings or state.stack.dropped)
-    return "no settings were combined" if nothing else f"together they {state.goal.not_better(2)}"
 
 
 def _subject(state: SessionState) -> str:
@@ -136,11 +136,12 @@ def result_line(state: SessionState) -> str:
     if state.stack and state.stack.pending:
         return format_pending(state.stack)
     if state.stack and state.stack.comparison and state.stack.settings:
-        doubt = "" if stack_helps(state) else "undecided, "
-        return f"{doubt}{_effect(state, state.stack)} with {counted(len(state.stack.settings), 'setting')}"
+        doubt = "unclear, " if stack_is_unclear(state) else ""
+        effect = f"{_effect(state, state.stack)}{other_batch(state.stack, state.baseline)}"
+        return f"{doubt}{effect} with {counted(len(state.stack.settings), 'setting')}"
     if state.yardstick and (helping := _helping(state, state.yardstick)):
         count = counted(len(candidates_tried(state)), "candidate")
-        return f"{helping} of {count} {state.goal.better(helping)}; {_combined(state)}"
+        return f"{helping} of {count} {state.goal.better(helping)}; {why_no_stack(state)}"
     return no_result(state).reason
 
 
@@ -154,9 +155,8 @@ class Cause(Enum):
     """The kinds of reasons. Only ``NO_GAIN`` is a finding about the settings; the others leave them undecided."""
 
     NOT_TRIED = auto()
-    ONLY_TOGETHER = auto()
     ALL_FAILED = auto()
-    TOO_NOISY = auto()
+    UNCLEAR = auto()
     NO_GAIN = auto()
 
 
@@ -170,7 +170,8 @@ class NoResult:
     @property
     def opening(self) -> str:
         """The words before the reason: ``Nothing could be judged``. ``NO_GAIN`` has none: its reason is a sentence."""
-        return "Nothing helps so far" if self.cause is Cause.ONLY_TOGETHER else "Nothing could be judged"
+        unclear = self.cause is Cause.UNCLEAR
+        return "It is unclear whether anything helps" if unclear else "Nothing could be judged"
 
     @property
     def sentence(self) -> str:
@@ -183,61 +184,50 @@ class NoResult:
 def no_result(state: SessionState) -> NoResult:
     """The reason no candidate is known to help, for a session in which none does."""
     tried = candidates_tried(state)
-    if not tried and not _all_open(state, tried):
-        return _nothing_alone(state)
-    if tried and not any(record.result.measured for record in tried):
-        one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
-        return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
-    if state.baseline and state.baseline.apart > POLICY.most_apart:
-        apart = format_percent(state.baseline.apart)
-        return NoResult(Cause.TOO_NOISY, f"identical runs were {apart} apart on this machine")
-    if _all_open(state, tried):
-        return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
-    return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
+    if unclear := _unclear(state):
+        return NoResult(Cause.UNCLEAR, unclear)
+    if state.combinations or any(record.result.measured for record in tried):
+        return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
+    if tried or state.sets_tried:
+        return NoResult(Cause.ALL_FAILED, "nothing that was tried could be used")
+    return NoResult(Cause.NOT_TRIED, "no candidate was tried")
 
 
-def _nothing_alone(state: SessionState) -> NoResult:
-    """The reason where no candidate was tried by itself: whether any were tried together, and could be used."""
-    sets, tried = sum(len(settings) > 1 for settings in state.combinations), len(state.sets_tried)
-    if not sets and not tried:
-        return NoResult(Cause.NOT_TRIED, "no candidate was tried")
-    if not sets:
-        none = f"none of {tried} sets of settings" if tried > 1 else "the only set of settings that was tried"
-        not_usable = "could be used" if tried > 1 else "could not be used"
-        return NoResult(Cause.ALL_FAILED, f"{none} {not_usable}, and no setting was tried alone")
-    none = f"none of {sets} sets of settings {state.goal.better()}"
-    found = none if sets > 1 else f"the only set of settings that was measured {state.goal.not_better()}"
-    return NoResult(Cause.ONLY_TOGETHER, f"{found}, and no setting was tried alone")
+_DECIDES = "more budget or a machine without other programs decides"
 
 
-def _all_open(state: SessionState, tried: Sequence[TrialRecord]) -> bool:
-    """Whether no interval of a candidate, of several together or of the stack tells anything, though there are some."""
-    figures = [own_figures(record).comparison for record in tried]
-    figures += [point.comparison for point in state.combinations.values()]
-    figures += [state.stack.comparison] if state.stack and state.stack.settings else []
-    known = [comparison for comparison in figures if comparison]
-    return bool(known) and all(comparison.is_open for comparison in known)
+def _unclear(state: SessionState) -> str:
+    """The most promising of what may be faster or not, by the intervals, in words; empty where those leave none."""
+    own = [(one.candidate.name, own_figures(one).comparison) for one in candidates_tried(state)]
+    sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
+    open_ones = [(name, found) for name, found in (*own, *sets) if found and is_unclear(found)]
+    if not open_ones or not state.goal.by_time:
+        return ""
+    name, found = max(open_ones, key=lambda one: one[1].speedup)
+    return f"the most promising, {name}, reads {format_interval(found)}; {_DECIDES}"
 
 
 def why_no_stack(state: SessionState) -> str:
     """The reason there are no settings to use together, in lower case and without an end."""
-    together = any(len(settings) > 1 for settings in state.combinations)
-    if state.stack is None and not together and state.finished is None:
-        return "settings have not been measured together yet"
-    if state.stack is None and not together and state.finished and state.finished.cancelled:
-        return "the session ended before any were measured together"
-    found = no_result(state)
-    if found.cause in (Cause.NOT_TRIED, Cause.ONLY_TOGETHER, Cause.ALL_FAILED):
+    found, together = no_result(state), bool(state.combinations)
+    if state.stack is None and not together and (state.finished is None or state.finished.cancelled):
+        ended = state.finished is not None
+        return f"{'the session ended before any were' if ended else 'settings have not been'} measured together"
+    if found.cause is not Cause.NO_GAIN:
         return found.reason
-    if state.stack is None and not together:
-        return "none were measured together"
-    return f"nothing that was measured together {state.goal.better()}"
+    return f"nothing that was measured together {state.goal.better()}" if together else "none were measured together"
 
 
 def export_remark(state: SessionState) -> str:
-    """The end of the sentence about exported settings that promise less than a person expects; else empty."""
-    if state.stack and state.stack.pending:
-        return f": {format_pending(state.stack)}"
+    """The end of the sentence about exported settings: what they do not promise; empty where they are confirmed."""
+    stack = state.stack
+    if stack and stack.pending:
+        return f": {format_pending(stack)}"
     if not settings_to_export(state):
         return f", without settings: {why_no_stack(state)}"
-    return "" if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
+    if stack is None or settings_to_export(state) != stack.settings:
+        return ""
+    once = "" if stack.confirmed else f", {how_confirmed(stack)}: {format_interval(stack.comparison)}"
+    if stack_is_unclear(state):
+        return f"{once}, so it is unclear whether they are faster together"
+    return once if stack_helps(state) else f", though together they {state.goal.not_better(2)}"

@@ -13,7 +13,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome, format_ratio, format_seconds
 from advisor.records import Outcome, StackRecord, TrialRecord, Verdict
 from advisor.report.conclusions import stack_helps
-from advisor.report.figures import IN_TURN, interval_words, verified_words
+from advisor.report.figures import IN_TURN, interval_words, other_batch, verified_words
 from advisor.tui.result import AppResult
 from advisor.tui.text import MEASURED_AGAIN, said_text
 from advisor.tui.theme import ThemedApp
@@ -71,7 +71,8 @@ def _stack_told(stack: StackRecord | None, before: SessionState) -> str:
     if stack is None or not stack.confirmed or stack.comparison is None:
         return ""
     by = before.yardstick
-    return by.effect(stack.result, stack.comparison) if by else format_ratio(stack.comparison)
+    effect = by.effect(stack.result, stack.comparison) if by else format_ratio(stack.comparison)
+    return f"{effect}{other_batch(stack, before.baseline)}"
 
 
 def _told_toast(event: events.Said | events.ExportVerified, before: SessionState) -> Toast | None:

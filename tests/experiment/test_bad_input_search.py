@@ -83,7 +83,7 @@ def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_pa
     assert [run.state.trials[f"{recipe}=true"].verdict for recipe in ("one", "two")] == [Verdict.FAILED] * 2
     assert run.state.stack.settings == {}
     assert verdict(run.state).startswith("Nothing could be judged for Net training")
-    assert "all 2 trials of single settings failed" in verdict(run.state)
+    assert "nothing that was tried could be used" in verdict(run.state)
     assert not any("left no time" in text for text in warnings(run)), warnings(run)
 
 
@@ -101,7 +101,7 @@ def test_where_there_was_time_for_a_leap_only_that_could_not_be_used_its_parts_h
     recipes, fails = (str(tmp_path / "recipes"),), lambda settings: fault if settings else 1.0
     run = FakeRun(tmp_path, fails, only=("one", "two"), recipe_folders=recipes, budget_s=4.0).run()
     assert run.order == ["baseline", f"stack: {Settings({'planted.one': True, 'planted.two': True})}"]
-    told = "the only set of settings that was tried could not be used, and no setting was tried alone"
+    told = "nothing that was tried could be used"
     assert f": {told}. 2 could not be tried alone, with the reasons below." in verdict(run.state)
     assert f": {told}. 2 could not be tried alone: R tries them" in nothing_helped(run.state)
     assert result_line(run.state) == told
@@ -116,7 +116,7 @@ def test_a_setting_that_helps_but_needs_consent_is_not_told_as_no_gain(tmp_path)
     plant(tmp_path / "recipes", "one", usual=True)
     changed = lambda settings: replace(result_at(2.0), losses=(9.0, 9.0)) if settings else 1.0  # noqa: E731
     run = FakeRun(tmp_path, changed, only=("one",), recipe_folders=(str(tmp_path / "recipes"),), budget_s=4.0).run()
-    assert result_line(run.state) == "1 of 1 candidate is measurably faster; no settings were combined"
+    assert result_line(run.state) == "1 of 1 candidate is measurably faster; none were measured together"
 
 
 def test_a_first_step_that_is_ten_times_slower_is_a_cost_and_no_fault(tmp_path):

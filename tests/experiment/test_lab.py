@@ -44,7 +44,7 @@ def lab(monkeypatch, tmp_path):
 
 def with_stack(settings, known=None):
     known = known or known_of(gpu_facts())
-    return replace(known, judge=known.judge.with_run(settings, result_at(2.0)), stack=settings)
+    return replace(known, judge=known.judge.with_run(settings, result_at(2.0)), stack=Settings(settings))
 
 
 def leap(settings, gain=1.5):

@@ -212,8 +212,8 @@ def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
     state.stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004), confirmed=False)
     text = markdown_report(state, sample_request(), catalog)
     assert text.splitlines()[2] == (
-        "4 of 8 candidates tried for ResNet training on 1 x NVIDIA H200 are measurably faster; together they are not "
-        "measurably faster."
+        "4 of 8 candidates tried for ResNet training on 1 x NVIDIA H200 are measurably faster; nothing that was "
+        "measured together is measurably faster."
     )
     assert "| same |" in text
     assert "Measured once, in a trial of their own" in text
@@ -417,7 +417,7 @@ def test_a_stack_of_nothing_is_not_shown(detailed, catalog):
     detailed.stack = replace(detailed.stack, settings={}, dropped={})
     text = markdown_report(detailed, sample_request(), catalog)
     assert "## The settings together" not in text
-    assert "no settings were combined" in text.splitlines()[2]
+    assert "nothing that was measured together is" in text.splitlines()[2]
     detailed.stack = replace(detailed.stack, dropped={"compile": "it adds nothing"})
     section = body_of(markdown_report(detailed, sample_request(), catalog), "The settings together")
     assert "None: nothing that was measured together is measurably faster" in section

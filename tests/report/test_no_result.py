@@ -54,32 +54,9 @@ def failed(result):
     ("state", "cause", "sentence"),
     [
         (session(), Cause.NOT_TRIED, "Nothing could be judged: no candidate was tried."),
-        (
-            together(1),
-            Cause.ONLY_TOGETHER,
-            "Nothing helps so far: the only set of settings that was measured is not measurably faster, .*",
-        ),
-        (
-            together(2),
-            Cause.ONLY_TOGETHER,
-            "Nothing helps so far: none of 2 sets of settings is measurably faster, and no setting was tried alone.",
-        ),
-        (
-            together(1, usable=False),
-            Cause.ALL_FAILED,
-            "Nothing could be judged: the only set of settings that was tried could not be used, and no setting was .*",
-        ),
-        (
-            together(2, usable=False),
-            Cause.ALL_FAILED,
-            ".*: none of 2 sets of settings could be used, and no .*",
-        ),
-        (session(failed), Cause.ALL_FAILED, r"Nothing could be judged: all \d+ trials of single settings failed."),
-        (
-            session(lambda r: r, noise=0.5),
-            Cause.TOO_NOISY,
-            "Nothing could be judged: identical runs were 25 % apart on this machine.",
-        ),
+        (together(2), Cause.NO_GAIN, "Nothing that was tried is measurably faster."),
+        (together(2, usable=False), Cause.ALL_FAILED, "Nothing could be judged: nothing that was tried could be used."),
+        (session(failed), Cause.ALL_FAILED, "Nothing could be judged: nothing that was tried could be used."),
         (session(lambda r: r), Cause.NO_GAIN, "Nothing that was tried is measurably faster."),
     ],
 )
@@ -98,29 +75,31 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
     state.trials = {
         name: replace(record, comparison=Comparison(1.2, 0.1, 9.0)) for name, record in state.trials.items()
     }
-    assert no_result(state).cause is Cause.TOO_NOISY
-    assert "cannot be told apart" in verdict(state)
+    assert no_result(state).cause is Cause.UNCLEAR
+    assert "It is unclear whether anything helps" in verdict(state)
     nothing_left = next(e.record for e in sample_history() if isinstance(e, events.StackMeasured))
     state.stack = replace(nothing_left, settings={}, comparison=Comparison(1.0, 1.0, 1.0))
-    assert no_result(state).cause is Cause.TOO_NOISY, "an empty stack is the baseline: nobody measured it"
+    assert no_result(state).cause is Cause.UNCLEAR, "an empty stack is the baseline: nobody measured it"
     pairs = together(2)
     open_pairs = {
         key: replace(point, comparison=Comparison(1.0, 0.1, 9.0)) for key, point in pairs.combinations.items()
     }
-    assert no_result(replace(pairs, combinations=open_pairs)).cause is Cause.TOO_NOISY
+    assert no_result(replace(pairs, combinations=open_pairs)).cause is Cause.UNCLEAR
     state.combinations = pairs.combinations
-    assert no_result(state).cause is Cause.NO_GAIN, "two sets were judged"
+    assert no_result(state).cause is Cause.UNCLEAR, "two sets were judged, and no setting alone"
     state.combinations = open_pairs
-    name = next(name for name, record in state.trials.items() if record.candidate.recipe != CONTROL)
-    state.trials[name] = replace(state.trials[name], comparison=Comparison(1.0, 0.99, 1.01))
-    assert no_result(state).cause is Cause.NO_GAIN, "one of them was judged"
+    same = Comparison(1.0, 0.99, 1.01)
+    state.trials = {name: replace(record, comparison=same) for name, record in state.trials.items()}
+    assert no_result(state).cause is Cause.UNCLEAR, "each setting was judged, and no set"
+    state.combinations = pairs.combinations
+    assert no_result(state).cause is Cause.NO_GAIN, "all were judged"
 
 
 def test_an_export_without_settings_says_why():
     assert export_remark(session()) == ", without settings: no candidate was tried"
     assert export_remark(session(lambda r: r)) == ", without settings: none were measured together"
     running = session(ended=False)
-    assert why_no_stack(running) == "settings have not been measured together yet"
+    assert why_no_stack(running) == "settings have not been measured together"
     running.apply(events.SessionFinished(True, 1.0))
     assert why_no_stack(running) == "the session ended before any were measured together"
     tried = session(lambda r: r, ended=False)

@@ -141,11 +141,12 @@ class Lab:
         A fifth at most. Nothing is, once there is no time for that any more: what is left is of use for something
         shorter.
         """
-        if not known.stack or known.judge.took_turns(known.stack):
+        stack = known.to_confirm
+        if not stack or known.judge.took_turns(stack):
             return 0.0
-        if not self.bench.budget.allows(self._turns_begin_with_s(known, known.stack)):
+        if not self.bench.budget.allows(self._turns_begin_with_s(known, stack)):
             return 0.0
-        needed_s = turns_s(self.bench, known.stack, side_by_side=self._may_run_side_by_side(known, known.stack))
+        needed_s = turns_s(self.bench, stack, side_by_side=self._may_run_side_by_side(known, stack))
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
     def _turns_begin_with_s(self, known: Known, settings: Settings) -> float:

@@ -7,7 +7,7 @@ from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
 from advisor.experiment.judging.spreads import prior_spread
-from advisor.experiment.known import Kind, Known
+from advisor.experiment.known import UNCLEAR, Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
@@ -40,10 +40,16 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
     taken = replace(Known.begin(plan, judge), tried=tried, done=_done(past, ran))
     if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
-        recorded = taken.with_permitted(Settings(past.stack.settings), past.stack.dropped)
+        recorded = taken.with_permitted(_worked_on(judge, past.stack), past.stack.dropped)
         if plan.consent.permits(recorded.stack):
             return recorded
     return replace(taken, stack=taken.best_usable())
+
+
+def _worked_on(judge: Judge, found: StackRecord) -> Settings:
+    """The combination that the search worked on: the recorded settings, with those whose part is unclear."""
+    keys = found.settings.keys() | {key for key, why in found.dropped.items() if why in UNCLEAR}
+    return next((settings for settings in judge.runs if settings.keys() == keys), Settings(found.settings))
 
 
 def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:

@@ -40,7 +40,7 @@ def _source(found: Found) -> str:
     measured = ""
     if state.stack and state.stack.comparison and state.stack.settings == found.settings:
         target, where = found.request.target.target, measured_on(state) if state.hardware else "this machine"
-        measured = f"{stack_line(state.stack)}, for {target} on {where}"
+        measured = f"{stack_line(state.stack, state)}, for {target} on {where}"
     workload = WrittenFor(
         "step" if _has_own_step(found) else baseline.loss_form if baseline else "",
         baseline.batch_form if baseline else None,

@@ -15,8 +15,8 @@ from advisor.figures.formatting import (
     format_seconds,
 )
 from advisor.records import Objective, StackRecord, Verdict
-from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, how_confirmed
+from advisor.report.conclusions import candidates_tried, count_untried, stack_helps, stack_is_unclear
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, how_confirmed, other_batch
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.text import DIM, memory_against, numerics_words, own_effect
@@ -85,16 +85,16 @@ def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
 
 def _result(stack: StackRecord, state: SessionState) -> str:
     """The result in one sentence: ``2.35x faster: 32.6 ms → 13.9 ms``."""
-    comparison, by = stack.comparison, state.yardstick
+    comparison, by, batch = stack.comparison, state.yardstick, other_batch(stack, state.baseline)
     assert comparison is not None
     if by is None or not _is_speed(state):
         told = by.effect(stack.result, comparison) if by else format_interval(comparison)
-        return f"{told[:1].upper()}{told[1:]}: {_before_and_after(stack, state)}"
+        return f"{told[:1].upper()}{told[1:]}{batch}: {_before_and_after(stack, state)}"
     if not comparison.verdict.is_change:
-        return f"{comparison.verdict.capitalize()}: {format_interval(comparison)}"
+        return f"{comparison.verdict.capitalize()}: {format_interval(comparison)}{batch}"
     figure = format_interval(comparison).partition(" (")[0]  # the interval stands behind the sentence
     word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
-    return f"{figure[:1].upper()}{figure[1:]} {word}: {_before_and_after(stack, state)}"
+    return f"{figure[:1].upper()}{figure[1:]} {word}{batch}: {_before_and_after(stack, state)}"
 
 
 def _is_speed(state: SessionState) -> bool:
@@ -163,10 +163,8 @@ def _how_to_use(state: SessionState, *, helps: bool) -> Content:
     if not helps and state.finished is None:
         return Content.styled("The search goes on. Key 3 shows each trial.", DIM)
     if not helps:
-        is_open = state.stack and state.stack.comparison and state.stack.comparison.is_open
-        noisy = is_open or no_result(state).cause is Cause.TOO_NOISY
-        told = _NEXT[Cause.TOO_NOISY] if noisy else "Your own settings are as good: there is nothing to export."
-        return Content(told)
+        as_good = "Your own settings are as good: the stack is kept for what you accepted."
+        return Content(f"{_NEXT[Cause.UNCLEAR]} Key 5 has it as it is." if stack_is_unclear(state) else as_good)
     if state.finished is None:
         return Content.styled("The search goes on. Key 4 shows what each setting does, 5 exports what is known.", DIM)
     export, advice = ("5", "bold $accent"), ("4", "bold $accent")
@@ -209,9 +207,8 @@ def _in_the_middle(state: SessionState) -> Content:
 # What to do where nothing could be judged; the cause is told first.
 _NEXT = {
     Cause.NOT_TRIED: "Give it more time: key + adds a minute.",
-    Cause.ONLY_TOGETHER: "Give it more time: key + adds a minute.",
     Cause.ALL_FAILED: "Key 3, then l, shows the log of a trial.",
-    Cause.TOO_NOISY: "End other programs and run again, or give it more time: key + adds a minute.",
+    Cause.UNCLEAR: "End other programs and run again, or give it more time: key + adds a minute.",
 }
 
 

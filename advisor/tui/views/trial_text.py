@@ -22,7 +22,7 @@ from advisor.figures.formatting import (
 from advisor.recipe.catalog import Catalog
 from advisor.records import BaselineRecord, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
-from advisor.report.figures import IN_TURN, how_confirmed, own_figures, verdict_shown
+from advisor.report.figures import IN_TURN, how_confirmed, other_batch, own_figures, verdict_shown
 from advisor.report.pareto import BASELINE, STACK
 from advisor.report.pictures import block_times
 from advisor.report.several_gpus import row_details, row_of
@@ -106,7 +106,7 @@ def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
     if stack.pending:
         return _lines([Content.assemble(("stack  ", "bold"), (format_pending(stack), "$warning")), Content(listed)])
     how = f"  measured {IN_TURN}" if stack.confirmed else f"  {how_confirmed(stack)}"
-    head = Content.assemble(("stack  ", "bold"), ratio(stack.comparison), (how, DIM))
+    head = Content.assemble(("stack  ", "bold"), ratio(stack.comparison), other_batch(stack, baseline), (how, DIM))
     beside = [*_steps(stack.result, baseline), *_numerics_line(stack.numerics), *_beside(stack.result, baseline)]
     return _lines([head, Content(listed), *beside])
 

@@ -8,7 +8,7 @@ from textual.widgets import Static
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_seconds
-from advisor.report.figures import MEASURED_ONCE, STAGES, how_confirmed
+from advisor.report.figures import MEASURED_ONCE, STAGES, how_confirmed, other_batch
 from advisor.tui.context import Context, Recorded
 from advisor.tui.text import DIM, by_objective, meter, shortened, trial_label, trial_name
 from advisor.tui.widgets.texts import show_text
@@ -176,4 +176,4 @@ def stack_text(state: SessionState, *, wide: bool) -> Content:
         return Content("")
     effect = by_objective(stack.result, stack.comparison, state.yardstick, short=not wide)
     once = f", {MEASURED_ONCE}" if wide and how_confirmed(stack) == MEASURED_ONCE else ""
-    return Content.assemble(("stack ", DIM), effect, (once, DIM))
+    return Content.assemble(("stack ", DIM), effect, (other_batch(stack, state.baseline), ""), (once, DIM))

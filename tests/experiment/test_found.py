@@ -1,0 +1,266 @@
+"""What a session found is one value: its stack, its exported settings, its report and its headline agree."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from facts import cpu_facts, gpu_facts, loader_facts
+from fake_trials import FakeRun, FakeTrials
+from made_up import (
+    BF16,
+    CUDNN,
+    EVERYTHING_HELPS,
+    FUSED,
+    GRAPH,
+    LAST,
+    PLAIN,
+    WHOLE,
+    WITH_LOSS,
+    FakeLab,
+    found_by,
+    known_of,
+    product,
+    result_at,
+    together,
+)
+from planted import pauses_removed, plant_removers
+from sample_session import sample_request
+
+from advisor.experiment import events
+from advisor.experiment.control import OTHER_VALUE, Decision
+from advisor.experiment.judging.runs import AlternatedBlocks
+from advisor.experiment.known import Kind
+from advisor.experiment.moves import moves
+from advisor.experiment.search import search
+from advisor.experiment.state import SessionState
+from advisor.experiment.telling import Teller
+from advisor.export.outputs import write_outputs
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
+from advisor.records import Mode, Numerics, WorkloadFacts
+from advisor.records.outputs import Outputs
+from advisor.report.verdict import Cause, no_result, result_line, verdict
+from advisor.tui.views.headline import headline
+
+pytestmark = pytest.mark.usefixtures("own_state")
+
+
+def known_with(*runs, stack, **options):
+    """What is known after these runs, as pairs of settings and results; the search works on ``stack``."""
+    known = known_of(**options)
+    judge = known.judge
+    for settings, result in runs:
+        judge = judge.with_run(settings, result)
+    return replace(known, judge=judge, stack=stack)
+
+
+def in_turn(known, settings, speedup):
+    """The same, once settings took turns with the baseline."""
+    blocks = AlternatedBlocks(result_at(speedup).blocks, result_at(1.0).blocks, result_at(speedup))
+    return replace(known, judge=known.judge.with_turns(settings, blocks))
+
+
+def decided(known, values=None, **decisions):
+    consent = replace(known.plan.consent, decisions={k: Decision(v) for k, v in decisions.items()}, values=values or {})
+    return known.with_consent(consent)
+
+
+def state_of(known):
+    """The state of a session that ends with this knowledge."""
+    told = [events.FactsFound(known.plan.facts)]
+    teller = Teller(told.append)
+    teller.tell(known)
+    teller.tell_stack(known, at_end=True)
+    return SessionState.of([*told, events.SessionFinished(False, 10.0)])
+
+
+def exported(state, folder):
+    """The settings of the exported YAML and its text, and the JSON report, once all of them agree."""
+    outputs = Outputs(json_path=str(folder / "out.json"), export_path=str(folder / "tuned.yaml"))
+    assert write_outputs(state, sample_request(), outputs, load_catalog()).errors == ()
+    text, report = (folder / "tuned.yaml").read_text(), json.loads((folder / "out.json").read_text())
+    settings = Settings.from_yaml(text)
+    assert settings == report["stack"]["settings"] == state.stack.settings
+    assert report["stack"]["exported"] is bool(settings)
+    assert {item.record.candidate.key for item in state.recommendations if item.in_stack} <= settings.keys()
+    return settings, text, report
+
+
+# --- without time to confirm ----------------------------------------------------------------------------------
+
+
+def test_a_stack_that_was_measured_once_is_exported_with_its_interval_though_one_control_was_far_off(tmp_path):
+    known = known_with((PLAIN, result_at(2.39)), stack=PLAIN)
+    known = replace(known, judge=known.judge.with_control(result_at(0.73)))
+    state = state_of(known)
+    settings, text, report = exported(state, tmp_path)
+    assert settings == PLAIN
+    assert report["stack"]["confirmed"] is False
+    shown = (text, verdict(state), headline(state).plain)
+    assert [one for one in shown if "measured once" not in one] == []
+    assert "2.39" in text
+
+
+def test_a_session_without_time_for_the_turns_exports_what_it_measured(tmp_path):
+    plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
+    recipes = (str(tmp_path / "recipes"),)
+    run = FakeRun(tmp_path, pauses_removed, only=("first", "second"), recipe_folders=recipes, budget_s=8.0).run()
+    settings, text, _ = exported(run.state, tmp_path)
+    assert settings == {"planted.first": True, "planted.second": True}
+    assert "measured once" in text
+
+
+@pytest.mark.parametrize("speedup", [1.02, 0.99])
+def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_person_wants_it(tmp_path, speedup):
+    known = known_with((PLAIN, result_at(speedup)), stack=PLAIN)
+    known = replace(known, judge=known.judge.with_control(result_at(0.9)))
+    assert known.judge.gain(PLAIN, Settings()).high > 1.05
+    state = state_of(known)
+    settings, text, _ = exported(state, tmp_path)
+    assert settings == {}
+    assert no_result(state).cause is Cause.UNCLEAR
+    for told in (text, verdict(state), result_line(state), headline(state).plain):
+        assert "measurably" not in told
+        assert "more budget" in told
+    accepted = state_of(decided(known, autocast="accepted"))
+    settings, _, _ = exported(accepted, tmp_path)
+    assert settings[BF16.key] == BF16.value
+
+
+def test_where_the_intervals_say_so_nothing_is_faster(tmp_path):
+    known = known_with((PLAIN, result_at(0.8)), (LAST.settings, result_at(0.9)), stack=Settings())
+    state = state_of(known)
+    assert exported(state, tmp_path)[0] == {}
+    assert no_result(state).cause is Cause.NO_GAIN
+
+
+def test_an_unclear_stack_is_timed_in_turn_next():
+    known = known_with((PLAIN, result_at(1.02)), stack=PLAIN)
+    assert known.found == Settings()
+    assert PLAIN in [move.settings for move in moves(known) if move.kind is Kind.TURNS]
+
+
+# --- each setting earns its place -----------------------------------------------------------------------------
+
+
+def test_of_parts_that_are_too_noisy_to_tell_the_compilation_leaves_first(tmp_path):
+    """Three settings took 19.9 ms and these four 21.2, on a machine whose runs are 10 % apart."""
+    plain, no_fused = WHOLE.without(WITH_LOSS.key), WHOLE.without(FUSED.key)
+    runs = [(WHOLE, result_at(1.81)), (plain, result_at(1.93)), (no_fused, result_at(1.83))]
+    known = known_with(*runs, ({}, result_at(0.9)), stack=WHOLE)
+    state = state_of(in_turn(known, WHOLE, 1.81))
+    settings, _, report = exported(state, tmp_path)
+    assert settings == plain
+    assert WITH_LOSS.key in report["stack"]["dropped"]
+
+
+def test_parts_that_nobody_timed_and_parts_that_gain_stay(tmp_path):
+    known = known_with((WHOLE, result_at(2.0)), (WHOLE.without(GRAPH.key), result_at(1.5)), stack=WHOLE)
+    assert exported(state_of(known), tmp_path)[0] == WHOLE
+
+
+def test_a_part_that_is_unclear_stays_where_the_person_accepted_it():
+    rest = WHOLE.without(FUSED.key)
+    known = known_with((WHOLE, result_at(2.0)), (rest, result_at(2.0)), stack=WHOLE)
+    assert known.found == rest
+    assert decided(known, fused_optimizer="accepted").found == WHOLE
+
+
+def test_a_simpler_combination_below_the_interval_of_the_best_does_not_replace_it():
+    """Runs of single processes cannot tell the two apart; turns have shown how fast the stack is."""
+    rest = WHOLE.without(LAST.key)
+    known = known_with((WHOLE, result_at(2.0)), (rest, result_at(1.6)), ({}, result_at(0.7)), stack=WHOLE)
+    assert in_turn(known, WHOLE, 2.0).found == WHOLE
+
+
+def test_what_was_found_is_what_is_confirmed():
+    rest = WHOLE.without(FUSED.key)
+    known = known_with((WHOLE, result_at(2.0)), (rest, result_at(2.0)), stack=WHOLE)
+    assert [move.settings for move in moves(known) if move.kind is Kind.TURNS] == [rest]
+
+
+# --- the batch size is the caller's ---------------------------------------------------------------------------
+
+
+def bigger_is_faster(settings):
+    """Rates that rise with the batch, to its knee at 128."""
+    return EVERYTHING_HELPS(settings) * min(4.0, int(settings.get("data.batch_size", 32)) / 32)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_batch_size_is_in_the_stack_only_where_that_is_wanted(mode):
+    known, lab = found_by(bigger_is_faster, gpu_facts(mode=mode))
+    assert "data.batch_size" not in known.found
+    assert {move.settings.get("data.batch_size") for move in lab.asked} >= {64, 128}, "it is shown with its knee"
+    batch = next(c for c in known.plan.candidates if c.recipe == "batch_size")
+    assert known.plan.consent.needs_consent(batch)
+    allowed, _ = found_by(bigger_is_faster, gpu_facts(mode=mode), allow=Numerics.CHANGED)
+    assert allowed.found["data.batch_size"] >= 128
+    accepted = search(decided(known, values={"batch_size": 64}, batch_size="accepted"), FakeLab(bigger_is_faster))
+    assert accepted.found["data.batch_size"] == 64
+
+
+def test_a_ratio_of_two_batch_sizes_says_so_in_the_same_line(tmp_path):
+    whole = PLAIN.with_value("data.batch_size", 256)
+    known = known_with((whole, replace(result_at(4.0), batch_size=256)), stack=whole, allow=Numerics.CHANGED)
+    state = state_of(known)
+    _, text, _ = exported(state, tmp_path)
+    lines = [line for line in text.splitlines() if "speed-up of these" in line]
+    for told in (*lines, verdict(state), result_line(state), headline(state).plain.splitlines()[0]):
+        assert "at a batch of 256, not 32" in told
+
+
+# --- what is accepted -----------------------------------------------------------------------------------------
+
+
+def fed(**changes):
+    facts = cpu_facts()
+    workload: WorkloadFacts = replace(facts.workload, loader=loader_facts(**changes))
+    return replace(facts, workload=workload)
+
+
+@pytest.mark.parametrize("faster", [1.5, 1.0])
+def test_the_value_that_is_accepted_is_tried_and_exported(tmp_path, faster):
+    speed = lambda settings: faster if settings.get("data.num_workers") else 1.0  # noqa: E731
+    trials = FakeTrials(speed, facts=fed(iterable_dataset=True))
+    accept = (("num_workers", 2),)
+    run = FakeRun(tmp_path, speed, trials=trials, only=("num_workers",), accept=accept, budget_s=40.0).run()
+    tried = {event.settings.get("data.num_workers") for event in run.posted(events.RunMeasured)}
+    assert tried == {None, 2}
+    assert exported(run.state, tmp_path)[0] == {"data.num_workers": 2}
+    assert not [said.text for said in run.state.messages if "num_workers" in said.text]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "loader", "speedup"),
+    [(("num_workers", 2), {}, 0.5), (("num_workers", 2), {}, "out of shared memory"), (("sdpa", None), {}, 1.0)],
+    ids=["slower", "failed", "nothing to change"],
+)
+def test_where_what_is_accepted_cannot_be_exported_a_line_says_why(tmp_path, recipe, loader, speedup):
+    speed = lambda settings: speedup if settings.get("data.num_workers") else 1.0  # noqa: E731
+    trials = FakeTrials(speed, facts=fed(**loader))
+    run = FakeRun(tmp_path, speed, trials=trials, only=(recipe[0],), accept=(recipe,), budget_s=40.0).run()
+    _, _, report = exported(run.state, tmp_path)
+    said = [one["text"] for one in report["messages"] if one["text"].startswith(f"{recipe[0]} is accepted, but")]
+    assert len(said) == 1
+    if isinstance(speedup, str):
+        assert speedup in said[0]
+
+
+def test_accepting_another_value_takes_the_first_out_and_says_so():
+    known = known_with((WORKERS_OF[4], result_at(1.5)), (WORKERS_OF[2], result_at(1.45)), stack=WORKERS_OF[4])
+    after = decided(known, values={"num_workers": 2}, num_workers="accepted")
+    assert after.found == WORKERS_OF[2]
+    assert known.plan.consent.permits(WORKERS_OF[4])
+    assert after.plan.consent.why_not(WORKERS_OF[4]) == OTHER_VALUE
+
+
+WORKERS_OF = {count: Settings({"data.num_workers": count}) for count in (2, 4)}
+
+
+def test_what_added_nothing_joins_once_it_is_accepted():
+    speed = product(autocast=1.5, channels_last=1.3, step_graph=1.3)
+    known, _ = found_by(speed, only=("autocast", "channels_last", "step_graph", "cudnn_benchmark"))
+    assert known.dropped[CUDNN.key]
+    after = search(decided(known, cudnn_benchmark="accepted"), FakeLab(speed))
+    assert after.found == together(BF16, LAST, GRAPH, CUDNN)
