@@ -31,8 +31,7 @@ def of_noise(known: Known) -> str:
     """A warning about the spread between identical processes, and about the load; empty on a quiet machine."""
     if known.judge.apart <= POLICY.most_apart:
         return ""
-    wanted = of_the_load()
-    busy = f"; {wanted}" if wanted else ""
+    busy = f"; {wanted}" if (wanted := of_the_load()) else ""
     return (
         f"this machine is noisy: processes with the same steps were {format_percent(known.judge.apart)} apart{busy}. "
         "The intervals are wider for it; end other programs and run again for narrower ones"

@@ -36,15 +36,11 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     return f"the remaining time is reserved for confirming the stack; {RAISE_BUDGET}"
 
 
-def warnings(known: Known, bench: Bench) -> list[str]:
-    """The warnings of a session that is over: a budget or a limit that nothing kept to."""
-    budget = bench.budget
-    found = (
-        caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s),
-        caveats.of_the_limit(known),
-        caveats.of_the_latency(known),
-    )
-    return list(filter(None, found))
+def warnings(known: Known, bench: Bench) -> Iterator[str]:
+    """The warnings of a session that is over: a budget or a limit that nothing kept to; empty where one was."""
+    yield caveats.of_the_budget(known, bench.budget.spent_s, bench.budget.total_s + bench.budget.extended_s)
+    yield caveats.of_the_limit(known)
+    yield caveats.of_the_latency(known)
 
 
 def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
@@ -64,8 +60,7 @@ def _why_refused(known: Known, bench: Bench, recipe: str) -> str:
     if not accepted:
         return known.plan.skipped.get(recipe, "it has nothing to change here")
     candidate = accepted[-1]
-    record = known.record(candidate)
-    if record is None:
+    if (record := known.record(candidate)) is None:
         return why_not(known, candidate) or _too_late(known, candidate, bench)
     found = known.left_out.get(candidate.key, f"the speed with it is {format_ratio(record.own_effect)}")
     return known.why_unusable(Settings(record.settings)) or found

@@ -3,7 +3,7 @@
 Pure functions. A rung is one value of such a recipe.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 
 from advisor.experiment.known import Known
 from advisor.records import Candidate, Outcome, TrialRecord
@@ -16,11 +16,13 @@ _MOST_BENEFIT_OF_DOUBT = 1.01
 
 def is_next_rung(known: Known, candidate: Candidate) -> bool:
     """Whether all values of a ladder before this one were tried, and the last of them was worth it."""
-    records = [known.record(rung) for rung in _rungs_before(known, candidate)]
-    measured = [record for record in records if record is not None]
-    if not records or len(measured) < len(records):
-        return not records
-    return goes_on(measured[-1], measured, known.plan.candidates, known.judge.baseline_rate)
+    before = _rungs_before(known, candidate)
+    tried = [record for rung in before if (record := known.record(rung)) is not None]
+    if not before or len(tried) < len(before):
+        return not before
+    first, last = before[0].value, candidate.value
+    leads_down = not isinstance(first, str) and not isinstance(last, str) and first > last
+    return goes_on(tried, known.judge.baseline_rate, leads_down=leads_down)
 
 
 def why_ended(known: Known, candidate: Candidate) -> str:
@@ -46,51 +48,22 @@ def _rungs_before(known: Known, candidate: Candidate) -> list[Candidate]:
     return rungs[: rungs.index(candidate)] if candidate in rungs else []
 
 
-def goes_on(
-    record: TrialRecord, records: Iterable[TrialRecord], planned: Collection[Candidate], baseline_rate: float
-) -> bool:
-    """Whether the next value of a ladder is tried after this one; arguments as of :func:`climbs`."""
-    return climbs(record, records, planned, baseline_rate) or descends(record, planned)
+def goes_on(tried: Sequence[TrialRecord], baseline_rate: float, *, leads_down: bool) -> bool:
+    """Whether a ladder's next value is tried after these: the last may be better than all before it.
 
-
-def climbs(
-    record: TrialRecord, records: Iterable[TrialRecord], planned: Collection[Candidate], baseline_rate: float
-) -> bool:
-    """Whether a ladder's value may be better than every value before it, the present one included.
-
-    The upper end of its interval decides: where steps wait for data they vary, and a ladder is not climbed again.
-    One that leads down begins with the value that is expected to be best, and goes on only while it gets better.
-    ``records`` and ``planned`` may be of other recipes too; ``baseline_rate`` is in samples per second.
+    The upper end of its interval decides: where steps wait for data they vary, and a ladder is not climbed again. One
+    that leads down begins with the value that is expected to be best, and goes on only while it gets better, or where
+    memory ran out. ``baseline_rate`` is in samples per second.
     """
-    earlier = [
-        other.samples_per_s or 0.0
-        for other in records
-        if other.candidate.recipe == record.candidate.recipe and other.candidate != record.candidate
-    ]
-    best = max([baseline_rate, *earlier])
-    comparison = record.comparison
-    if earlier and _leads_down(_numbers(record.candidate.recipe, planned)):
-        return (record.samples_per_s or 0.0) > best
+    *earlier, last = tried
+    if leads_down and last.result.outcome is Outcome.OUT_OF_MEMORY:
+        return True
+    best = max([baseline_rate, *(other.samples_per_s or 0.0 for other in earlier)])
+    rate, comparison = last.samples_per_s or 0.0, last.comparison
+    if earlier and leads_down:
+        return rate > best
     above = min(comparison.ci_high / comparison.speedup, _MOST_BENEFIT_OF_DOUBT) if comparison else 1.0
-    upper = (record.samples_per_s or 0.0) * above
-    return upper > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
-
-
-def descends(record: TrialRecord, planned: Collection[Candidate]) -> bool:
-    """Whether memory ran out on a ladder that leads down, where a smaller value may fit."""
-    numbers = _numbers(record.candidate.recipe, planned)
-    smaller_comes = _leads_down(numbers) and record.candidate.value != numbers[-1]
-    return record.result.outcome is Outcome.OUT_OF_MEMORY and smaller_comes
-
-
-def _leads_down(numbers: Sequence[float]) -> bool:
-    return len(numbers) > 1 and numbers[0] > numbers[-1]
-
-
-def _numbers(recipe: str, planned: Iterable[Candidate]) -> list[float]:
-    """The numbers among a ladder's values, in the order in which they are planned."""
-    values = (candidate.value for candidate in planned if candidate.recipe == recipe and not candidate.already_on)
-    return [value for value in values if not isinstance(value, str)]
+    return rate * above > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
 
 
 def end_of_ladder(record: TrialRecord) -> str:

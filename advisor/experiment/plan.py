@@ -57,7 +57,7 @@ class Plan:
         What the profile shows to be hopeless is passed over with its reason, unless the person asked for it.
         """
         skip = (*request.skip, CONTROL)
-        proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values.items())
+        proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values)
         # Left to the search over several GPUs, which reports them itself.
         several = {recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)}
         told = {CONTROL, *(several if request.wants_several else ())}

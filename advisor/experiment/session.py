@@ -335,7 +335,7 @@ class Session:
         self._skip_the_rest(known)
         self._tell_refusals(known)
         self._keep_hints(known)
-        for warning in closing.warnings(known, self._bench):
+        for warning in filter(None, closing.warnings(known, self._bench)):
             self._outbox.warn(warning)
         self._outbox.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
         self._lab.enter("done")

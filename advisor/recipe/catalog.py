@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from advisor.errors import UsageError
 from advisor.figures.options import alternatives
@@ -40,7 +40,7 @@ _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 _Answer = TypeVar("_Answer")
-_Accepted: TypeAlias = Iterable[tuple[str, Value]]
+NONE: Mapping[str, Value] = {}
 _WITHOUT_GAIN = "it was never measured to help"
 # Settings of recipes that there were, and why they left. Files of earlier versions may still have them.
 REMOVED: Mapping[str, str] = {
@@ -209,15 +209,11 @@ class Catalog:
 
     def proposes(self, candidate: Candidate, facts: Facts) -> bool:
         """Whether a recipe finds a value worth trying for a workload; one that cannot say is not in the way."""
-
-        def is_proposed() -> bool:
-            found = _proposed(self[candidate.recipe], facts)
-            return not isinstance(found, Skip) and (candidate.value in found or candidate.already_on)
-
-        return _answered(True, is_proposed)
+        found = _answered(None, lambda: _proposed(self[candidate.recipe], facts))
+        return not isinstance(found, Skip) and (found is None or candidate.value in found or candidate.already_on)
 
     def propose(
-        self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = (), accepted: _Accepted = ()
+        self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = (), accepted: Mapping[str, Value] = NONE
     ) -> Proposals:
         """Candidates for a workload. A recipe that is already on proposes its default, to show what it is worth.
 
@@ -226,8 +222,9 @@ class Catalog:
         candidates: list[Candidate] = []
         skipped: dict[str, str] = {}
         for recipe in self:
-            proposed = _chosen(recipe, only, skip) or _values(recipe, facts, dict(accepted).get(recipe.id))
-            if isinstance(proposed, Skip):
+            if recipe.id in skip or (only and recipe.id not in only):
+                skipped[recipe.id] = "left out by --skip" if recipe.id in skip else "not named by --only"
+            elif isinstance(proposed := _values(recipe, facts, accepted.get(recipe.id)), Skip):
                 skipped[recipe.id] = proposed.reason
             else:
                 candidates += proposed
@@ -371,14 +368,6 @@ def _check_built_in(recipe: Recipe, file: str) -> None:
         raise ValueError(f"values lacks the default, {text_of(recipe.default)}")
     if not card_section(recipe, "Numerics").startswith(tuple(Numerics)):
         raise ValueError(f"the card's Numerics does not begin with a class: {', '.join(Numerics)}")
-
-
-def _chosen(recipe: Recipe, only: Sequence[str], skip: Sequence[str]) -> Skip | None:
-    if recipe.id in skip:
-        return Skip("left out by --skip")
-    if only and recipe.id not in only:
-        return Skip("not named by --only")
-    return None
 
 
 def _values(recipe: Recipe, facts: Facts, accepted: Value | None) -> list[Candidate] | Skip:

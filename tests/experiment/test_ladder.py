@@ -4,7 +4,7 @@ import pytest
 
 from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.records import trial_record
-from advisor.experiment.ladder import climbs, descends, end_of_ladder, goes_on
+from advisor.experiment.ladder import end_of_ladder, goes_on
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Candidate, Mode, Outcome, TrialRecord, TrialResult
 
@@ -31,34 +31,26 @@ def recorded(judge, candidate, rate):
     return trial_record(judge.with_run(candidate.settings, at(rate)), candidate, candidate.settings)
 
 
-def test_a_ladder_climbs_on_though_its_record_was_judged_again(judge):
-    """A repeat of the baseline replaces every record; a value must not be compared with itself then."""
-    first, second = recorded(judge, UP[0], 120.0), recorded(judge, UP[1], 121.0)
-    records = [recorded(judge.with_run({}, at(100.0)), UP[0], 120.0)]
-    assert climbs(first, records, UP, judge.baseline_rate)
-    assert not climbs(second, records, UP, judge.baseline_rate)
+def test_a_ladder_goes_on_until_a_value_is_no_better_than_the_one_before(judge):
+    first, better, second = (recorded(judge, UP[place], rate) for place, rate in ((0, 120.0), (1, 130.0), (1, 121.0)))
+    assert goes_on([first], judge.baseline_rate, leads_down=False)
+    assert goes_on([first, better], judge.baseline_rate, leads_down=False)
+    assert not goes_on([first, second], judge.baseline_rate, leads_down=False)
 
 
 def test_a_ladder_that_leads_down_goes_on_while_it_gets_better(judge):
     first = recorded(judge, DOWN[0], 120.0)
     better, worse = (recorded(judge, DOWN[1], rate) for rate in (121.0, 119.0))
-    assert climbs(better, [first], DOWN, judge.baseline_rate)
-    assert not climbs(better, [first], UP, judge.baseline_rate), "one that leads up has passed its knee"
-    assert not climbs(worse, [first], DOWN, judge.baseline_rate)
+    assert goes_on([first, better], judge.baseline_rate, leads_down=True)
+    assert not goes_on([first, better], judge.baseline_rate, leads_down=False), "one that leads up has passed its knee"
+    assert not goes_on([first, worse], judge.baseline_rate, leads_down=True)
 
 
-def test_a_ladder_that_leads_down_goes_on_where_memory_ran_out():
-    planned = (*DOWN, Candidate(*WORKERS, 0, already_on=True))
-    assert descends(ended(DOWN[0], Outcome.OUT_OF_MEMORY), planned)
-    assert not descends(ended(DOWN[0], Outcome.FAILED), planned)
-    assert not descends(ended(DOWN[2], Outcome.OUT_OF_MEMORY), planned)
-    assert not descends(ended(DOWN[1], Outcome.OUT_OF_MEMORY), UP)
-
-
-@pytest.mark.parametrize("planned", [UP, DOWN])
-def test_the_next_value_is_tried_after_one_that_ran_out_of_memory_only_where_it_is_smaller(judge, planned):
-    record = ended(planned[0], Outcome.OUT_OF_MEMORY)
-    assert goes_on(record, [record], planned, judge.baseline_rate) is (planned is DOWN)
+@pytest.mark.parametrize("leads_down", [False, True])
+def test_the_next_value_is_tried_after_one_that_ran_out_of_memory_only_where_it_is_smaller(judge, leads_down):
+    out_of_memory, failed = ([ended(UP[0], outcome)] for outcome in (Outcome.OUT_OF_MEMORY, Outcome.FAILED))
+    assert goes_on(out_of_memory, judge.baseline_rate, leads_down=leads_down) is leads_down
+    assert not goes_on(failed, judge.baseline_rate, leads_down=leads_down)
 
 
 @pytest.mark.parametrize(
