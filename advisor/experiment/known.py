@@ -230,11 +230,12 @@ class Known:
         accepted, best = self.stack.filtered(self._is_accepted), self.stack
         ran = [settings for settings, runs in self.judge.runs.items() if settings and runs[-1].measured]
         usable = [settings for settings in ran if settings.merged(accepted) == settings and self.usable(settings)]
-        if not self.may_recommend(best):
-            former = [s for s in usable if self.judge.took_turns(s) or s.items() < best.items()]
+        helps = self.may_recommend(best)
+        if not helps or best not in usable:  # or its turns had no time
+            former = [s for s in usable if self.judge.took_turns(s) or (not helps and s.items() < best.items())]
             if shown := [s for s in former if self.may_recommend(s)]:
                 best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
-            elif best not in usable or not (accepted or self._may_gain_much(best)):
+            elif not (helps or (best in usable and (accepted or self._may_gain_much(best)))):
                 return BASELINE
         simplest, compiles = best, self.plan.catalog.compiles
         while rests := [s for s in self._without_one(simplest) if s in usable and self._does_as_well(s, best)]:

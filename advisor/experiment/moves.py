@@ -342,8 +342,7 @@ def turns(known: Known) -> Moves:
 def need_turns(known: Known) -> bool:
     """Whether the stack seems to gain much, and the machine is so noisy that only the turns can show it."""
     stack = known.to_confirm
-    seems_much = bool(stack) and known.judge.gain(stack, BASELINE).ratio >= POLICY.bold
-    return seems_much and not known.may_recommend(stack)
+    return bool(stack) and known.judge.gain(stack, BASELINE).ratio >= POLICY.bold and not known.may_recommend(stack)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

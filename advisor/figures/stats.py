@@ -28,8 +28,8 @@ SELECTION, REPORT = 0.99, 0.95
 # two processes and no prior have 12.7 and 63.7.
 PRIOR_DEGREES = 4.0
 # A process that lies farther than this from the median of its group counts as one that lies so far from it. The
-# logarithm of a ratio. Of one odd run in three or four a doubled speed keeps a lower end of 1.1 or more for 99 %.
-FARTHEST = math.log(1.25)
+# logarithm of a ratio. Of one odd run in three or four a doubled speed keeps a lower end above 1.01 for 99 %.
+FARTHEST = math.log(1.28)
 # Fewer blocks than this are too few for an interval of their median by order statistics: five hold it in 94 % of cases.
 FEWEST_BLOCKS = 5
 

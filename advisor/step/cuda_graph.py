@@ -10,10 +10,15 @@ from typing import Any
 import torch
 from torch.nn.modules import transformer
 
+from advisor.errors import RefusedError
 from advisor.process.meanwhile import replaced
 from advisor.step.loss import LossCall
 
 _INSTALLED = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "site-packages")
+
+
+class CaptureError(RefusedError):
+    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
 
 
 class CudaGraph:

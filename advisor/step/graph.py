@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from advisor.errors import RefusedError, UsageError
+from advisor.errors import UsageError
 from advisor.recipe.plan import AROUND_LOSS
 from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
-from advisor.step.cuda_graph import CudaGraph, as_if_captured, reason_of
+from advisor.step.cuda_graph import CaptureError, CudaGraph, as_if_captured, reason_of
 from advisor.step.near import PLAIN, Place, numbers_of_modules, objects_near, places_near
 from advisor.step.optimizer import TensorRates, make_capturable, mark_stepped, updates_without_host
 from advisor.step.step import OwnStep, Step, TrainStep
@@ -54,10 +54,6 @@ class Recorded:
     backward: Any = None
     outputs: list[torch.Tensor] = field(default_factory=list)
     seeds: list[torch.Tensor] = field(default_factory=list)
-
-
-class CaptureError(RefusedError):
-    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
 
 
 class GraphedStep:
@@ -137,14 +133,12 @@ class GraphedStep:
         if self._watch is not None and (changed := self._watch.changed()):
             self._options_change = self._options_change or changed == OPTIONS
             self.recapture(changed)
-        recorded = self._recorded.get(key)
-        if recorded is None:
-            return self._run_or_capture(key, self.step.to_device(batch))
+        if (recorded := self._recorded.get(key)) is None:
+            return self.step.finish(self._run_or_capture(key, self.step.to_device(batch)))
         copy_into(recorded.batch, batch)
         self.replays += 1
-        if self.replays % AUDIT_EVERY == 0 and not self._own:
-            return self._audited(recorded)
-        return self._replay(recorded)
+        is_audited = self.replays % AUDIT_EVERY == 0 and not self._own
+        return self.step.finish(self._audited(recorded) if is_audited else self._replay(recorded))
 
     # --- eager steps and captures -------------------------------------------------------------------------------------
 
@@ -166,7 +160,7 @@ class GraphedStep:
         return self._run(batch) if seen <= needed else self._capture(key, batch)
 
     def _run(self, batch: Any) -> Any:
-        return self._eager.warm_up(lambda: self.step.run(batch))
+        return self._eager.warm_up(lambda: self.step.compute(batch))
 
     def _capture(self, key: Any, batch: Any) -> Any:
         """Run one step eagerly, capture it, and compare a replay from the same state; the result of one of the two."""
@@ -289,7 +283,7 @@ class GraphedStep:
                 mark_stepped(optimizer)
         else:
             self.step.update()
-        return self.step.finish(result)
+        return result
 
     def _replay_calls(self, recorded: Recorded) -> Any:
         """Run what was captured; the result, in memory that no later replay overwrites."""

@@ -34,7 +34,7 @@ class Step:
     """A model under a plan: how its batches are moved, and the contexts of its forward pass."""
 
     caches_casts = True  # whether autocast casts a weight once for all uses in a forward pass
-    _run: Callable[..., Any]
+    compute: Callable[..., Any]
 
     def __init__(self, model: nn.Module, plan: StepPlan) -> None:
         self.model = model
@@ -69,7 +69,7 @@ class Step:
 
     def run(self, batch: Any) -> Any:
         """Run a whole step on a batch that is on the device already."""
-        return self.finish(self._run(batch))
+        return self.finish(self.compute(batch))
 
     def finish(self, result: Any) -> Any:
         """Do what follows a step, and return its result."""
@@ -78,7 +78,7 @@ class Step:
     def __call__(self, batch: Any) -> Any:
         """One step: move the batch, run, return the detached loss or the output."""
         moved = self.to_device(batch)
-        result = self._run(moved)
+        result = self.compute(moved)
         if self.plan.empty_cache == "every_step_with_del":
             del moved  # what nothing refers to any more, emptying the cache returns to the driver
         return self.finish(result)
@@ -190,7 +190,8 @@ class TrainStep(Step):
             torch.cuda.empty_cache()
         return result
 
-    def _run(self, batch: Any) -> torch.Tensor:
+    def compute(self, batch: Any) -> torch.Tensor:
+        """Run a step on a batch that is on the device, without what follows it; the detached loss."""
         self.zero_grad()
         self.begin_graphs()
         if self.plan.no_sync:
@@ -226,7 +227,8 @@ class InferStep(Step):
         """Return the forward pass, which is what a graph records."""
         return self.forward(batch)
 
-    def _run(self, batch: Any) -> Any:
+    def compute(self, batch: Any) -> Any:
+        """Run the forward pass on a batch that is on the device, without what follows it; the output."""
         self.begin_graphs()
         output = self.forward(batch)
         # The next call overwrites what a graph of the compiler's returned.

@@ -319,7 +319,7 @@ def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_pat
 
 def test_json_of_a_session_goes_alone_to_standard_output(command):
     done = command("report", journaled(sample_history()), "--json", "-")
-    assert json.loads(done.stdout)["schema"] == 1
+    assert json.loads(done.stdout)["schema"] == 2
     assert "Recommendations" in done.stderr
 
 

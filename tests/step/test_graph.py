@@ -447,3 +447,12 @@ def test_a_step_of_ones_own_returns_what_it_returns():
     assert [(one["name"], one["parts"][1]) for one in results] == [("one", 3)] * STEPS
     assert [float(one["parts"][0]) for one in results] == pytest.approx([float(x.sum()) for x, _ in data], rel=1e-5)
     assert len({one["loss"].data_ptr() for one in results}) == STEPS
+
+
+def test_what_follows_a_step_is_done_once_for_each():
+    """Also for the step that is run twice, eagerly and as the first replay."""
+    model = net()
+    step = graphed(model, sgd(model.parameters()), loss_item="accumulated")
+    losses = run(step, batches())
+    assert step.captured
+    assert float(step.step._loss_sum) == pytest.approx(sum(losses), rel=1e-5)

@@ -8,7 +8,8 @@ from torch import nn, randn
 
 from advisor.records import Cause, Outcome
 from advisor.step.batch import splitter
-from advisor.step.graph import CaptureError, refuse_graph
+from advisor.step.cuda_graph import CaptureError
+from advisor.step.graph import refuse_graph
 from advisor.trial.raised import causes_of, fitting_hint, result_of
 
 

@@ -220,13 +220,12 @@ def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...
     if not backend.warns_of_waits:
         return None
     recorder = SyncRecorder()
-    run = step._run if isinstance(step, TrainStep) else step.run
     try:
         for _ in range(_STEPS):
             batch = step.to_device(feed.next())
             backend.synchronize()
             with recording(recorder), backend.warning_of_waits():
-                run(batch)
+                step.compute(batch)
     except Exception:  # user code under a mode that few people run: the profile is worth having without it
         return None
     return recorder.places(_STEPS)
