@@ -12,8 +12,8 @@ from advisor.records import Facts, Value
 # instrumented pass nobody knows which of them a step is.
 DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, _FED, _ON_CPU = 0.01, 0.025, 0.04, 0.05, 0.03
 _BUSY = 0.7
-# The same of two live processes that take turns: they share the machine's drift, and their memory lies elsewhere.
-IN_TURN = ProcessSpread(0.012)
+# The same of two live processes that take turns, which share the machine's drift; of many pairs, so of more degrees.
+IN_TURN = ProcessSpread(0.012, 30.0)
 
 
 def prior_spread(facts: Facts) -> float:
