@@ -1,4 +1,4 @@
-"""What lies in a sample of step times or other figures: percentiles, range, precision, two modes; and break-even."""
+"""Statistics of step times: percentiles, range, precision, two modes; and when a slower start has paid back."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Outcome(StrEnum):
 
 
 class Cause(StrEnum):
-    """What a trial failed in, as the type of its exception tells, or PyTorch's message where there is no such type."""
+    """The cause of a failed trial: by the type of its exception, or by PyTorch's message where no type says it."""
 
     CAPTURE = "capture"
     """Recording the step in a CUDA graph."""

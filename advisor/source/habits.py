@@ -170,7 +170,7 @@ def graphs_kept(flow: Flow, node: ast.AST) -> Match:
 
 
 def _added(flow: Flow, node: ast.AST) -> tuple[ast.AST, ast.AST]:
-    """What grows, and what is added to it: `a += b`, `a = a + b`, `a.append(b)`; the node itself for another."""
+    """The `a` and the `b` of `a += b`, `a = a + b` and `a.append(b)`; of another node the node itself."""
     match node:
         case ast.AugAssign(target=kept, op=ast.Add(), value=value):
             return kept, value

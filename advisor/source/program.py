@@ -80,7 +80,7 @@ class Program:
         return [value for _, value in found or self._assigned[self.tree, name]]
 
     def latest(self, node: ast.expr) -> ast.AST | None:
-        """What was assigned last to a name, above it in its function or anywhere in the module; None for nothing."""
+        """The last value that a name was given above this place in its function, or anywhere in the module; or None."""
         name, place = self.name(node), (node.lineno, node.col_offset)
         own, outer = self._assigned[self.scope(node), name], self._assigned[self.tree, name]
         above = bisect_right(own, place, key=itemgetter(0))
@@ -89,7 +89,7 @@ class Program:
         return outer[-1][1] if outer and outer is not own else None
 
     def _assignments(self) -> dict[tuple[ast.AST | None, str], list[tuple[Place, ast.AST]]]:
-        """What is assigned to each name of a scope, and where that ends; for dotted names also without the scope."""
+        """The values that each name of a scope is given, with their last lines; dotted names also by themselves."""
         found: dict[tuple[ast.AST | None, str], list[tuple[Place, ast.AST]]] = defaultdict(list)
         for node in self.nodes:
             if isinstance(node, ast.arg):
@@ -109,7 +109,7 @@ class Program:
         return found
 
     def appended(self, node: ast.AST) -> list[ast.expr]:
-        """What is appended to a list of this name in the node's function."""
+        """The values that are appended to a list of this name in the node's function."""
         name, scope = f"{self.name(node)}.append", self.scope(node)
         return [
             call.args[0] for call in self.calls if self.called(call) == name and scope is self.scope(call) and call.args

@@ -1,6 +1,7 @@
 """Losses: the four forms, how a signature tells them apart, and the number in what a loss returns."""
 
 import contextlib
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -71,14 +72,17 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
 def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any) -> LossForm:
     """The first form of a loss that gives a number, for one whose signature leaves its form open.
 
-    Only the inspection calls this: it runs the loss, and puts random states and the model's buffers back. ``batch`` is
-    on the model's device. Raises LossError where neither form works.
+    Only the inspection calls this: it runs the loss on a copy of the model. ``batch`` is on the model's device. Raises
+    LossError where neither form works.
     """
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        copied = copy.deepcopy(model)
+    except Exception:  # a model may hold anything; then the usual form is taken
+        return LossForm.OUTPUT_TARGET
     failures: dict[LossForm, Exception] = {}
     output = None
     for form in (LossForm.OUTPUT_TARGET, LossForm.MODEL_BATCH):
-        call = LossCall(model, loss, form)
+        call = LossCall(copied, loss, form)
         try:
             with torch.random.fork_rng():
                 output = call.forward(batch)
@@ -89,9 +93,6 @@ def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any
             failures[form] = error
         else:
             return form
-        finally:
-            for buffer, before in buffers:
-                buffer.detach().copy_(before)
     if output is None:  # it is the model that fails, and the first step will say how
         return LossForm.OUTPUT_TARGET
     told = [f"{form.call}: {type(one).__name__}: {' '.join(str(one).split())[:120]}" for form, one in failures.items()]

@@ -1,4 +1,4 @@
-"""What a captured step watches, for a graph cannot follow it; and a state from which a step can be run twice."""
+"""The changes that a captured step looks for before a replay, and copies of its state, to run a step twice."""
 
 import operator
 from collections.abc import Callable, Sequence

@@ -337,3 +337,25 @@ def test_nothing_stays_replaced_after_a_round(script):
     loop, _ = script(AGAIN, ONCE["a while loop"].replace("OWN", OWN_STEP))
     loop.step(next(iter(itertools.islice(loop.data, 1))))
     assert type(iter(DataLoader([1]))).__next__ is before
+
+
+def test_a_loop_that_nothing_begins_anew_gets_batches_for_ever(script):
+    """As of one epoch with a class that gives None at the end."""
+    loop, names = script("""
+        class Reader:
+            def __init__(self, loader):
+                self.batches = iter(loader)
+            def next(self):
+                return next(self.batches, None)
+        reader = Reader(loader)
+        while True:
+            batch = reader.next()
+            if batch is None:
+                break
+            x, y = batch
+            STEP
+            seen.append(int(x[0]))
+    """)
+    for _ in range(3):
+        batches(loop, 8)
+    assert len(names["seen"]) >= 24

@@ -210,6 +210,8 @@ class Body:
         self._has_ended = ended
         self._alone = isinstance(turns, Rounds) and turns.alone
         self._between = _between(loop) if isinstance(turns, Rounds) else None
+        if self._between is None and (isinstance(loop.statement, ast.While) or is_count(loop.statement.iter)):
+            readings.never_end()
         self._loss, self._skipped = torch.zeros(()), 0
         around = loop.contexts
         self._contexts = (lambda: entered(around)) if around else contextlib.nullcontext

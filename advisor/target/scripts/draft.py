@@ -54,7 +54,7 @@ def draft_of(script: str, file: str) -> tuple[str, bool]:
     from advisor.target.entrypoint import in_user_code
 
     seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
-    if seen.starts_processes and seen.fitted is None:
+    if seen.starts_processes and not seen.calls and seen.fitted is None:
         check_seen(script, seen)
     is_measurable = _workload(seen) is not None  # which also finds the optimizers of a round's other updates
     source = _importable(script)

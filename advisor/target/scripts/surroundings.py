@@ -151,6 +151,10 @@ class Readings:
         with replaced(_BaseDataLoaderIter, "__next__", read), replaced(DataLoader, "__iter__", iterate):
             yield
 
+    def never_end(self) -> None:
+        """Have the iterators over ``fed`` give batches for ever: the loop has nothing that would begin them anew."""
+        self._batches = None
+
     def _give(self, iterator: Any) -> Any:
         """The batch at hand. Raises StopIteration where the iterator has given all of a pass over the loader."""
         given = self._given.get(iterator, 0)
@@ -176,10 +180,15 @@ class Readings:
 def terminal_as_input() -> Iterator[None]:
     """A terminal of 80 columns as standard input, for scripts that ask it for its size; whoever reads it is at its end.
 
-    Trials have none, and a person's script may come to its loop only in one.
+    Trials have none, and a person's script may come to its loop only in one. Where the system gives none, nothing is
+    changed.
     """
+    try:
+        ours, theirs = os.openpty()
+    except OSError:
+        yield
+        return
     before = os.dup(0)
-    ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     os.write(ours, b"\x04" * 64)  # what a person types to end it
     os.dup2(theirs, 0)
