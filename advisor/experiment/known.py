@@ -145,12 +145,12 @@ class Known:
         bounded = by.goal.objective is Objective.MEMORY and not by.too_large
         if bounded and settings and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
-        return self.plan.consent.why_not(settings, self.judge.numerics(settings, result))
+        return self.plan.consent.why_not(settings, self.judge.numerics(settings))
 
     def numerics(self, settings: Settings) -> NumericsResult | None:
         """The measured numerics of settings that ran."""
         result = self.judge.result(settings)
-        return self.judge.numerics(settings, result) if result is not None and result.measured else None
+        return self.judge.numerics(settings) if result is not None and result.measured else None
 
     def usable(self, settings: Settings) -> bool:
         """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""

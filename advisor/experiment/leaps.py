@@ -17,7 +17,7 @@ from advisor.experiment.weaken import GRAPH, compiled_without_loss, may_be_compi
 from advisor.figures.roof import INPUT_BOUND_SHARE
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
-from advisor.records import Phase, TrialResult
+from advisor.records import Phase
 
 Moves = Iterator[Move]
 
@@ -193,19 +193,19 @@ def _is_unexplained(known: Known, settings: Settings) -> bool:
     result = known.judge.result(settings)
     if result is None or not result.measured:
         return False
-    if known.plan.consent.permits(settings, known.judge.numerics(settings, result)):
+    if known.plan.consent.permits(settings, known.judge.numerics(settings)):
         return False
-    return not {Kind.CONTROL, Kind.REFERENCE} <= known.done or _may_be_chance(known, settings, result)
+    return not {Kind.CONTROL, Kind.REFERENCE} <= known.done or _may_be_chance(known, settings)
 
 
-def _may_be_chance(known: Known, settings: Settings, result: TrialResult) -> bool:
+def _may_be_chance(known: Known, settings: Settings) -> bool:
     """Whether steps that draw random numbers were seen too seldom to tell another draw from a fault."""
     judge = known.judge
     again = len(judge.runs.get(BASELINE, ()))
     draws = {run.losses or run.outputs for run in (*judge.baseline_runs, *judge.controls) if run.measured}
     if not judge.spread.random or len(draws) >= POLICY.enough_draws or again >= POLICY.most_runs:
         return False
-    return known.plan.consent.permits(settings, judge.numerics(settings, result, unseen_draws=True))
+    return known.plan.consent.permits(settings, judge.numerics(settings, unseen_draws=True))
 
 
 def _usable_form(known: Known, goal: Settings) -> Settings:

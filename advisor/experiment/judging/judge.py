@@ -22,7 +22,6 @@ from advisor.experiment.judging.runs import (
     speed,
     undisturbed,
     with_figures_of,
-    with_median_energy,
     with_peaks,
 )
 from advisor.experiment.judging.spreads import DEVICE_BOUND, captured_prior, is_captured
@@ -169,7 +168,7 @@ class Judge:
         step_ms, rate = mean_speed(self.baseline_runs)
         # The first run inspected the model as well, which takes memory: later ones are what trials are held against.
         later = [run for run in (*self.baseline_runs[1:], *self.controls) if run.measured]
-        own = with_median_energy(self.baseline_runs, self.baseline)
+        own = with_figures_of(self.baseline_runs, self.baseline)
         spread, side = self.spread_of(BASELINE), [rates(run.blocks) for run in self.baseline_runs]
         return BaselineRecord(
             with_peaks(median, later, own),
@@ -300,30 +299,16 @@ class Judge:
 
     # --- numerics -------------------------------------------------------------------------------------------------
 
-    def declared(self, settings: Mapping[str, Value]) -> Numerics:
-        """The worst numerics class that the recipes of these settings declare."""
+    @kept
+    def numerics(self, settings: Settings, *, unseen_draws: bool = False) -> NumericsResult:
+        """The numerics of settings that were tried; ``unseen_draws`` allows for larger random differences."""
+        result = self.result(settings) if settings else self.baseline
+        assert result is not None, "these settings were tried"
         recipes = self.catalog.in_order(settings)
-        return Numerics.worst(*(recipe.numerics_of(value, self.mode) for recipe, value in recipes))
-
-    def numerics(
-        self, settings: Mapping[str, Value], result: TrialResult, *, unseen_draws: bool = False
-    ) -> NumericsResult:
-        """The numerics of settings, measured and declared; ``unseen_draws`` allows for larger random differences."""
-        # The search asks dozens of times for each move; the result stays, so that its id is its own.
-        key = Settings(settings), id(result), unseen_draws
-        if key not in self._compared:
-            self._compared[key] = result, self._numerics(key[0], result, unseen_draws)
-        return self._compared[key][1]
-
-    @cached_property
-    def _compared(self) -> dict[tuple[Settings, int, bool], tuple[TrialResult, NumericsResult]]:
-        return {}
-
-    def _numerics(self, settings: Settings, result: TrialResult, unseen_draws: bool) -> NumericsResult:
         return compare_numerics(
             result,
             self.baseline,
-            self.declared(settings),
+            Numerics.worst(*(recipe.numerics_of(value, self.mode) for recipe, value in recipes)),
             rounding=self.catalog.rounding(settings),
             own_rounding=self.own_rounding,
             spread=self.spread.times(_UNSEEN) if unseen_draws else self.spread,

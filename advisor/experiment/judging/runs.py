@@ -97,17 +97,13 @@ def floor_between(objective: Objective, runs: Sequence[TrialResult]) -> float:
 # --- one result for several runs ------------------------------------------------------------------------------
 
 
-def with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with the median energy a sample of runs of the same settings, where any was measured."""
-    known = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
-    return replace(result, energy_j_per_sample=median(known)) if known else result
-
-
 def with_figures_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
     """A result with the largest peaks and latency, and the median energy a sample, of runs of the same settings."""
-    known = [run.latency for run in runs if run.latency is not None]
-    longest = max(known, key=lambda latency: latency.p95_ms, default=result.latency)
-    return with_peaks(max, runs, with_median_energy(runs, replace(result, latency=longest)))
+    latencies = [run.latency for run in runs if run.latency is not None]
+    longest = max(latencies, key=lambda latency: latency.p95_ms, default=result.latency)
+    energies = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
+    energy = median(energies) if energies else result.energy_j_per_sample
+    return with_peaks(max, runs, replace(result, latency=longest, energy_j_per_sample=energy))
 
 
 def with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
@@ -119,8 +115,3 @@ def with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult]
         peak_reserved_bytes=round(choose(reserved)) if reserved else result.peak_reserved_bytes,
         peak_allocated_bytes=round(choose(allocated)) if allocated else result.peak_allocated_bytes,
     )
-
-
-def with_phases_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with the phases of a step from the last run that timed them."""
-    return replace(result, phases=next((run.phases for run in reversed(runs) if run.phases), {}))

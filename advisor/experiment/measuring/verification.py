@@ -57,8 +57,8 @@ def time_in_pairs(
 ) -> list[Pair]:
     """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
 
-    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out. Raises LoopFailedError, also where that
-    is the first pair.
+    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out; of the first one LoopFailedError is
+    raised, as for a loop that fails.
     """
     pairs: list[Pair] = []
     longest_s = 0.0
