@@ -85,7 +85,7 @@ class Session:
             request, runner, budget, journal, emit=self._outbox.emit, catalog=self.catalog, steering=self._steering
         )
         self._teller = Teller(self._outbox.emit)
-        self._lab = Lab(self._bench, self._outbox.emit, consent=self._consented, report=self._report)
+        self._lab = Lab(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
         self._outbox.keeps_complete = bool(self._past and self._past.finished and not self._past.finished.cancelled)
@@ -253,7 +253,7 @@ class Session:
         self._lab.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        lab = ScalingLab(self._bench, self._outbox.emit, known.found, self._consented)
+        lab = ScalingLab(self._bench, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
         scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
@@ -296,7 +296,7 @@ class Session:
     def _begin(self, facts: Facts, result: TrialResult) -> None:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
         hints, budget = hints_for(workload_name(self.request.target, facts)), self._bench.budget
-        budget.guessed_compile_s, budget.hinted_compile_s = expected_compile_s(facts), hints.compile_s
+        budget.guessed_compile_s = hints.compile_s or expected_compile_s(facts)
         consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow))
         judge = Judge(
             self.catalog,
@@ -315,7 +315,6 @@ class Session:
             self._outbox.recall(self._past_events)
         self._known = known
         self._outbox.emit(events.FactsFound(known.plan.facts))
-        self._bench.tell_how_it_builds()
         if busy := caveats.of_other_programs(judge, facts):
             self._outbox.warn(busy, once="company")
         if not finite(result):
@@ -405,7 +404,7 @@ class Session:
     def _begin_anew(self, seconds: float | None = None) -> None:
         """Begin a budget for measurements after the session: as long as the session's, or of this length."""
         self._steering.begin_anew()
-        self._bench.budget = self._bench.budget.renewed(seconds)
+        self._bench.budget.begin_anew(seconds)
 
     def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""

@@ -127,17 +127,6 @@ def test_what_does_not_fit_is_not_allowed(clock):
     assert not budget.allows(0.1)
 
 
-def test_repeats_of_disturbed_trials_get_a_share_of_the_budget(clock):
-    budget = Budget(100.0, clock)
-    assert budget.allows_repeat(15.0)
-    budget.repeated_s = 10.0
-    assert budget.allows_repeat(5.0)
-    assert not budget.allows_repeat(6.0)
-    clock.now += 95
-    assert not budget.allows_repeat(3.0), "the next trial has to fit as well"
-    assert budget.allows_repeat(2.0)
-
-
 def test_a_trial_that_compiles_is_given_all_the_time_that_is_left(clock):
     budget = Budget(100.0, clock)
     assert 98 <= budget.timeout_s < 100
@@ -153,24 +142,17 @@ def test_a_first_compilation_takes_the_guess_and_an_ordinary_trial_until_one_is_
     budget.learn(2.0, PLAIN)
     budget.guessed_compile_s = 20.0
     assert budget.expected_s(DEFAULT, cost=1.0) == pytest.approx(22.0)
-    budget.hinted_compile_s = 30.0
-    assert budget.expected_s(DEFAULT, cost=1.0) == pytest.approx(32.0), "an earlier session knows better"
     budget.learn(12.0, DEFAULT, cost=1.0)
     assert budget.expected_s(TUNED, cost=1.0) == pytest.approx(12.0)
 
 
-def test_a_renewed_budget_begins_now_and_knows_what_trials_take(clock):
+def test_a_budget_that_begins_anew_knows_what_trials_take(clock):
     budget = Budget(60.0, clock)
     budget.learn(4.0, PLAIN)
     budget.learn(20.0, DEFAULT, cost=1)
-    budget.repeated_s = 5.0
     clock.now += 70
-    fresh = budget.renewed()
-    assert (fresh.left_s, fresh.repeated_s) == (60, 0)
-    assert (fresh.expected_s(), fresh.expected_s(TUNED, cost=1)) == (4.0, 20.0)
-    fresh.learn(9.0, PLAIN)
-    fresh.learn(30.0, TUNED, cost=1)
-    assert (budget.expected_s(), budget.compile_s) == (4.0, 20.0)
+    budget.begin_anew()
+    assert (budget.left_s, budget.expected_s(), budget.expected_s(TUNED, cost=1)) == (60, 4.0, 20.0)
 
 
 def test_the_first_trial_gets_what_is_left_of_a_short_budget_but_a_grace_at_least(clock):

@@ -37,7 +37,7 @@ def lab(monkeypatch, tmp_path):
     bench = Bench(request, Runner(), budget, Journal.create(request), emit=told.append, catalog=CATALOG)
     budget.learn(3.0, Settings())
     budget.learn(20.0, CATALOG.compiled_code(WHOLE), cost=1.0)
-    made = Lab(bench, told.append, consent=lambda consent: consent, report=lambda known: None)
+    made = Lab(bench, consent=lambda consent: consent, report=lambda known: None)
     made.clock, made.told = clock, told
     return made
 
@@ -254,7 +254,7 @@ def test_kinds_of_trials_say_whether_they_describe_the_workload():
 def test_lines_of_what_is_new_carry_the_share_of_now(lab):
     order = []
     lab._report = lambda known: order.append("report")
-    lab._emit = lambda event: order.append(type(event).__name__)
+    lab.bench.emit = lambda event: order.append(type(event).__name__)
     lab.tell(known_of(gpu_facts()))
     assert order == ["ProgressMade", "report"]
 

@@ -1,13 +1,13 @@
-"""The baseline: the first run of the user's own settings, from which the facts come, and the instrumented pass."""
+"""The baseline: the first run of the user's own settings, from which the facts come, and its reference."""
 
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
 from advisor.experiment.caveats import with_the_load
+from advisor.experiment.events import Said
 from advisor.experiment.judging.numerics import Spread, finite
 from advisor.experiment.judging.tolerance import DEFAULT_TOLERANCE
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
-from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.request import Request
 from advisor.machine.hardware import counts_energy
 from advisor.machine.host import CoresInUse
@@ -61,6 +61,8 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         raise TargetError(_problem(result), _hint(result, hardware.host.usable_cores), result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
+    if bench.builds_anew:
+        bench.emit(Said(f"every trial builds the model anew: {bench.builds_anew}"))
     profile = bench.profiled.profile if bench.profiled else None
     facts = Facts(
         replace(hardware, host=replace(hardware.host, foreign_cores=cores.foreign())),
@@ -74,18 +76,6 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         operations=result.operations,
     )
     return replace(facts, findings=relevant(findings, facts)), result
-
-
-def instrumented_run(bench: Bench, facts: Facts, *, reserve_s: float) -> tuple[Facts, TrialResult]:
-    """Run the baseline with the instrumented pass behind it: the facts with its profile, and one more run.
-
-    It is given up where it would take the seconds that are reserved for the turns.
-    """
-    spec = bench.spec(INSTRUMENTED, {}, kind=TrialKind.PROFILE)
-    within_s = max(1.0, spec.timeout_s - reserve_s)
-    result = bench.run(replace(spec, timeout_s=within_s))
-    profile = bench.profiled.profile if bench.profiled and result.measured else facts.profile
-    return replace(facts, profile=profile), result
 
 
 def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Spread) -> TrialSpec | None:

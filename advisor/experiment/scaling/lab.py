@@ -57,12 +57,10 @@ class ScalingLab:
     def __init__(
         self,
         bench: Bench,
-        emit: Callable[[events.Event], None],
         one_gpu: Settings,
         consented: Callable[[Consent], Consent],
     ) -> None:
         self.bench = bench
-        self._emit = emit
         self._one_gpu = one_gpu
         self._consented = consented
         self._walls: list[float] = []
@@ -143,16 +141,18 @@ class ScalingLab:
 
     def tell(self, known: Scaling) -> Scaling:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
-        self._emit(events.ScalingMeasured(known.record()))
+        self.bench.emit(events.ScalingMeasured(known.record()))
         budget = self.bench.budget
         left_s = min(budget.left_s, sum(self.cost_s(move, known) for move in moves(known)))
-        self._emit(events.ProgressMade(budget.spent_s / (budget.spent_s + left_s) if left_s else 1.0, left_s))
+        self.bench.emit(events.ProgressMade(budget.spent_s / (budget.spent_s + left_s) if left_s else 1.0, left_s))
         return replace(known, consent=self._consented(known.consent))
 
     def end(self, known: Scaling) -> None:
         """Post at the end what no time was left for."""
         if untried := {move.setup.name: _NO_TIME for move in moves(known) if not known.has_tried(move.setup)}:
-            self._emit(events.ScalingMeasured(replace(known, passed_over={**known.passed_over, **untried}).record()))
+            self.bench.emit(
+                events.ScalingMeasured(replace(known, passed_over={**known.passed_over, **untried}).record())
+            )
 
 
 def _passed_over(catalog: Catalog, facts: Facts, skipped: Mapping[str, str], parallel: list[str]) -> dict[str, str]:
