@@ -334,6 +334,11 @@ class Bench:
         """The session's wall time so far, by use."""
         return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
 
+    def tell_progress(self, wanted_s: float) -> None:
+        """Tell the outside the share of the time that has passed, and the seconds left: ``wanted_s`` at most."""
+        spent_s, left_s = self.budget.spent_s, 0.0 if self.steering.ending else min(self.budget.left_s, wanted_s)
+        self.emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
+
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:

@@ -257,13 +257,8 @@ class Lab:
             self.bench.emit(events.StageStarted(stage))
 
     def tell_progress(self, known: Known) -> None:
-        """Post the share of the time that has passed, and the seconds left for the moves or of the budget."""
-        budget = self.bench.budget
-        ending = self.bench.steering.ending
-        needed_s = 0.0 if ending else sum(self.cost_s(move, known) for move in moves(known))
-        left_s = min(budget.left_s, needed_s)
-        spent_s = budget.spent_s
-        self.bench.emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
+        """Post how far the session is."""
+        self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
 
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------
