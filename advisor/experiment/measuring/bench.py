@@ -92,7 +92,6 @@ class Bench:
         self.warming_up_s = 0.0
         self.builds_anew = ""
         self.repeats_help = True
-        self._links_known = False
         self.compiling: Settings | None = None
         self._compiled_beside: dict[Settings, float] = {}
         self._failed_beside: dict[Settings, TrialResult] = {}
@@ -238,8 +237,6 @@ class Bench:
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
         spec = self._within_patience(spec)
-        if spec.world is not None and spec.world.ranks > 1 and not self._links_known:
-            spec = replace(spec, world=replace(spec.world, times_all_reduce=True))
         started = self.budget.spent_s
         if self.compiles_beside(spec.settings):
             self.has_compiled_beside(spec.timeout_s)
@@ -260,9 +257,6 @@ class Bench:
         result = self.checked(result)
         wall_s = self.budget.spent_s - started
         self.tell_end(spec, result, wall_s)
-        if result.ranks is not None and result.ranks.all_reduce is not None:
-            self._links_known = True
-            self.emit(events.AllReduceMeasured(result.ranks.all_reduce))
         if not result.device:
             self._account(spec, result, wall_s)
         # The warm-up as if nothing had been compiled beside others, as in a person's own run.

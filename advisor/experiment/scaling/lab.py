@@ -59,6 +59,7 @@ class ScalingLab:
         self._one_gpu = one_gpu
         self._consented = consented
         self._walls: list[float] = []
+        self._links_known = False
 
     def begin(self, facts: Facts, gpus: int, consent: Consent, *, same_losses: bool) -> Scaling:
         """Return the knowledge before the first strategy: one GPU under its stack, on torchrun as all others."""
@@ -129,8 +130,12 @@ class ScalingLab:
         patience_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
         patience_s += _MEETING_S if request.machines > 1 else 0.0
         world = setup.world(known.gpus, request.launch, request.machines)
-        world = replace(world, looks_closer=not known.measured(setup))
+        times_links = world.ranks > 1 and not self._links_known
+        world = replace(world, looks_closer=not known.measured(setup), times_all_reduce=times_links)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, patience_s)))
+        if result.ranks is not None and result.ranks.all_reduce is not None:
+            self._links_known = True
+            self.bench.emit(events.AllReduceMeasured(result.ranks.all_reduce))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
         return result
