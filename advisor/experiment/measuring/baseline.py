@@ -58,7 +58,12 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
             bench.build_anew(f"its first run failed in a process that was forked after building: {result.reason}")
         result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
-        raise TargetError(_problem(result), _hint(result, hardware.host.usable_cores), result.details)
+        problem, hint = result.reason, result.hint or "Fix the target and try again."
+        if result.outcome is not Outcome.FAILED:
+            problem = f"the baseline could not be measured: {result.reason or result.outcome.value}"
+        if result.outcome is Outcome.TIMED_OUT:
+            hint = with_the_load(hint, hardware.host.usable_cores)
+        raise TargetError(problem, hint, result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
     if bench.builds_anew:
@@ -88,30 +93,13 @@ def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Sp
     random = max(spread.losses, spread.outputs) > DEFAULT_TOLERANCE
     if budget.total_s < _SMALLEST_REFERENCE_BUDGET_S or random or not finite(baseline):
         return None
-    if _shortest_s(baseline) > limit_s or _MEMORY_FACTOR * (baseline.peak_reserved_bytes or 0) > _free_bytes(facts):
+    step_s = min(block.seconds / block.steps for block in baseline.blocks)
+    shortest_s = _START_S + (baseline.build_s or 0.0) + _STEP_FACTOR * step_s
+    # The device's memory that was free before the session.
+    gpu = facts.hardware.gpu_by_uuid(facts.workload.device_uuid)
+    free_bytes = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
+    if gpu is not None:
+        free_bytes = gpu.memory_total_bytes - gpu.memory_used_bytes
+    if shortest_s > limit_s or _MEMORY_FACTOR * (baseline.peak_reserved_bytes or 0) > free_bytes:
         return None
     return replace(bench.spec(REFERENCE, {}, kind=TrialKind.REFERENCE), timeout_s=limit_s)
-
-
-def _shortest_s(baseline: TrialResult) -> float:
-    step_s = min(block.seconds / block.steps for block in baseline.blocks)
-    return _START_S + (baseline.build_s or 0.0) + _STEP_FACTOR * step_s
-
-
-def _free_bytes(facts: Facts) -> int:
-    """The device's free memory before the session, in bytes."""
-    gpu = facts.hardware.gpu_by_uuid(facts.workload.device_uuid)
-    if gpu is not None:
-        return gpu.memory_total_bytes - gpu.memory_used_bytes
-    return facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
-
-
-def _hint(result: TrialResult, cores: int) -> str:
-    hint = result.hint or "Fix the target and try again."
-    return with_the_load(hint, cores) if result.outcome is Outcome.TIMED_OUT else hint
-
-
-def _problem(result: TrialResult) -> str:
-    if result.outcome is Outcome.FAILED:
-        return result.reason
-    return f"the baseline could not be measured: {result.reason or result.outcome.value}"

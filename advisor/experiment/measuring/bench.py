@@ -160,13 +160,13 @@ class Bench:
         if self.runner.cancelled:
             raise SessionCancelledError
         if self.builds_anew == NOT_IMPORTED:
-            minutes = _minutes(_BUDGET_PER_IMPORT * self.budget.build_s)
+            minutes = math.ceil(_BUDGET_PER_IMPORT * self.budget.build_s / 60)
             raise TargetError(
                 f"importing PyTorch takes more than {self.budget.build_s:.0f} s, as from a slow network disk.",
                 f"Give it more time with --budget {minutes}m, or install it on a faster disk.",
             )
         if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
-            minutes = _minutes(_BUDGET_PER_BUILD * patience_s)
+            minutes = math.ceil(_BUDGET_PER_BUILD * patience_s / 60)
             waited_s = min(patience_s, within_s)
             hint = with_the_load(f"Fix the hang, or give it time with --budget {minutes}m.", usable_cores())
             raise TargetError(
@@ -201,12 +201,6 @@ class Bench:
                 self._failed_beside[settings] = result
         return self.compiling is None
 
-    def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
-        """Whether the code of these settings is being compiled beside the trials."""
-        if self.has_compiled_beside() or self.compiling is None:
-            return False
-        return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
-
     def end_compiling_beside(self) -> None:
         """End what compiles beside the trials, as where it takes memory that a trial lacks."""
         self.runner.end_beside()
@@ -237,8 +231,9 @@ class Bench:
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
         spec = self._within_patience(spec)
-        started = self.budget.spent_s
-        if self.compiles_beside(spec.settings):
+        started, code = self.budget.spent_s, self.catalog.compiled_code
+        # What compiles beside the trials may be what this one needs.
+        if not self.has_compiled_beside() and self.compiling and code(self.compiling) == code(spec.settings):
             self.has_compiled_beside(spec.timeout_s)
             waited_s = self.budget.spent_s - started
             self.warming_up_s += waited_s
@@ -380,11 +375,6 @@ class Bench:
                     self.emit(events.TrialActivity(spec.trial_id, "the target failed"))
 
         return listen
-
-
-def _minutes(seconds: float) -> int:
-    """Whole minutes, for an option that a person is told to give."""
-    return math.ceil(seconds / 60)
 
 
 def _ordinary_s(result: TrialResult) -> float:

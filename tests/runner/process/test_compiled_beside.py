@@ -175,12 +175,12 @@ def test_what_failed_beside_the_trials_has_its_result(bench, tmp_path):
     note = "open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write('built ')"
     (tmp_path / "target.py").write_text(building(f"{note}; raise ValueError('not today')"), encoding="utf-8")
     bench.compile_beside(LATER)
-    assert bench.compiles_beside(LATER)
+    assert not bench.has_compiled_beside()
     result = bench.run(bench.spec("later", LATER))
     assert result.outcome is Outcome.FAILED
     assert "not today" in result.reason
     assert (tmp_path / "builds").read_text() == "built "
-    assert not bench.compiles_beside(LATER)
+    assert bench.has_compiled_beside()
 
 
 FILLS_A_CACHE = """
