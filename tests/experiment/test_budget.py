@@ -67,17 +67,6 @@ def test_what_only_the_first_trial_of_a_stack_takes_is_not_expected_of_all_its_n
     assert budget.expected_s(stack.merged({"planted.third": True})) == 5.0
 
 
-def test_the_overrun_is_that_over_what_trials_of_such_settings_take(clock):
-    budget, stack = Budget(90.0, clock), Settings({"precision.autocast": "bfloat16", "cpu.threads": 1})
-    assert budget.overrun_s == 0.0
-    budget.baseline_s = 18.0
-    for wall_s, settings in ((17.0, PLAIN), (2.5, stack), (2.5, stack), (16.0, PLAIN)):
-        budget.learn(wall_s, settings)
-    assert budget.overrun_s == 0.0
-    budget.learn(6.5, stack)
-    assert budget.overrun_s == 4.0
-
-
 def test_compilation_is_learned_apart_and_by_its_cost(clock):
     budget = Budget(300.0, clock)
     budget.learn(2.0, PLAIN)

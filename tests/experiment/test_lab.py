@@ -19,7 +19,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import best, rank
 from advisor.recipe.settings import Settings
-from advisor.records import Hardware, TargetSpec, TrialKind
+from advisor.records import Hardware, TargetSpec
 from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
@@ -181,19 +181,6 @@ def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreig
     assert gains == {stack.without("cpu.threads"): gain, stack.without(FUSED.key): POLICY.drop_gain}
 
 
-@pytest.mark.parametrize(("foreign_cores", "cost_s"), [(0.0, 3.0), (31.0, 12.0)])
-def test_to_leave_out_fewer_threads_costs_as_much_as_the_baseline_beside_other_programs(lab, foreign_cores, cost_s):
-    """Two of three sessions of 90 s ended with such a trial, given up after 7 s: it was to take 3, as the stack's."""
-    facts = cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))
-    stack = Settings({"cpu.threads": 8, **BF16.settings, **FUSED.settings})
-    for settings, seconds in ((BASELINE, 12.0), (BASELINE, 12.0), *[(stack, 3.0)] * 5):
-        lab.bench.budget.learn(seconds, settings)
-    known = with_stack(stack, known_of(facts))
-    costs = {move.settings: lab.cost_s(move, known) for move in moves(known) if move.kind is Kind.DROP}
-    assert costs[stack.without("cpu.threads")] == cost_s
-    assert costs[stack.without(FUSED.key)] == 3.0
-
-
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab, gain, started):
     lab.clock.now = 88.0
@@ -247,10 +234,6 @@ def test_a_stage_is_told_once(lab):
     assert [event.stage for event in lab.told] == ["search", "alone"]
 
 
-def test_kinds_of_trials_say_whether_they_describe_the_workload():
-    assert [kind for kind in TrialKind if kind.inspects] == [TrialKind.BASELINE]
-
-
 def test_lines_of_what_is_new_carry_the_share_of_now(lab):
     order = []
     lab._report = lambda known: order.append("report")
@@ -259,36 +242,12 @@ def test_lines_of_what_is_new_carry_the_share_of_now(lab):
     assert order == ["ProgressMade", "report"]
 
 
-def test_a_compilation_beside_other_programs_gets_the_time_that_it_then_takes(lab):
-    lab.bench.budget.total_s = 1000.0
-    move = Move(Kind.SWAP, COMPILED.settings, 1.02, "compile")
-    limits = []
-    for load in (0.0, 96.0):
-        facts = gpu_facts()
-        crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=load)))
-        limits.append(lab._spec(move, with_stack(FUSED.settings, known_of(crowded))).timeout_s)
-    assert limits[1] == pytest.approx(3 * limits[0])
-
-
-def test_an_instrumented_pass_takes_longer_beside_other_programs_and_leaves_the_turns_their_time(lab, monkeypatch):
-    profile = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
-    facts = replace(gpu_facts(), operations=200)
-    crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=96.0)))
-    quiet_s, crowded_s = (lab.cost_s(profile, known_of(each)) for each in (facts, crowded))
-    assert crowded_s - 3.0 == pytest.approx(3 * (quiet_s - 3.0))
+def test_an_instrumented_pass_leaves_the_turns_their_time(lab, monkeypatch):
     specs = []
     monkeypatch.setattr(lab.bench, "run", lambda spec: specs.append(spec) or result_at(1.0))
-    known = with_stack(STACK, known_of(facts))
-    lab.measure(profile, known)
+    known = with_stack(STACK, known_of(gpu_facts()))
+    lab.measure(Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented"), known)
     assert specs[0].timeout_s == pytest.approx(lab.bench.budget.timeout_s - lab.reserve_s(known))
-
-
-@pytest.mark.parametrize(
-    ("load", "foreign_cores", "factor"), [(0.6, 0.4, 1.0), (0.6, 1.5, 1.75), (5.0, 1.5, 2.5), (0.6, 0.0, 1.0)]
-)
-def test_what_keeps_a_core_busy_takes_longer_beside_programs_that_came_a_moment_ago(load, foreign_cores, factor):
-    """The load of the minute before was 0.6 beside two programs that had just begun."""
-    assert host(logical_cores=2, load=load, foreign_cores=foreign_cores).crowding == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(("facts", "more"), [(cpu_facts(), True), (gpu_facts(), False)], ids=["CPU", "GPU"])

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import NamedTuple
 
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Mode
@@ -31,16 +30,8 @@ _HANGS_AFTER = 10.0
 _HANGS_AFTER_SHARE, _HANGS_AFTER_S = 0.1, 30.0
 # Time to end the process of a trial that is given up. Seconds.
 _LAST_S = 0.5
-# Number of the latest trials whose durations give the possible overrun of the next. A count.
+# Number of the latest trials whose durations give that of the next. A count.
 _LATEST = 5
-
-
-class _Wall(NamedTuple):
-    """The duration of a trial that compiled nothing, and how much longer it was than expected. Seconds."""
-
-    settings: Settings
-    seconds: float
-    overrun_s: float
 
 
 class Budget:
@@ -56,7 +47,7 @@ class Budget:
         self.total_s = total_s
         self._clock = clock
         self._started = clock()
-        self._walls: list[_Wall] = []
+        self._walls: list[tuple[Settings, float]] = []
         self._compiled: dict[Settings, list[float]] = {}
         self.extended_s = 0.0
         self.baseline_s: float | None = None
@@ -138,12 +129,7 @@ class Budget:
         if cost:
             self._compiled.setdefault(what, []).append(wall_s / cost)
         else:
-            self._walls.append(_Wall(what, wall_s, overrun_s=wall_s - self.expected_s(what)))
-
-    @property
-    def overrun_s(self) -> float:
-        """Longest overrun of a trial over its expected duration, among the latest ones. Seconds, never negative."""
-        return max((0.0, *(wall.overrun_s for wall in self._walls[-_LATEST:])))
+            self._walls.append((what, wall_s))
 
     def has_compiled(self, code: Settings) -> bool:
         """Whether a trial has compiled this before, so that the compiler's cache holds it."""
@@ -155,22 +141,18 @@ class Budget:
         return max((walls[0] for walls in self._compiled.values()), default=None)
 
     def expected_s(self, what: Settings | None = None, *, cost: float = 0.0) -> float:
-        """The expected duration of the next trial, in seconds; ``what`` and ``cost`` as in :meth:`learn`.
-
-        A trial that compiles nothing takes as long as the latest ones whose settings are the closest to its own: where
-        a step is twenty times faster than the baseline's, as on a busy CPU, so are its first steps.
-        """
+        """The expected duration of the next trial, in seconds; ``what`` and ``cost`` as in :meth:`learn`."""
         what = what or Settings()
         guess_s = 2 * self.measure_s + 1 if self.baseline_s is None else self.baseline_s
         if cost:
-            ordinary_s = median([wall.seconds for wall in self._walls[-_LATEST:]] or [guess_s])
+            ordinary_s = median([seconds for _, seconds in self._walls[-_LATEST:]] or [guess_s])
             cold_s = cost * (self.guessed_compile_s + ordinary_s if self.compile_s is None else self.compile_s)
             if not self.has_compiled(what):
                 return cold_s
             _, *again = self._compiled[what]
             return cost * min(again) if again else max(ordinary_s, _CACHED_SHARE * cold_s)
-        known = [(_distance(wall.settings, what), wall.seconds) for wall in self._walls]
-        if all(wall.settings for wall in self._walls):
+        known = [(_distance(settings, what), seconds) for settings, seconds in self._walls]
+        if all(settings for settings, _ in self._walls):
             known.append((len(what), guess_s))
         # The first trial that meets new kernels may load them for seconds: its neighbours count as well.
         near = min(distance for distance, _ in known) + 1

@@ -29,8 +29,7 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 # Steps of an instrumented pass on the CPU, where they take most of its time: three or more in phases, four recorded,
 # one counted, two by several clocks, and as long as four of validation. A count.
 _INSTRUMENTED_STEPS = 14
-# A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration;
-# later where other programs want the cores. Unitless.
+# A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration.
 _PATIENCE = 2.0
 # Moves whose trials also time how long a step waits for its data, where that is loaded in another way.
 _TIMING_PHASES = frozenset({Kind.LEAP, Kind.SWAP, Kind.ADD})
@@ -67,28 +66,23 @@ class Lab:
 
     def cost_s(self, move: Move, known: Known) -> float:
         """The seconds that a move is expected to take."""
-        catalog, facts, once_s = known.plan.catalog, known.plan.facts, self.bench.expected_s(move.settings)
+        facts, once_s = known.plan.facts, self.bench.expected_s(move.settings)
         match move.kind:
             case Kind.TURNS:
                 return self._turns_s(known, move.settings)[1]
             case Kind.PROFILE:
                 beside_s = _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * facts.operations
                 steps_s = 0.0 if facts.on_cuda else _INSTRUMENTED_STEPS * known.judge.speed(BASELINE)[0] / 1e3
-                return once_s + facts.hardware.host.crowding * beside_s + steps_s
+                return once_s + beside_s + steps_s
             case Kind.HOST:
                 return _CPU_TRIAL_S
-        # Without a setting that this machine calls for, a trial takes as long as the baseline's.
-        gone = move.base.keys() - move.settings.keys()
-        if any(catalog.by_key(key).suits(facts, move.base[key]) for key in gone):
-            once_s = max(once_s, self.bench.expected_s(BASELINE))
         return max(once_s, 0.1)
 
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
 
-        Time that is reserved for the turns has to remain, even if the move takes as long as the longest of the latest
-        trials. A bold leap may use it, since the turns would measure the leap; only the turns of a stack that nothing
-        else could recommend, as on a noisy machine, keep theirs.
+        A bold leap may use the time that is reserved for the turns, since they would measure the leap; only the turns
+        of a stack that nothing else could recommend, as on a noisy machine, keep theirs.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
         if self.bench.steering.ending:
@@ -96,26 +90,19 @@ class Lab:
         if move.kind is Kind.TURNS:
             return budget.allows(self._turns_s(known, move.settings)[0])
         if not move.is_bold:
-            reserve_s = self.reserve_s(known)
-            return budget.allows(cost_s + (budget.overrun_s if reserve_s else 0.0), reserve_s=reserve_s)
+            return budget.allows(cost_s, reserve_s=self.reserve_s(known))
         if move.kind is not Kind.LEAP:
-            return self._affords_noise(move, known)
+            # The baseline again takes a small part of the budget, and leaves leaps after it their time. The control may
+            # take more where there is no leap to come.
+            leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
+            small = cost_s <= POLICY.before_leap * budget.total_s
+            takes_little = small or (move.kind is Kind.CONTROL and not leaps_s)
+            return takes_little and budget.allows(cost_s + POLICY.safe * sum(leaps_s))
         # A leap starts even if it may end too late, and gets all the time that is left. A shorter one is not affordable
         # where there is time for the longer.
         if move.in_place_of and budget.allows(POLICY.safe * self.cost_s(move.in_place_of, known)):
             return False
         return budget.allows(POLICY.gamble * cost_s, reserve_s=self._reserve_against_a_leap_s(known))
-
-    def _affords_noise(self, again: Move, known: Known) -> bool:
-        """Whether the baseline again takes a small part of the budget, and leaves bold leaps after it their time.
-
-        The control may take more where there is no leap to come.
-        """
-        cost_s = self.cost_s(again, known)
-        leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
-        small = cost_s <= POLICY.before_leap * self.bench.budget.total_s
-        takes_little = small or (again.kind is Kind.CONTROL and not leaps_s)
-        return takes_little and self.bench.budget.allows(cost_s + POLICY.safe * sum(leaps_s))
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -203,8 +190,7 @@ class Lab:
         if not self.bench.catalog.compiles(move.settings):
             return replace(spec, times_phases=move.kind in _TIMING_PHASES and known.plan.feeds(move.settings))
         if move.is_doubtful or not move.is_bold:
-            patience = _PATIENCE * known.plan.facts.hardware.host.crowding
-            limit_s = min(spec.timeout_s - self.reserve_s(known), patience * self.cost_s(move, known))
+            limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
         else:
             limit_s = spec.timeout_s - self._reserve_against_a_leap_s(known)
         return replace(spec, timeout_s=max(1.0, limit_s))
