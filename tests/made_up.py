@@ -10,6 +10,7 @@ from facts import gpu_facts
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE, Judge
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.objective import Goal
 from advisor.experiment.plan import Plan
@@ -110,7 +111,9 @@ class FakeLab:
             case Kind.REFERENCE | Kind.HOST:
                 return Evidence()
             case Kind.TURNS:
-                return Evidence(runs=((move.settings, self.run(move.settings)), (BASELINE, result_at(1.0))))
+                new, old = self.run(move.settings), result_at(1.0)
+                turns = Turns((new,), (old,)) if new.measured else None
+                return Evidence(runs=((move.settings, new), (BASELINE, old)), turns=turns)
         return Evidence(runs=((move.settings, self.run(move.settings)),))
 
     def run(self, settings: Settings) -> TrialResult:

@@ -10,7 +10,7 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.records import trial_record
-from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.kept import kept
 from advisor.experiment.plan import COMPILE_MODE, Plan
@@ -80,13 +80,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The outcome of a move: runs by their settings, blocks in turn, or the result of an instrument.
+    """The outcome of a move: runs by their settings, those in turn, or the result of an instrument.
 
     ``others`` are moves that were measured on other GPUs meanwhile, with their own outcomes.
     """
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
-    alternated: AlternatedBlocks | None = None
+    turns: Turns | None = None
     control: TrialResult | None = None
     reference: TrialResult | None = None
     facts: Facts | None = None
@@ -336,12 +336,8 @@ class Known:
         judge = self.judge
         for settings, result in evidence.runs:
             judge = judge.with_run(settings, result)
-        if evidence.alternated is not None:
-            judge = judge.with_turns(move.settings, evidence.alternated)
-        elif move.kind is Kind.TURNS and all(result.measured for _, result in evidence.runs):
-            new = tuple(result for settings, result in evidence.runs if settings)
-            old = tuple(result for settings, result in evidence.runs if not settings)
-            judge = judge.with_turns(move.settings, RunsInTurn(new, old))
+        if evidence.turns is not None:
+            judge = judge.with_turns(move.settings, evidence.turns)
         if evidence.control is not None:
             judge = judge.with_control(evidence.control)
         if evidence.reference is not None and evidence.reference.probed:
@@ -474,7 +470,7 @@ class Known:
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
         turns, result = self.judge.in_turn.get(settings), self.judge.result(settings)
-        if not isinstance(turns, RunsInTurn) or len(turns.new) >= POLICY.most_runs or result is None:
+        if turns is None or turns.by_block or len(turns.new) >= POLICY.most_runs or result is None:
             return False
         gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
         return gain is not None and gain.ratio > 1 and not gain.is_better

@@ -8,7 +8,7 @@ from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_
 from stopped_clock import Clock
 
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import RunsInTurn
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
@@ -82,7 +82,7 @@ def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(lab):
     lab.bench.budget.learn(90.0, CATALOG.compiled_code(STACK.merged({"compile.mode": "default"})), cost=1.0)
     slow = with_stack(WHOLE)
     assert lab.reserve_s(slow) <= 20.0
-    proven = replace(known, judge=known.judge.with_turns(STACK, RunsInTurn((result_at(2.0),), (result_at(1.0),))))
+    proven = replace(known, judge=known.judge.with_turns(STACK, Turns((result_at(2.0),), (result_at(1.0),))))
     assert lab.reserve_s(proven) == 0.0
 
 

@@ -14,8 +14,7 @@ from statistics import median
 
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.experiment.judging.runs import (
-    AlternatedBlocks,
-    RunsInTurn,
+    Turns,
     floor_between,
     mean_speed,
     rates,
@@ -79,7 +78,7 @@ class Judge:
     goal: Goal = field(default_factory=Goal)
     runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)
     controls: tuple[TrialResult, ...] = ()
-    in_turn: Mapping[Settings, AlternatedBlocks | RunsInTurn] = field(default_factory=dict)
+    in_turn: Mapping[Settings, Turns] = field(default_factory=dict)
     reference: TrialResult | None = None
     own_rounding: float = 0.0
     prior: float = DEVICE_BOUND
@@ -99,11 +98,11 @@ class Judge:
         runs = {other: runs for other, runs in self.runs.items() if other != key}
         return replace(self, runs=runs, in_turn={other: turns for other, turns in self.in_turn.items() if other != key})
 
-    def with_turns(self, settings: Mapping[str, Value], turns: AlternatedBlocks | RunsInTurn) -> Judge:
+    def with_turns(self, settings: Mapping[str, Value], turns: Turns) -> Judge:
         """The judge with turns of these settings and the baseline; those of processes add to earlier ones."""
         key = Settings(settings)
         before = self.in_turn.get(key)
-        if isinstance(before, RunsInTurn) and isinstance(turns, RunsInTurn):
+        if before is not None and not turns.by_block:
             turns = before.with_more(turns)
         return replace(self, in_turn={**self.in_turn, key: turns})
 

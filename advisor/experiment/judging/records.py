@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.runs import AlternatedBlocks, speed
+from advisor.experiment.judging.runs import Turns, speed
 from advisor.figures.samples import break_even_steps
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Outcome, StackRecord, TrialRecord, TrialResult, Value
@@ -44,9 +44,8 @@ def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[s
     result = judge.result(key)
     assert result is not None, "the stack was measured"
     effects = _effects(judge, key, result)
-    turns = judge.in_turn.get(key)
-    alternated = [turns.result] if isinstance(turns, AlternatedBlocks) else []
-    phases = next((run.phases for run in reversed((*judge.runs.get(key, ()), *alternated)) if run.phases), {})
+    runs = (*judge.runs.get(key, ()), *judge.in_turn.get(key, Turns()).new)
+    phases = next((run.phases for run in reversed(runs) if run.phases), {})
     beside = of_baseline if result.measured else {}
     return StackRecord(dict(key), replace(result, phases=phases), **effects, dropped=dict(dropped), **beside)
 

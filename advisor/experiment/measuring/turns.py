@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import AlternatedBlocks
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence
 from advisor.experiment.measuring.bench import Bench
 from advisor.recipe.settings import Settings
@@ -63,7 +63,8 @@ def in_turn(bench: Bench, settings: Settings) -> Evidence:
                 return Evidence(runs=tuple(runs))
         if not bench.budget.allows(turns_s(bench, settings, side_by_side=False)):
             break
-    return Evidence(runs=tuple(runs))
+    new, old = (tuple(result for values, result in runs if bool(values) is is_new) for is_new in (True, False))
+    return Evidence(runs=tuple(runs), turns=Turns(new, old))
 
 
 def side_by_side(bench: Bench, settings: Settings) -> Evidence:
@@ -95,7 +96,8 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     if pairs and (result.measured or (result.outcome is Outcome.TIMED_OUT and len(pairs) >= LEAST_PAIRS)):
         blocks, wall_s = tuple(block for block, _ in pairs), budget.spent_s - started
         result = replace(result, outcome=Outcome.MEASURED, reason="", details="", blocks=blocks, wall_s=wall_s)
-        evidence = Evidence(alternated=AlternatedBlocks(blocks, tuple(block for _, block in pairs), result))
+        old = TrialResult(Outcome.MEASURED, blocks=tuple(block for _, block in pairs))
+        evidence = Evidence(turns=Turns((result,), (old,), by_block=True))
     else:
         evidence = Evidence(runs=((Settings(spec.settings), result),))
     bench.tell_end(new_spec, result, budget.spent_s - started)
