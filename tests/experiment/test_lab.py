@@ -220,28 +220,6 @@ def test_no_trial_may_run_much_longer_than_the_budget(lab):
     assert lab.bench.spec("x", {}).timeout_s <= 2.0
 
 
-def test_progress_counts_what_is_left_to_ask(lab):
-    lab.tell_progress(known_of(gpu_facts()))
-    event = lab.told[-1]
-    assert 0 <= event.share < 1
-    assert 0 < event.left_s <= 100.0
-
-
-def test_a_stage_is_told_once(lab):
-    lab.enter("search")
-    lab.enter("search")
-    lab.enter("alone")
-    assert [event.stage for event in lab.told] == ["search", "alone"]
-
-
-def test_lines_of_what_is_new_carry_the_share_of_now(lab):
-    order = []
-    lab._report = lambda known: order.append("report")
-    lab.bench.emit = lambda event: order.append(type(event).__name__)
-    lab.tell(known_of(gpu_facts()))
-    assert order == ["ProgressMade", "report"]
-
-
 def test_an_instrumented_pass_leaves_the_turns_their_time(lab, monkeypatch):
     specs = []
     monkeypatch.setattr(lab.bench, "run", lambda spec: specs.append(spec) or result_at(1.0))

@@ -250,13 +250,6 @@ def test_exposed_communication_is_evidence_for_the_bottleneck():
 # --- what is tried, carried over, refused -----------------------------------------------------------------------
 
 
-def test_every_strategy_is_expected_to_give_what_was_measured_of_it():
-    strategy = CATALOG["parallel_strategy"]
-    gains = {name: strategy.expected_gain(facts(), name) for name in ("ddp", "fully_shard", "data_parallel", "single")}
-    assert gains == {"ddp": 1.38, "fully_shard": 1.0, "data_parallel": 1.0, "single": 1.0}
-    assert strategy.expected_gain(replace(facts(), gpus=8), "fully_shard") == pytest.approx(2.56)
-
-
 def test_sharding_is_tried_where_the_state_is_large():
     assert proposed("parallel_strategy", facts()) == ["ddp", "data_parallel"]
     assert proposed("parallel_strategy", facts(**LARGE)) == ["ddp", "fully_shard", "data_parallel"]
