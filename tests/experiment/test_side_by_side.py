@@ -95,7 +95,7 @@ def test_the_turns_with_the_baseline_run_while_nothing_else_does(run):
 @pytest.mark.parametrize(
     ("disturbance", "devices", "told"),
     [
-        ({"auto": 1.2}, {"auto", "cuda:1", "cuda:2", "cuda:3"}, "the baseline's step took 20.0 % longer"),
+        ({"auto": 1.2}, {"auto", "cuda:1", "cuda:2", "cuda:3"}, "the baseline's step takes 20.0 % longer"),
         (dict.fromkeys(("cuda:1", "cuda:2", "cuda:3"), 1.3), {"auto", "cuda:1", "cuda:2", "cuda:3"}, "30.0 % longer"),
     ],
 )

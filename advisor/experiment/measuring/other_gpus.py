@@ -111,21 +111,17 @@ class OtherGpuTrials:
         once = {device: iter((bench.spec(f"baseline on {device}", {}),)) for device in devices}
         waiting = {device: partial(next, spec, None) for device, spec in once.items()}
         own, others = bench.run_beside(bench.spec("baseline, side by side", {}), waiting)
-        results = {result.device: result for _, result in others if result.measured}
-        if not own.measured or len(results) < len(devices):
+        results = [own, *(result for _, result in others)]
+        if not all(result.measured for result in results):
             raise UnusableError("the baseline failed where it ran on several GPUs at the same time")
         alone_ms = known.judge.speed(BASELINE)[0]
-        longer = {device: speed(results[device])[0] / alone_ms - 1 for device in devices}
-        own_longer = speed(own)[0] / alone_ms - 1
+        longer = {result.device: speed(result)[0] / alone_ms - 1 for result in results}
         alike = tuple(device for device in devices if abs(longer[device]) <= _LARGEST_DIFFERENCE)
-        if alike and abs(own_longer) <= _LARGEST_DIFFERENCE:
+        if alike and abs(longer[own.device]) <= _LARGEST_DIFFERENCE:
             return alike
-        worst = own_longer if alike else max(longer.values(), key=abs)
-        raise UnusableError(
-            f"at the same time on {1 + len(devices)} GPUs the baseline's step took "
-            f"{format_percent(abs(worst), digits=1)} {'longer' if worst > 0 else 'less'}, more than "
-            f"{format_percent(_LARGEST_DIFFERENCE)}"
-        )
+        worst = longer[own.device] if alike else max(longer.values(), key=abs)
+        much = f"{format_percent(abs(worst), digits=1)} {'longer' if worst > 0 else 'less'}"
+        raise UnusableError(f"the baseline's step takes {much} while it runs on {len(results)} GPUs at the same time")
 
     def stop(self) -> None:
         """Run no more trials on other GPUs."""
@@ -139,13 +135,13 @@ class OtherGpuTrials:
         catalog, facts = self._bench.catalog, known.plan.facts
         left = facts.hardware.host.usable_cores - cores_of_a_trial(facts, move.settings, catalog)
         longest_s = _LATEST_END * self._lab.cost_s(move, known)
-        found: dict[object, Move] = {}
+        found = {move.settings: move}
         for other in rank(moves(known), known, self._lab):
             fits = cores_of_a_trial(facts, other.settings, catalog) * len(self._devices) <= left
             short = self._lab.cost_s(other, known) <= longest_s and not catalog.environment(other.settings)
-            if other.kind in kinds and other.settings != move.settings and fits and short:
+            if other.kind in kinds and fits and short:
                 found.setdefault(other.settings, other)
-        return list(found.values())
+        return list(found.values())[1:]
 
     def measure(self, move: Move, others: list[Move], known: Known) -> Evidence:
         """Measure a move, and others on other GPUs until it has ended."""
@@ -154,17 +150,15 @@ class OtherGpuTrials:
 
         def next_spec() -> TrialSpec | None:
             left_s = until_s - budget.spent_s
-            other = next((one for one in waiting if self._lab.cost_s(one, known) <= left_s), None)
-            if other is None:
+            short = [other for other in waiting if self._lab.cost_s(other, known) <= left_s]
+            if not short:
                 return None
-            waiting.remove(other)
-            spec = self._spec_of(other, known)
-            move_of[spec.log_path] = other
+            waiting.remove(short[0])
+            spec = self._spec_of(short[0], known)
+            move_of[spec.log_path] = short[0]
             return spec
 
         own, results = self._bench.run_beside(self._spec_of(move, known), dict.fromkeys(self._devices, next_spec))
         measured = [(move_of[spec.log_path], result) for spec, result in results if not result.disturbed]
-        return Evidence(
-            runs=((move.settings, own),),
-            others=tuple((other, Evidence(runs=((other.settings, result),))) for other, result in measured),
-        )
+        beside = tuple((other, Evidence(runs=((other.settings, result),))) for other, result in measured)
+        return Evidence(runs=((move.settings, own),), others=beside)
