@@ -18,7 +18,7 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
-from advisor.experiment.measuring.lab import Lab
+from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, PastSession
 from advisor.experiment.past.resuming import hints_for, keep_hints, take_over, workload_name
@@ -28,9 +28,9 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
-from advisor.experiment.scaling.known import ONE
-from advisor.experiment.scaling.lab import ScalingLab, losses_compare
-from advisor.experiment.scaling.moves import moves as scaling_moves
+from advisor.experiment.scaling.rank_moves import moves as scaling_moves
+from advisor.experiment.scaling.rank_trials import RankTrials, losses_compare
+from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
 from advisor.experiment.telling import Outbox, Teller
@@ -85,7 +85,7 @@ class Session:
             request, runner, budget, journal, emit=self._outbox.emit, catalog=self.catalog, steering=self._steering
         )
         self._teller = Teller(self._outbox.emit)
-        self._lab = Lab(self._bench, consent=self._consented, report=self._report)
+        self._lab = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
         self._outbox.keeps_complete = bool(self._past and self._past.finished and not self._past.finished.cancelled)
@@ -253,7 +253,7 @@ class Session:
         self._lab.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        lab = ScalingLab(self._bench, known.found, self._consented)
+        lab = RankTrials(self._bench, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
         scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
         one = scaling.runs[ONE][-1]

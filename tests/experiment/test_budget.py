@@ -161,8 +161,8 @@ def test_once_the_baseline_is_known_the_next_trial_is_expected_to_take_as_long(c
 
 def test_an_ordinary_trial_hangs_when_it_takes_many_times_as_long_as_usual(clock):
     budget = Budget(600.0, clock)
-    assert budget.patience_s == math.inf
+    assert budget.hangs_after_s == math.inf
     budget.learn(2.0, PLAIN)
-    assert 20.0 < budget.patience_s < 60.0 < budget.timeout_s
+    assert 20.0 < budget.hangs_after_s < 60.0 < budget.timeout_s
     budget.learn(2000.0, DEFAULT, cost=1)
-    assert budget.patience_s < 60.0
+    assert budget.hangs_after_s < 60.0

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.errors import UsageError
 from advisor.experiment.consent import Consent
 from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
-from advisor.experiment.scaling.known import ONE, Kind, Scaling
-from advisor.experiment.scaling.lab import carried_over
-from advisor.experiment.scaling.moves import moves
+from advisor.experiment.scaling.rank_moves import moves
+from advisor.experiment.scaling.rank_trials import carried_over
+from advisor.experiment.scaling.results import ONE, Kind, Scaling
 from advisor.experiment.search import explore
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report

@@ -290,7 +290,7 @@ class Bench:
         takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE)
         if self.catalog.compiles(spec.settings) or takes_longer or spec.world:
             return spec
-        return replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
+        return replace(spec, timeout_s=min(spec.timeout_s, self.budget.hangs_after_s))
 
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Add up the time by use, and let the budget learn the duration of such a trial.

@@ -112,7 +112,7 @@ class Budget:
         return max(_LAST_S, self.left_s - _LAST_S)
 
     @property
-    def patience_s(self) -> float:
+    def hangs_after_s(self) -> float:
         """Seconds after which an ordinary trial counts as hanging, even with budget left: the other trials need it."""
         known = bool(self._walls) or self.baseline_s is not None
         longer_s = min(_HANGS_AFTER_S, _HANGS_AFTER_SHARE * self.total_s)

@@ -76,17 +76,17 @@ def cores_of_a_trial(facts: Facts, settings: Mapping[str, Value], catalog: Catal
 class OtherGpuTrials:
     """Chooses and runs the trials on other GPUs, none until ``find`` has found some.
 
-    ``lab`` knows what moves cost; ``spec_of`` gives the trial of a move.
+    ``trials`` knows what moves cost; ``spec_of`` gives the trial of a move.
     """
 
     def __init__(
         self,
         bench: Bench,
-        lab: Lab[Known, Move],
+        trials: Lab[Known, Move],
         spec_of: Callable[[Move, Known], TrialSpec],
     ) -> None:
         self._bench = bench
-        self._lab = lab
+        self._trials = trials
         self._spec_of = spec_of
         self._devices: tuple[str, ...] = ()
 
@@ -134,11 +134,11 @@ class OtherGpuTrials:
             return []
         catalog, facts = self._bench.catalog, known.plan.facts
         left = facts.hardware.host.usable_cores - cores_of_a_trial(facts, move.settings, catalog)
-        longest_s = _LATEST_END * self._lab.cost_s(move, known)
+        longest_s = _LATEST_END * self._trials.cost_s(move, known)
         found = {move.settings: move}
-        for other in rank(moves(known), known, self._lab):
+        for other in rank(moves(known), known, self._trials):
             fits = cores_of_a_trial(facts, other.settings, catalog) * len(self._devices) <= left
-            short = self._lab.cost_s(other, known) <= longest_s and not catalog.environment(other.settings)
+            short = self._trials.cost_s(other, known) <= longest_s and not catalog.environment(other.settings)
             if other.kind in kinds and fits and short:
                 found.setdefault(other.settings, other)
         return list(found.values())[1:]
@@ -146,11 +146,11 @@ class OtherGpuTrials:
     def measure(self, move: Move, others: list[Move], known: Known) -> Evidence:
         """Measure a move, and others on other GPUs until it has ended."""
         budget, waiting, move_of = self._bench.budget, list(others), dict[str, Move]()
-        until_s = budget.spent_s + _LATEST_END * self._lab.cost_s(move, known)
+        until_s = budget.spent_s + _LATEST_END * self._trials.cost_s(move, known)
 
         def next_spec() -> TrialSpec | None:
             left_s = until_s - budget.spent_s
-            short = [other for other in waiting if self._lab.cost_s(other, known) <= left_s]
+            short = [other for other in waiting if self._trials.cost_s(other, known) <= left_s]
             if not short:
                 return None
             waiting.remove(short[0])

@@ -6,7 +6,7 @@ As ``moves.py`` for one GPU: functions of what is known.
 from collections.abc import Iterator
 
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Setup
+from advisor.experiment.scaling.results import ONE, Kind, Move, Scaling, Setup
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.parallel_recipe import STRATEGY
 from advisor.recipe.settings import Settings

@@ -1,4 +1,4 @@
-"""What the lab says of costs, of what fits into the budget, and of what is reserved."""
+"""The costs of moves, what fits into the budget, and what is reserved."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.measuring.lab import Lab
+from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.moves import moves
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.policy import POLICY
@@ -37,7 +37,7 @@ def lab(monkeypatch, tmp_path):
     bench = Bench(request, Runner(), budget, Journal.create(request), emit=told.append, catalog=CATALOG)
     budget.learn(3.0, Settings())
     budget.learn(20.0, CATALOG.compiled_code(WHOLE), cost=1.0)
-    made = Lab(bench, consent=lambda consent: consent, report=lambda known: None)
+    made = MoveTrials(bench, consent=lambda consent: consent, report=lambda known: None)
     made.clock, made.told = clock, told
     return made
 

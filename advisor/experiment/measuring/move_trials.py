@@ -1,4 +1,4 @@
-"""The lab: measures the moves of the search, estimates their cost, and posts the results."""
+"""The trials of the search's moves: what they cost, whether there is time for them, and their results."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -49,7 +49,7 @@ _STAGES = {
 }
 
 
-class Lab:
+class MoveTrials:
     """Implements ``search.Lab`` with trial processes.
 
     ``consent`` gives the consent under the decisions so far; ``report`` tells of what is new in what is known.
@@ -224,7 +224,7 @@ class Lab:
         result = self.bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=limit_s))
         return Evidence(cpu_step_ms=speed(result)[0]) if result.measured else Evidence()
 
-    # --- telling --------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def tell(self, known: Known) -> Known:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""

@@ -7,8 +7,8 @@ from statistics import median
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Setup
-from advisor.experiment.scaling.moves import moves
+from advisor.experiment.scaling.rank_moves import moves
+from advisor.experiment.scaling.results import ONE, Kind, Move, Scaling, Setup
 from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
@@ -51,7 +51,7 @@ def losses_compare(facts: Facts) -> bool:
     return not (facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes)
 
 
-class ScalingLab:
+class RankTrials:
     """Implements ``search.Lab`` with trials over ranks. ``one_gpu`` is the stack as one GPU has it, whole."""
 
     def __init__(self, bench: Bench, one_gpu: Settings, consented: Callable[[Consent], Consent]) -> None:
