@@ -6,8 +6,8 @@ The names on this page:
   best together). A frozen value (``known.py``); each move turns it into the next.
 - A *move* is one thing to measure next: settings, and the speed-up factor that is expected of them (``Move.gain``).
   ``moves(known)`` lists all (``moves.py``).
-- The *lab* runs trials (``measuring/move_trials.py``). It knows what a move costs in seconds, whether the budget affords
-  it, and what the person has decided meanwhile.
+- The *lab* runs trials (``measuring/move_trials.py``). It knows what a move costs in seconds, whether there is
+  time for it, and what the person has decided meanwhile.
 
 Retrying, resuming, following a decision and a longer budget run this loop from another ``known``; the search over
 several GPUs runs it with knowledge, moves and a lab of its own (``scaling/``). So the loop is generic: the protocols

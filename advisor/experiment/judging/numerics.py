@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from advisor.experiment.judging.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 from advisor.records import Numerics, NumericsResult, TrialResult
@@ -89,121 +90,79 @@ def compare_numerics(
         why_not = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
     if why_not:
         return NumericsResult(declared, declared, None, why_not, compared=False)
-    roundings = max(rounding, own_rounding), own_rounding
-    deviations = _deviations(result, baseline, roundings, spread or Spread(), reference)
-    if not deviations:
+    arithmetic = _Arithmetic(max(rounding, own_rounding), own_rounding, spread or Spread(), reference)
+    losses, outputs, weights = (_compared(each, result, baseline, declared, arithmetic) for each in _QUANTITIES)
+    compared = [one for one in (losses, outputs) if one is not None]
+    if not compared:
         return NumericsResult(declared, declared, None, "nothing to compare", compared=False)
-    worst = max(deviations, key=lambda deviation: deviation.rank)
-    return NumericsResult(
-        Numerics.CHANGED if worst.changed else Numerics.CLOSE if worst.difference else Numerics.EXACT,
-        declared,
-        worst.steps[worst.worst_step] if worst.changed else worst.difference,
-        _text(worst, reference, trained=bool(result.losses)),
-        worst.from_reference,
-        worst.baseline_from_reference,
-        as_baselines=worst.as_baselines,
-    )
+    if weights is not None and weights[1].measured is Numerics.CHANGED:  # it only tells of changes
+        compared.append(weights)
+    return max(compared, key=lambda one: one[0])[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Deviation:
-    """The difference between one quantity of a trial and the baseline's, with the part that rounding explains.
+class _Arithmetic(NamedTuple):
+    """What explains a difference: the round-offs of the trial and of the baseline, chance, and the reference."""
 
-    ``steps`` are its differences step for step (one for the outputs), ``tolerances`` what is allowed at each of those
-    that tell something.
+    rounding: float
+    own_rounding: float
+    spread: Spread
+    reference: TrialResult | None
+
+
+def _compared(
+    quantity: Quantity, result: TrialResult, baseline: TrialResult, declared: Numerics, by: _Arithmetic
+) -> tuple[tuple[int, float], NumericsResult] | None:
+    """The comparison of one quantity, after its rank, which is higher the worse it is; None of nothing to compare.
+
+    The ranks are those of bit-equal, within the spread of the baseline's runs, close, and changed.
     """
+    steps = _differences(quantity, result, baseline)
+    if not steps:
+        return None
+    own, output_errors = _errors(quantity, baseline, by.reference), _errors(OUTPUTS, baseline, by.reference)
+    explained = explained_by(quantity, by.rounding, by.own_rounding, max(output_errors, default=None))
+    allowed = tolerances(quantity, len(steps), explained, own)
+    counted, spread = len(allowed), by.spread.of(quantity)  # an unstable start of training spoils later steps
+    excesses = [difference / tolerance for difference, tolerance in zip(steps, allowed, strict=False)]
+    worst = excesses.index(max(excesses))
+    difference = max(steps[:counted]) or max(steps)
+    as_baselines = 0 < difference <= _STREAM_MARGIN * spread
+    changed = excesses[worst] > 1 and not as_baselines
 
-    quantity: Quantity
-    steps: tuple[float, ...]
-    tolerances: tuple[float, ...]
-    spread: float
-    from_reference: float | None
-    baseline_from_reference: float | None
-
-    @property
-    def difference(self) -> float:
-        """The largest of the differences that tell something; where none does, the largest of all."""
-        return max(self.steps[: len(self.tolerances)]) or max(self.steps)
-
-    @property
-    def worst_step(self) -> int:
-        """The step whose difference exceeds its tolerance by most."""
-        return max(range(len(self.tolerances)), key=lambda step: self.steps[step] / self.tolerances[step])
-
-    @property
-    def excess(self) -> float:
-        """The difference as a multiple of the tolerance: above 1 rounding does not explain it."""
-        return self.steps[self.worst_step] / self.tolerances[self.worst_step]
-
-    @property
-    def as_baselines(self) -> bool:
-        """Whether it is no larger than differences between runs of the baseline may be."""
-        return 0 < self.difference <= _STREAM_MARGIN * self.spread
-
-    @property
-    def changed(self) -> bool:
-        """Whether neither rounding nor chance explains it."""
-        return self.excess > 1 and not self.as_baselines
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """The worse, the higher: bit-equal, within the spread, close, changed."""
-        if self.changed:
-            return 3, self.excess
-        return (0 if not self.difference else 1 if self.as_baselines else 2), 0.0
-
-
-def _deviations(
-    result: TrialResult,
-    baseline: TrialResult,
-    roundings: tuple[float, float],
-    spread: Spread,
-    reference: TrialResult | None,
-) -> list[_Deviation]:
-    """The deviations of all comparable quantities. The norm of the weights counts only where it tells of a change.
-
-    ``roundings`` are the round-offs of the trial's and of the baseline's arithmetic.
-    """
-    output_error = max(_errors(OUTPUTS, baseline, reference), default=None)
-    found: list[_Deviation] = []
-    for quantity in _QUANTITIES:
-        steps = _differences(quantity, result, baseline)
-        if not steps:
-            continue
-        own = _errors(quantity, baseline, reference)
-        allowed = tolerances(quantity, len(steps), explained_by(quantity, *roundings, output_error), own)
-        errors = (_errors(quantity, result, reference), own)
-        largest = (max(each[: len(allowed)], default=None) for each in errors)
-        deviation = _Deviation(quantity, steps, allowed, spread.of(quantity), *largest)
-        if quantity is not WEIGHTS or (found and deviation.changed):
-            found.append(deviation)
-    return found
-
-
-def _text(worst: _Deviation, reference: TrialResult | None, *, trained: bool) -> str:
-    """The sentence on the worst deviation."""
-    difference, what, compared = worst.difference, "the losses", len(worst.tolerances)
-    if worst.quantity is WEIGHTS:
-        what = "the norms of the weights"
-    elif worst.quantity is OUTPUTS:
-        what = "the outputs of the first step" if trained else "the outputs"
-    elif compared < len(worst.steps) and max(worst.steps[:compared]):  # an unstable start spoils the rest
-        what = f"the losses of the first {f'{compared} steps' if compared > 1 else 'step'}"
+    what = _named(quantity, steps, counted, trained=bool(result.losses))
+    errors = (_errors(quantity, result, by.reference), own)
+    from_reference, baseline_from_reference = (max(each[:counted], default=None) for each in errors)
     if not difference:
-        return f"{what} are equal to the bit"
-    if worst.as_baselines:
-        much = "no more than" if difference <= worst.spread else "about as much as"
-        return f"{what} differ by {difference:.1e}, {much} two baselines do ({worst.spread:.1e})"
-    text = f"{what} differ by {difference:.1e}"
-    if worst.changed:
-        step = worst.worst_step
-        at = f" at step {step + 1}" if len(worst.steps) > 1 else ""
-        text = f"{what} differ by {worst.steps[step]:.1e}{at}, where rounding explains {worst.tolerances[step]:.1e}"
-    if reference is None or worst.from_reference is None or worst.baseline_from_reference is None:
-        return text
-    precision = reference.notes[0] if reference.notes else "higher precision"
-    own, new = worst.baseline_from_reference, worst.from_reference
-    return f"{text}; from a {precision} run the baseline is {own:.1e} off, this {new:.1e}"
+        rank, text = 0, f"{what} are equal to the bit"
+    elif as_baselines:
+        much = "no more than" if difference <= spread else "about as much as"
+        rank, text = 1, f"{what} differ by {difference:.1e}, {much} two baselines do ({spread:.1e})"
+    else:
+        rank, text = 2, f"{what} differ by {difference:.1e}"
+        if changed:
+            at = f" at step {worst + 1}" if len(steps) > 1 else ""
+            rank, difference = 3, steps[worst]
+            text = f"{what} differ by {difference:.1e}{at}, where rounding explains {allowed[worst]:.1e}"
+        if by.reference is not None and from_reference is not None and baseline_from_reference is not None:
+            precision = by.reference.notes[0] if by.reference.notes else "higher precision"
+            distances = f"the baseline is {baseline_from_reference:.1e} off, this {from_reference:.1e}"
+            text += f"; from a {precision} run {distances}"
+    measured = (Numerics.EXACT, Numerics.CLOSE, Numerics.CLOSE, Numerics.CHANGED)[rank]
+    found = NumericsResult(
+        measured, declared, difference, text, from_reference, baseline_from_reference, as_baselines=as_baselines
+    )
+    return (rank, excesses[worst] if changed else 0.0), found
+
+
+def _named(quantity: Quantity, steps: Sequence[float], counted: int, *, trained: bool) -> str:
+    """The compared quantity as a text names it; with the number of losses, where later ones do not count."""
+    if quantity is WEIGHTS:
+        return "the norms of the weights"
+    if quantity is OUTPUTS:
+        return "the outputs of the first step" if trained else "the outputs"
+    if counted == len(steps) or not max(steps[:counted]):
+        return "the losses"
+    return f"the losses of the first {counted} steps" if counted > 1 else "the losses of the first step"
 
 
 # --- differences ----------------------------------------------------------------------------------------------
