@@ -73,8 +73,8 @@ class Move:
 
     @property
     def is_bold(self) -> bool:
-        """Whether a leap, or measuring the noise before it, promises so much that it comes before all others."""
-        first = self.kind in (Kind.LEAP, Kind.CONTROL) or (self.kind is Kind.AGAIN and not self.settings)
+        """Whether a leap, or what is measured before it, promises so much that it comes before all others."""
+        first = self.kind in (Kind.LEAP, Kind.CONTROL, Kind.TURNS) or (self.kind is Kind.AGAIN and not self.settings)
         return first and self.gain >= POLICY.bold
 
 
@@ -271,8 +271,10 @@ class Known:
 
     # --- what a move changes --------------------------------------------------------------------------------------
 
-    def after(self, move: Move, evidence: Evidence) -> Known:
-        """The knowledge after a move."""
+    def after(self, move: Move, evidence: Evidence | None) -> Known:
+        """The knowledge after a move; without evidence it could not be measured yet."""
+        if evidence is None:
+            return self
         known = self._with(move, evidence)
         match move.kind:
             case Kind.LEAP:

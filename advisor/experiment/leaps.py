@@ -57,6 +57,7 @@ def _compiled_leaps(known: Known, plain: Settings) -> Moves:
     move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack, is_doubtful=doubtful)
     if move.is_bold:
         yield from _noise_first(known)
+        yield from _proof_first(known)
     yield move
     if in_blocks and not known.judge.has_tried(in_blocks):
         yield replace(move, settings=in_blocks, name=f"stack: {in_blocks}", in_place_of=move)
@@ -124,6 +125,19 @@ def _noise_first(known: Known) -> Moves:
     """A second process of the baseline before a compilation that may take all the time: no interval holds without."""
     if Kind.CONTROL not in known.done and len(known.judge.baseline_runs) == 1:
         yield Move(Kind.CONTROL, BASELINE, POLICY.leap_gain, f"{CONTROL}=true")
+
+
+def _proof_first(known: Known) -> Moves:
+    """The turns of the best stack before a compilation that may not end in time: what is found then is confirmed."""
+    stack = known.to_confirm
+    if stack and known.usable(stack) and not known.judge.took_turns(stack):
+        yield Move(Kind.TURNS, stack, POLICY.leap_gain, "stack, confirmed")
+
+
+def compiled_next(known: Known, plain: Settings) -> Settings:
+    """What is compiled after a leap that compiles nothing, if that runs; empty where nothing is."""
+    move = next((move for move in _compiled_leaps(known, plain) if move.kind is Kind.LEAP and move.is_bold), None)
+    return move.settings if move else BASELINE
 
 
 def _uncompiled_with_effect(known: Known, usual: Settings) -> Settings:

@@ -12,6 +12,7 @@ from landscapes.predict import Predictor
 from landscapes.regret import shares
 from landscapes.replay import Replay
 
+from advisor.experiment.events import StackMeasured
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec
@@ -138,6 +139,35 @@ def test_what_compiles_beside_is_in_the_cache_once_there_was_time(convnet):
     assert replay.clock() - started_s < 1.3 * result.wall_s  # not one after the other
     early = replay.compiled_beside()
     assert (ran(replay, beside).warmup_s < 15) == (early is not None)
+
+
+def sessions_stacks(landscape, monkeypatch, compile_s, budget_s=120.0):
+    """The stacks that a session tells of, where compiling takes so long."""
+
+    def warm_up_s(replay, answer):
+        code = compile_key(answer.settings)
+        return answer.cached_s if code is None or code in replay._compiled else compile_s
+
+    monkeypatch.setattr(Replay, "warm_up_s", warm_up_s)
+    with replayed(landscape, seed=SEED) as replay:
+        session = run_session(replay, budget_s=budget_s)
+    assert not session.problem
+    assert session.session_s <= budget_s + 1
+    return [told.event.record for told in session.told if isinstance(told.event, StackMeasured)]
+
+
+def test_a_compilation_that_does_not_end_costs_nothing(monkeypatch):
+    """It goes on beside the trials, and what was found without it is confirmed."""
+    *_, last = sessions_stacks(landscape_of("resnet50"), monkeypatch, 500.0)
+    assert not CATALOG.compiles(last.settings)
+    assert last.confirmed
+    assert last.comparison.speedup > 1.7
+
+
+def test_a_compilation_that_takes_a_third_longer_than_expected_is_waited_for(monkeypatch):
+    *_, last = sessions_stacks(landscape_of("resnet50"), monkeypatch, 50.0)
+    assert CATALOG.compiles(last.settings)
+    assert last.comparison.speedup > 2.5
 
 
 def test_a_trial_is_over_at_its_deadline(convnet):

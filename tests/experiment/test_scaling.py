@@ -77,6 +77,9 @@ class FakeLab:
     def cost_s(self, move, known):
         return 4.0 if move.kind is Kind.TURNS else 1.0
 
+    def comes_first(self, move):
+        return move.is_bold
+
     def affords(self, move, known):
         return self.left >= self.cost_s(move, known)
 

@@ -12,6 +12,7 @@ from advisor.experiment.caveats import with_the_load
 from advisor.experiment.control import ENDED, SKIPPED, Steering
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
+from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.machine.host import usable_cores
 from advisor.process.stacks import last_stack
@@ -93,6 +94,7 @@ class Bench:
         self.builds_anew = ""
         self.repeats_help = True
         self.compiling: Settings | None = None
+        self._compiling_since_s = 0.0
         self._compiled_beside: dict[Settings, float] = {}
         self._failed_beside: dict[Settings, TrialResult] = {}
         self._stepping_since: dict[str, float] = {}
@@ -132,7 +134,12 @@ class Bench:
         code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
         expected_s = self.budget.expected_s(Settings(settings))
         if cost:
-            expected_s = max(expected_s, self.budget.expected_s(code, cost=cost))
+            compile_s = self.budget.expected_s(code, cost=cost)
+            if self.compiling is not None and code == self.catalog.compiled_code(self.compiling):
+                passed_s = self.budget.spent_s - self._compiling_since_s
+                # What is late may take as long again.
+                compile_s = compile_s - passed_s if passed_s < POLICY.late * compile_s else passed_s
+            expected_s = max(expected_s, compile_s)
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
         return expected_s + (self.budget.interpreter_s if self.catalog.environment(settings) else 0.0)
@@ -183,7 +190,7 @@ class Bench:
 
     def compile_beside(self, settings: Mapping[str, Value]) -> None:
         """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
-        self.compiling = Settings(settings)
+        self.compiling, self._compiling_since_s = Settings(settings), self.budget.spent_s
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
@@ -200,6 +207,27 @@ class Bench:
             elif result.outcome is Outcome.FAILED:
                 self._failed_beside[settings] = result
         return self.compiling is None
+
+    def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
+        """Whether the code of these settings is being compiled beside the trials."""
+        if self.has_compiled_beside() or self.compiling is None:
+            return False
+        return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
+
+    def compiles_late(self, settings: Mapping[str, Value]) -> bool:
+        """Whether the code of these settings still compiles beside the trials, for much longer than was expected."""
+        if not self.compiles_beside(settings):
+            return False
+        expected_s = self.budget.expected_s(self.catalog.compiled_code(settings), cost=self.catalog.cost(settings))
+        return self.budget.spent_s - self._compiling_since_s >= POLICY.late * expected_s
+
+    def wait_until_compiled(self, name: str, within_s: float) -> bool:
+        """Wait so long for the end of what compiles beside the trials; whether it has ended."""
+        self.emit(events.TrialActivity(name, COMPILING))
+        started = self.budget.spent_s
+        ended = self.has_compiled_beside(max(0.0, within_s))
+        self.warming_up_s += self.budget.spent_s - started
+        return ended
 
     def end_compiling_beside(self) -> None:
         """End what compiles beside the trials, as where it takes memory that a trial lacks."""
@@ -231,13 +259,10 @@ class Bench:
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
         spec = self._within_patience(spec)
-        started, code = self.budget.spent_s, self.catalog.compiled_code
-        # What compiles beside the trials may be what this one needs.
-        if not self.has_compiled_beside() and self.compiling and code(self.compiling) == code(spec.settings):
-            self.has_compiled_beside(spec.timeout_s)
-            waited_s = self.budget.spent_s - started
-            self.warming_up_s += waited_s
-            spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - waited_s))
+        started = self.budget.spent_s
+        if self.compiles_beside(spec.settings):
+            self.wait_until_compiled(spec.trial_id, spec.timeout_s)
+            spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (self.budget.spent_s - started)))
         failed = self._failed_beside.pop(Settings(spec.settings), None)
         result = failed or self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():

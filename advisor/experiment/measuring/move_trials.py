@@ -8,6 +8,7 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.leaps import compiled_next
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.measuring.other_gpus import OtherGpuTrials
@@ -78,6 +79,10 @@ class MoveTrials:
                 return _CPU_TRIAL_S
         return max(once_s, 0.1)
 
+    def comes_first(self, move: Move) -> bool:
+        """Whether a move comes before all others: a bold one whose code is not late."""
+        return move.is_bold and not self.bench.compiles_late(move.settings)
+
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
 
@@ -85,10 +90,11 @@ class MoveTrials:
         of a stack that nothing else could recommend, as on a noisy machine, keep theirs.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
-        if self.bench.steering.ending:
+        if self.bench.steering.ending or self._is_behind_a_leap(move, known):
             return False
         if move.kind is Kind.TURNS:
-            return budget.allows(self._turns_s(known, move.settings)[0])
+            begin_s, needed_s = self._turns_s(known, move.settings)
+            return budget.allows(begin_s) and not (move.is_bold and self._compiling_fits(needed_s, known))
         if not move.is_bold:
             return budget.allows(cost_s, reserve_s=self.reserve_s(known))
         if move.kind is not Kind.LEAP:
@@ -98,11 +104,30 @@ class MoveTrials:
             small = cost_s <= POLICY.before_leap * budget.total_s
             takes_little = small or (move.kind is Kind.CONTROL and not leaps_s)
             return takes_little and budget.allows(cost_s + POLICY.safe * sum(leaps_s))
-        # A leap starts even if it may end too late, and gets all the time that is left. A shorter one is not affordable
-        # where there is time for the longer.
-        if move.in_place_of and budget.allows(POLICY.safe * self.cost_s(move.in_place_of, known)):
+        return self._affords_leap(move, known)
+
+    def _affords_leap(self, leap: Move, known: Known) -> bool:
+        """Whether there is time for a bold leap, or for waiting for the code that is compiled beside the trials.
+
+        It starts even if it may end too late. A shorter one is not affordable where there is time for the longer.
+        """
+        budget = self.bench.budget
+        if self.bench.compiles_beside(leap.settings):
+            return budget.allows(self.bench.expected_s(BASELINE), reserve_s=self.reserve_s(known))
+        if leap.in_place_of and budget.allows(POLICY.safe * self.cost_s(leap.in_place_of, known)):
             return False
-        return budget.allows(POLICY.gamble * cost_s, reserve_s=self._reserve_against_a_leap_s(known))
+        return budget.allows(POLICY.gamble * self.cost_s(leap, known), reserve_s=self._reserve_against_a_leap_s(known))
+
+    def _is_behind_a_leap(self, move: Move, known: Known) -> bool:
+        """Whether a move would compile, while the code of a leap is compiled beside the trials."""
+        if move.kind is Kind.LEAP or not self.bench.catalog.compiles(move.settings):
+            return False
+        return any(other.kind is Kind.LEAP and self.bench.compiles_beside(other.settings) for other in moves(known))
+
+    def _compiling_fits(self, turns_s: float, known: Known) -> bool:
+        """Whether the stack's compiled form is certain to end in time, turns and all: it is what is confirmed then."""
+        compiled_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
+        return self.bench.budget.allows(POLICY.safe * min(compiled_s, default=0.0) + turns_s)
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -137,8 +162,11 @@ class MoveTrials:
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def measure(self, move: Move, known: Known) -> Evidence:
-        """Measure a move. Raises SessionCancelledError when the person ends the session meanwhile."""
+    def measure(self, move: Move, known: Known) -> Evidence | None:
+        """Measure a move; None where its code still compiles when the turns of the stack have to begin.
+
+        Raises SessionCancelledError when the person ends the session meanwhile.
+        """
         self.enter(_STAGES.get(move.kind, "search"))
         match move.kind:
             case Kind.CONTROL:
@@ -155,9 +183,26 @@ class MoveTrials:
                 evidence = side_by_side(self.bench, move.settings)
             case Kind.TURNS:
                 evidence = in_turn(self.bench, move.settings)
+            case Kind.LEAP if not self._is_compiled(move, known):
+                return None
             case _:
                 evidence = self._trial(move, known)
         return evidence
+
+    def _is_compiled(self, leap: Move, known: Known) -> bool:
+        """Whether a leap can be measured: wait as long as expected for its code, if that is compiled beside the trials.
+
+        No longer than until the turns of the stack have to begin; what takes longer is looked at from time to time.
+        """
+        bench = self.bench
+        if bench.has_compiled_beside() and compiles_anew(bench, leap.settings):
+            if not may_compile_beside(bench, known, leap.settings):
+                return True
+            bench.compile_beside(leap.settings)
+        if not bench.compiles_beside(leap.settings):
+            return True
+        usual_s = bench.expected_s(BASELINE if bench.compiles_late(leap.settings) else leap.settings)
+        return bench.wait_until_compiled(leap.name, min(usual_s, bench.budget.left_s - self.reserve_s(known)))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
         if moves_beside := self.other_gpus.moves_beside(move, known):
@@ -170,13 +215,19 @@ class MoveTrials:
         return Evidence(runs=((move.settings, result),))
 
     def _compiled_next(self, move: Move, known: Known) -> Settings | None:
-        """The settings most likely compiled next, to be compiled beside this move; None where that may disturb."""
-        if move.kind is Kind.LEAP or not may_compile_beside(self.bench, known, move.settings):
+        """The settings most likely compiled next, to be compiled beside this move; None where that may disturb.
+
+        Beside a leap that compiles nothing that is its compiled form, beside another move a bold leap; where the move
+        compiles as well, any other may.
+        """
+        compiles = self.bench.catalog.compiles(move.settings)
+        if (move.kind is Kind.LEAP and compiles) or not may_compile_beside(self.bench, known, move.settings):
             return None
-        for other in rank(moves(known), known, self):
-            new = other.settings not in (move.settings, known.stack) and compiles_anew(self.bench, other.settings)
-            if new and may_compile_beside(self.bench, known, other.settings):
-                return other.settings
+        possible = [other.settings for other in rank(moves(known), known, self) if compiles or other.is_bold]
+        for settings in [compiled_next(known, move.settings), *possible] if move.kind is Kind.LEAP else possible:
+            new = settings not in (move.settings, known.stack) and compiles_anew(self.bench, settings)
+            if new and may_compile_beside(self.bench, known, settings):
+                return settings
         return None
 
     def _spec(self, move: Move, known: Known) -> TrialSpec:
@@ -263,7 +314,7 @@ def compiles_anew(bench: Bench, settings: Settings) -> bool:
 
 
 def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]) -> bool:
-    """Whether settings may be compiled beside others: there are cores and memory, and nothing is timed for them.
+    """Whether settings may be compiled beside others, or run: there are cores and memory, and no kernels are timed.
 
     What compiles for longer than usual chooses among many kernels by timing them, as some libraries do; otherwise the
     compiler times only a few, when they first run. What it finds beside another is not kept. Where each trial builds
@@ -275,7 +326,7 @@ def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]
     catalog = bench.catalog
     if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:
         return False
-    if catalog.environment(settings) or not 0 < catalog.cost(settings) <= 1:
+    if catalog.environment(settings) or catalog.cost(settings) > 1:
         return False
     in_use = {**facts.workload.current, **settings}
     return not any(recipe.times_kernels and in_use.get(recipe.key) for recipe in catalog)

@@ -98,6 +98,10 @@ class RankTrials:
         """The seconds that one trial is expected to take."""
         return median(self._walls) if self._walls else self.bench.expected_s(known.carried) + _START_S
 
+    def comes_first(self, move: Move) -> bool:
+        """Whether a move promises so much that it comes before all others."""
+        return move.is_bold
+
     def affords(self, move: Move, known: Scaling) -> bool:
         """Whether the budget has time for a move and for the turns that confirm the stack afterwards.
 
