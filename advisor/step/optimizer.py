@@ -138,29 +138,24 @@ def _place_counters(state: dict[Any, Any], parameter: Tensor, group: Mapping[str
             state[name] = value.to(parameter.device, torch.float32) if on_device(group) else value.cpu()
 
 
-def follow_parameters(optimizer: Any, rows: Mapping[Tensor, int] | None = None) -> None:
-    """Give an optimizer's state, and any that it loads later, the memory layout and the rows of its parameters.
+def follow_parameters(optimizer: Any) -> None:
+    """Give an optimizer's state, and any that it loads later, the memory layout of its parameters.
 
-    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous, and has only
-    the given number of ``rows`` of a parameter that was padded.
+    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous.
     """
     for one in optimizers_in(optimizer):
         keeper = getattr(one, "_base_optimizer", one)  # a wrapper such as timm's Lookahead has no hooks of its own
-        plain = PlainState.of(keeper)
-        plain.rows.update(rows or {})
-        plain.settle(keeper)
+        PlainState.of(keeper).settle(keeper)
 
 
 class PlainState:
     """Hooks by which a changed optimizer saves and loads the state of a plain one.
 
-    ``options`` are the owner's values of those that were changed. ``rows``: the rows of padded parameters that are the
-    owner's.
+    ``options`` are the owner's values of those that were changed.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self.options: dict[str, Any] = {}
-        self.rows: dict[Tensor, int] = {}
         optimizer.register_state_dict_post_hook(self.save)
         optimizer.register_load_state_dict_pre_hook(self.before_loading)
         optimizer.register_load_state_dict_post_hook(self.settle)
@@ -180,9 +175,7 @@ class PlainState:
                 if key in state:
                     values = state[key] = dict(state[key])
                     _place_counters(values, parameter, group)
-                    for name, value in values.items():
-                        if type(value) is Tensor and value.dim() and value.shape == parameter.shape:
-                            values[name] = value[: self.rows.get(parameter)].contiguous()
+                    values |= {name: value.contiguous() for name, value in values.items() if type(value) is Tensor}
         return {**saved, "state": state, "param_groups": groups}
 
     def before_loading(self, optimizer: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
@@ -191,18 +184,15 @@ class PlainState:
         return {**loaded, "param_groups": [{**group, **present} for group in loaded["param_groups"]]}
 
     def settle(self, optimizer: Optimizer) -> None:
-        """Put counters where the step reads them, and give the rest of the state the rows and layout of parameters."""
+        """Put counters where the step reads them, and give the rest of the state the layout of its parameters."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 _place_counters(state, parameter, group)
-                shapes = parameter.shape, (self.rows.get(parameter), *parameter.shape[1:])
-                shape_and_stride = parameter.shape, parameter.stride()
                 for name, value in state.items():
-                    is_like = type(value) is Tensor and value.dim() and value.shape in shapes
-                    if is_like and (value.shape, value.stride()) != shape_and_stride:
-                        state[name] = torch.zeros_like(parameter, dtype=value.dtype)
-                        state[name][: value.shape[0]] = value
+                    like = type(value) is Tensor and value.dim() and value.shape == parameter.shape
+                    if like and value.stride() != parameter.stride():
+                        state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def expected_state_bytes(optimizer: Optimizer) -> int:
