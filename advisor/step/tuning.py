@@ -33,7 +33,7 @@ from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, OwnStep, TrainStep, make_step, settle_optimizers
-from advisor.step.wrappers import as_prepared
+from advisor.step.wrappers import as_prepared, unwrapped
 
 
 class Tuning:
@@ -70,8 +70,9 @@ class Tuning:
 
         Settings for several GPUs apply in processes that torchrun started, and leave one device alone with a warning
         elsewhere. There the process group is joined, and each model is moved to the GPU of its process and exchanges
-        gradients when it is called in training. The first loader gives each process its part of every batch: its batch
-        size is that of all processes together. The other loaders stay whole.
+        gradients when it is called in training: for ``ddp`` the model that comes back is the one given in PyTorch's
+        DistributedDataParallel. The first loader gives each process its part of every batch: its batch size is that of
+        all processes together. The other loaders stay whole.
         """
         once = list({id(item): item for item in objects}.values())
         models = _models_among(once)
@@ -160,7 +161,7 @@ class Tuning:
             )
         if not model.training:
             model.train()
-        components = Components(spread.over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad))
+        components = Components(model, optimizer, None, replace(plan, clip_norm=clip_grad))
         step: TrainStep | GraphedStep = captured(
             make_step(components, loss, form=LossForm(loss_form) if loss_form else None)
         )
@@ -190,14 +191,14 @@ class Tuning:
         if plan is None:
             components = self._apply(model, None, None, Mode.INFER)
         else:  # of one that is trained only the step is another
-            components = Components(model, None, None, replace(plan, mode=Mode.INFER))
+            components = Components(unwrapped(model), None, None, replace(plan, mode=Mode.INFER))
             self._apply_again(components, lambda recipe: recipe.stage is Stage.STEP and Mode.TRAIN not in recipe.modes)
         step: InferStep | GraphedStep = captured(make_step(components, None, evaluates=True))
         return step
 
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
         strategy = str(self.settings.get("parallel.strategy", "single")) if mode is Mode.TRAIN else "single"
-        if alone := spread.why_not_spread(strategy):
+        if alone := spread.why_not_spread(strategy, model):
             warnings.warn(alone, stacklevel=_users_level())
         elif strategy in spread.OVER_RANKS:
             spread.join_ranks(model)
@@ -214,7 +215,7 @@ class Tuning:
         if alone:
             components.plan = replace(components.plan, strategy="single")
         elif strategy != "single":
-            spread.spread_over_ranks(components.model, components.optimizer, components.plan)
+            components.model = spread.spread_model(components.model, components.optimizer, components.plan)
         self._prepared[as_prepared(components.model)] = components.plan
         return components
 

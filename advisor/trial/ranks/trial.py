@@ -77,7 +77,8 @@ class RankTrial:
         components.data = self._share(components)
         gc.unfreeze()
         step = self._wrapped_step(components, loop)
-        feed = Feed(resident_data(components), self.spec.seed)
+        # Whole batches are others in each rank.
+        feed = Feed(resident_data(components), self.spec.seed + (0 if self._divides else self.peers.rank))
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components)
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
@@ -129,17 +130,20 @@ class RankTrial:
                 "Have build() return the same model and the same data in each process.",
             )
 
+    @property
+    def _divides(self) -> bool:
+        """Whether each rank gets its part of a batch; with weak scaling, or in one process, it gets all of it."""
+        return self.peers.size > 1 and not self.world.weak
+
     def _share(self, components: Components) -> Any:
-        """This rank's part of the data; with weak scaling, or in one process, all of it."""
-        divides = self.peers.size > 1 and not self.world.weak
-        rank, ranks = (self.peers.rank, self.peers.size) if divides else (0, 1)
+        """This rank's part of the data."""
+        rank, ranks = (self.peers.rank, self.peers.size) if self._divides else (0, 1)
         if isinstance(components.data, DataLoader):
-            seed = self.spec.seed + (0 if divides else self.peers.rank)  # whole batches are others in each rank
             try:
-                return spread_loader(components.data, components.plan, rank, ranks, seed)
+                return spread_loader(components.data, components.plan, rank, ranks)
             except ValueError as problem:
                 raise TargetError(f"the batches cannot be divided: {problem}.", RETURN_PLAIN) from problem
-        if not divides:
+        if not self._divides:
             return components.data
         samples = batch_samples(components.data, 0)
         if samples % ranks:
