@@ -34,9 +34,10 @@ def apply_settings(
 def apply_recipe(
     recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
 ) -> None:
-    """Apply one setting. With several optimizers, a setting about them is applied to each that lacks it."""
+    """Apply one setting. With several optimizers, a setting about them is applied to each."""
     several = recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together)
-    for part in [replace(components, optimizer=one) for one in components.optimizer.fresh] if several else [components]:
+    each = [replace(components, optimizer=one) for one in components.optimizer.optimizers] if several else [components]
+    for part in each:
         try:
             recipe.apply(part, value)
         except RefusedError as error:

@@ -149,19 +149,9 @@ def collect_rarely_while_compiling() -> None:
     """
     from torch._dynamo.callback import callback_handler
 
-    if _collect_rarely not in callback_handler.start_callbacks:  # torch.compiler.reset() forgets it
-        callback_handler.register_start_callback(_collect_rarely)
-        callback_handler.register_end_callback(_collect_as_before)
-
-
-def _collect_rarely(*_: object) -> None:
     first, *others = gc.get_threshold()
-    gc.set_threshold(_RARER * first, *others)
-
-
-def _collect_as_before(*_: object) -> None:
-    first, *others = gc.get_threshold()
-    gc.set_threshold(first // _RARER, *others)
+    callback_handler.register_start_callback(lambda _: gc.set_threshold(_RARER * first, *others))
+    callback_handler.register_end_callback(lambda _: gc.set_threshold(first, *others))
 
 
 def is_compiled(model: nn.Module) -> bool:

@@ -5,7 +5,6 @@ Optimizers stay the objects that they are, so that schedulers, hooks and referen
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -112,7 +111,8 @@ def set_options(optimizer: Optimizer, sparse: Collection[Tensor] = (), /, **chan
         vars(optimizer)[UNSCALES] = bool(changes["fused"])
         if changes["fused"] and torch_class(optimizer) is torch.optim.SGD:
             optimizer.register_step_pre_hook(begin_momenta)
-    plain.settle(optimizer)
+    if optimizer.state:
+        optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps
 
 
 def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -130,12 +130,6 @@ def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 def on_device(group: Mapping[str, Any]) -> bool:
     """Whether a group's step counts are tensors on the device of its parameters."""
     return bool(group.get("fused") or group.get("capturable"))
-
-
-def _place_counters(state: dict[Any, Any], parameter: Tensor, group: Mapping[str, Any]) -> None:
-    for name in COUNTERS & state.keys():
-        if isinstance(value := state[name], Tensor):
-            state[name] = value.to(parameter.device, torch.float32) if on_device(group) else value.cpu()
 
 
 def follow_parameters(optimizer: Any) -> None:
@@ -156,7 +150,7 @@ class PlainState:
 
     def __init__(self, optimizer: Any) -> None:
         self.options: dict[str, Any] = {}
-        optimizer.register_state_dict_post_hook(self.save)
+        optimizer.register_state_dict_post_hook(lambda _, saved: _with_options(saved, self.options))
         optimizer.register_load_state_dict_pre_hook(self.before_loading)
         optimizer.register_load_state_dict_post_hook(self.settle)
 
@@ -166,33 +160,32 @@ class PlainState:
         attributes: dict[str, PlainState] = vars(optimizer)
         return attributes.get(PLAIN_STATE) or attributes.setdefault(PLAIN_STATE, cls(optimizer))
 
-    def save(self, optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-        """Return the state that a plain optimizer would save; it shares tensors with this one, as usual."""
-        groups = [{**group, **self.options} for group in saved["param_groups"]]
-        state = dict(saved["state"])
-        for group, own in zip(groups, optimizer.param_groups, strict=True):
-            for key, parameter in zip(group["params"], own["params"], strict=True):
-                if key in state:
-                    values = state[key] = dict(state[key])
-                    _place_counters(values, parameter, group)
-                    values |= {name: value.contiguous() for name, value in values.items() if type(value) is Tensor}
-        return {**saved, "state": state, "param_groups": groups}
-
     def before_loading(self, optimizer: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
         """Return the loaded state with the present options in place of the saved ones."""
-        present = {name: optimizer.defaults[name] for name in self.options}
-        return {**loaded, "param_groups": [{**group, **present} for group in loaded["param_groups"]]}
+        return _with_options(loaded, {name: optimizer.defaults[name] for name in self.options})
 
     def settle(self, optimizer: Optimizer) -> None:
-        """Put counters where the step reads them, and give the rest of the state the layout of its parameters."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                _place_counters(state, parameter, group)
-                for name, value in state.items():
-                    like = type(value) is Tensor and value.dim() and value.shape == parameter.shape
-                    if like and value.stride() != parameter.stride():
-                        state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+        """Give the state the memory layout of its parameters."""
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                like = type(value) is Tensor and value.dim() and value.shape == parameter.shape
+                if like and value.stride() != parameter.stride():
+                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state dict with these options, contiguous, and with its step counts where a step with them reads them.
+
+    It shares tensors with the given one, as usual. PyTorch brings the counts to the device when it loads them.
+    """
+    groups = [{**group, **options} for group in saved["param_groups"]]
+    counts_on_host = {key for group in groups if not on_device(group) for key in group["params"]}
+    state = {key: dict(values) for key, values in saved["state"].items()}
+    for key, values in state.items():
+        for name, value in values.items():
+            if type(value) is Tensor:
+                values[name] = value.cpu() if name in COUNTERS and key in counts_on_host else value.contiguous()
+    return {**saved, "state": state, "param_groups": groups}
 
 
 def expected_state_bytes(optimizer: Optimizer) -> int:
@@ -307,11 +300,14 @@ def mark_stepped(optimizer: Any) -> None:
 def use_class(optimizer: Any, kind: str) -> None:
     """Make an optimizer one of another class, out of ``REPLACEMENTS``, with the options that it takes over.
 
-    It stays the same object with the same groups and hooks, so that a scheduler made before goes on. Raises
-    RefusedError for a class that ``kind`` does not replace, for state, and where no package has the new class.
+    It stays the same object with the same groups and hooks, so that a scheduler made before goes on; PyTorch warns once
+    that the step is another one. Raises RefusedError for a class that ``kind`` does not replace, for state, and where
+    no package has the new class.
     """
     replaced, packages, name, options = REPLACEMENTS[kind]
     own = type(optimizer).__name__
+    if own in [name.format(one.__name__) for one in replaced]:
+        return
     if type(optimizer) not in replaced:
         raise RefusedError(f"{kind} takes the place of {' or '.join(one.__name__ for one in replaced)}, not of {own}")
     if optimizer.state:
@@ -320,7 +316,7 @@ def use_class(optimizer: Any, kind: str) -> None:
     if package is None:
         raise RefusedError(f"{kind} needs {packages.replace(' ', ' or ')}: pip install {packages.split()[0]}")
     cls = getattr(importlib.import_module(f"{package}.optim"), name.format(own))
-    groups, rate, scheduled = optimizer.param_groups, optimizer.defaults["lr"], hasattr(optimizer.step, SCHEDULED)
+    groups, rate = optimizer.param_groups, optimizer.defaults["lr"]
     for group in groups:
         for option in (optimizer.defaults.keys() - set(options.split())) & group.keys():
             del group[option]
@@ -329,17 +325,13 @@ def use_class(optimizer: Any, kind: str) -> None:
     optimizer.__class__ = cls
     cls.__init__(optimizer, groups, lr=rate)
     vars(optimizer).update(hooks)
-    if scheduled:  # schedulers warn where the step is not the one that they saw
-        optimizer.step = functools.partial(cls.step, optimizer)
-        vars(optimizer.step)[SCHEDULED] = vars(optimizer)[STEPPED] = True
 
 
 @dataclass(eq=False)
 class Together:
-    """The optimizers of one model as one. ``fresh``: those that no setting about optimizers was applied to."""
+    """The optimizers of one model as one."""
 
     optimizers: list[Any]
-    fresh: list[Any]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

@@ -86,7 +86,7 @@ def facts_of(loop):
 def test_several_optimizers_have_the_state_of_each_and_get_no_more_by_being_asked():
     models = [nn.Linear(2, 1), nn.Linear(2, 1)]
     optimizers = [torch.optim.Adam(models[0].parameters()), torch.optim.SGD(models[1].parameters(), momentum=0.9)]
-    together = Together(optimizers, [])
+    together = Together(optimizers)
     assert not together.state
     for model, optimizer in zip(models, optimizers, strict=True):
         model(torch.ones(1, 2)).sum().backward()
