@@ -33,6 +33,12 @@ from advisor.recipe import CUDA, Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
+_CODE = """\
+steps = loader.dataset.transform.transforms
+loader.dataset.transform = torchvision.transforms.v2.Compose(steps[:-2])  # without ToDtype and Normalize
+on_device = torchvision.transforms.v2.Compose(steps[-2:])
+# in the loop: images = on_device(images.to(device, non_blocking=True))
+"""
 _NONE = (
     "the dataset's attribute transform does not end in a transform that can run on whole batches (ToDtype, "
     "ConvertImageDtype or Normalize of torchvision)"
@@ -46,15 +52,6 @@ class GpuTransforms(LoaderRecipe):
     partners = frozenset({"num_workers", "pin_memory", "gpu_prefetch"})
     usual = frozenset({True})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
-    codes = {
-        False: "# the dataset runs its transforms, sample by sample\n",
-        True: """\
-steps = loader.dataset.transform.transforms
-loader.dataset.transform = torchvision.transforms.v2.Compose(steps[:-2])  # without ToDtype and Normalize
-on_device = torchvision.transforms.v2.Compose(steps[-2:])
-# in the loop: images = on_device(images.to(device, non_blocking=True))
-""",
-    }
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if not loader.movable_transforms:
@@ -78,6 +75,9 @@ on_device = torchvision.transforms.v2.Compose(steps[-2:])
                 raise RefusedError(_NONE)
             workload.data = rebuild(workload.data, dataset=dataset)
             workload.plan = replace(workload.plan, device_transform=OnDevice(moved))
+
+    def code(self, value: Value) -> str:
+        return _CODE if value else "# the dataset runs its transforms, sample by sample\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         loader = facts.workload.loader

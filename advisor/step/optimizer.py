@@ -5,7 +5,6 @@ Optimizers stay the objects that they are, so that schedulers, hooks and referen
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from advisor.errors import RefusedError
+from advisor.recipe import Components
 
 # State that is on the device where a step is fused or capturable, and else on the host.
 COUNTERS = frozenset({"step", "mu_product"})
@@ -26,14 +26,6 @@ SCHEDULED, STEPPED = "_wrapped_by_lr_sched", "_opt_called"
 UNSCALES = "_step_supports_amp_scaling"
 # The attribute of an optimizer that holds its PlainState; it ends as those with the hooks of PyTorch do.
 PLAIN_STATE = "_plain_state_hooks"
-ADAMS = (torch.optim.Adam, torch.optim.AdamW)
-# Classes that can take the place of others: of which, the packages that may have it, its name, the options it keeps.
-REPLACEMENTS: dict[str, tuple[tuple[type[Optimizer], ...], str, str, str]] = {
-    "adafactor": (ADAMS, "torch", "Adafactor", "lr weight_decay maximize"),
-    "8-bit": (ADAMS, "bitsandbytes torchao", "{}8bit", "lr betas eps weight_decay"),
-    "lars": ((torch.optim.SGD,), "timm", "Lars", "lr momentum weight_decay nesterov"),
-    "lamb": (ADAMS, "timm", "Lamb", "lr betas eps weight_decay"),
-}
 
 
 def torch_class(optimizer: Optimizer) -> type[Optimizer] | None:
@@ -297,34 +289,29 @@ def mark_stepped(optimizer: Any) -> None:
         vars(optimizer)[STEPPED] = True
 
 
-def use_class(optimizer: Any, kind: str) -> None:
-    """Make an optimizer one of another class, out of ``REPLACEMENTS``, with the options that it takes over.
+def change_class(workload: Components, classes: Collection[str], code: Callable[[], None]) -> None:
+    """Turn an optimizer of one of these classes into that which ``code`` puts in its place; it stays the same object.
 
-    It stays the same object with the same groups and hooks, so that a scheduler made before goes on; PyTorch warns once
-    that the step is another one. Raises RefusedError for a class that ``kind`` does not replace, for state, and where
-    no package has the new class.
+    A scheduler made before goes on; PyTorch warns once that the step is another one. Raises RefusedError for another
+    class, for state, and where a package is missing.
     """
-    replaced, packages, name, options = REPLACEMENTS[kind]
-    own = type(optimizer).__name__
-    if own in [name.format(one.__name__) for one in replaced]:
-        return
-    if type(optimizer) not in replaced:
-        raise RefusedError(f"{kind} takes the place of {' or '.join(one.__name__ for one in replaced)}, not of {own}")
+    optimizer = workload.optimizer
+    name = type(optimizer).__name__
+    if name not in classes or not type(optimizer).__module__.startswith("torch.optim"):
+        raise RefusedError(f"it takes the place of {' or '.join(classes)}, not of {name}")
     if optimizer.state:
-        raise RefusedError(f"{own} has made steps, and {kind} could not go on from its state: change it before")
-    package = next(filter(importlib.util.find_spec, packages.split()), None)
-    if package is None:
-        raise RefusedError(f"{kind} needs {packages.replace(' ', ' or ')}: pip install {packages.split()[0]}")
-    cls = getattr(importlib.import_module(f"{package}.optim"), name.format(own))
-    groups, rate = optimizer.param_groups, optimizer.defaults["lr"]
-    for group in groups:
-        for option in (optimizer.defaults.keys() - set(options.split())) & group.keys():
-            del group[option]
+        raise RefusedError(f"{name} has made steps, and another class could not go on from its state: change it before")
+    try:
+        code()
+    except ImportError as error:
+        raise RefusedError(f"{error.name} is not installed: pip install {error.name}") from error
+    made, workload.optimizer = workload.optimizer, optimizer
+    for group, own in zip(made.param_groups, optimizer.param_groups, strict=True):
+        group.update({name: value for name, value in own.items() if name not in ("params", *optimizer.defaults)})
     hooks = {name: value for name, value in vars(optimizer).items() if name.endswith("_hooks")}
     vars(optimizer).clear()
-    optimizer.__class__ = cls
-    cls.__init__(optimizer, groups, lr=rate)
-    vars(optimizer).update(hooks)
+    optimizer.__class__ = type(made)
+    vars(optimizer).update(vars(made) | hooks)
 
 
 @dataclass(eq=False)

@@ -32,7 +32,7 @@ from advisor.step.graph import GraphedStep, captured
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
 from advisor.step.prefetch import loop_loader
-from advisor.step.step import InferStep, OwnStep, TrainStep, make_step, settle_optimizers
+from advisor.step.step import InferStep, OwnStep, TrainStep, make_step
 from advisor.step.wrappers import as_prepared, unwrapped
 
 
@@ -105,7 +105,6 @@ class Tuning:
             written = getattr(model, "_orig_mod", model) if compiled_as(model) else model
             components = Components(written, optimizer, None, present)
             self._apply_again(components, lambda recipe: recipe.stage is Stage.OPTIMIZER)
-            settle_optimizers(components)
             return components
         return self._apply(model, optimizer, mode)
 
