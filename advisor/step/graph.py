@@ -13,7 +13,7 @@ from advisor.recipe.plan import AROUND_LOSS
 from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.step.cuda_graph import CaptureError, CudaGraph, as_if_captured, reason_of
 from advisor.step.loss import LossForm
-from advisor.step.optimizer import TensorRates, make_capturable, mark_stepped, updates_without_host
+from advisor.step.optimizer import TensorRates, make_capturable, updates_without_host
 from advisor.step.step import OwnStep, Step, TrainStep
 from advisor.step.watch import OPTIONS, PLAIN, Place, Saved, Watch, numbers_of_modules, objects_near, places_near
 from advisor.step.wrappers import unwrapped
@@ -278,10 +278,7 @@ class GraphedStep:
                 parameter.grad = gradient
         for parameter, gradient in recorded.others:
             parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
-        if recorded.updates:
-            for optimizer in self._optimizers:
-                mark_stepped(optimizer)
-        else:
+        if not recorded.updates:
             self.step.update()
         return result
 

@@ -20,8 +20,6 @@ from advisor.recipe import Components
 
 # State that is on the device where a step is fused or capturable, and else on the host.
 COUNTERS = frozenset({"step", "mu_product"})
-# The mark that schedulers put on a step, and what they read to warn when they come before it. torch 2.4 to 2.14.
-SCHEDULED, STEPPED = "_wrapped_by_lr_sched", "_opt_called"
 # Set by constructors: a gradient scaler leaves unscaling to fused steps. torch 2.0 to 2.14.
 UNSCALES = "_step_supports_amp_scaling"
 # The attribute of an optimizer that holds its PlainState; it ends as those with the hooks of PyTorch do.
@@ -278,15 +276,8 @@ def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
     def run() -> None:
         with with_rates():
             step()
-        mark_stepped(optimizer)
 
     return run
-
-
-def mark_stepped(optimizer: Any) -> None:
-    """Tell schedulers that a step has run without ``optimizer.step()``: else they warn that they are called first."""
-    if hasattr(optimizer.step, SCHEDULED):
-        vars(optimizer)[STEPPED] = True
 
 
 def change_class(workload: Components, classes: Collection[str], code: Callable[[], None]) -> None:

@@ -17,7 +17,6 @@ from advisor.step.optimizer import (
     TensorRates,
     expected_state_bytes,
     implementations_of,
-    mark_stepped,
     needs_closure,
     optimizer_implementation,
     set_options,
@@ -474,18 +473,6 @@ def test_an_error_inside_leaves_the_numbers():
     with pytest.raises(RuntimeError), TensorRates(optimizer, torch.device("cpu")).inside():
         raise RuntimeError
     assert optimizer.param_groups[0]["lr"] == 0.05
-
-
-def test_a_step_that_ran_elsewhere_draws_no_warning_about_the_order():
-    _, optimizer = made()
-    mark_stepped(optimizer)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.warns(UserWarning, match="before"):
-        copy.copy(schedule).step()
-    mark_stepped(optimizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        schedule.step()
 
 
 def test_only_steps_of_torch_are_compiled():
