@@ -154,6 +154,21 @@ def collect_rarely_while_compiling() -> None:
     callback_handler.register_end_callback(lambda _: gc.set_threshold(first, *others))
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside a wrapper for several GPUs; else the model itself."""
+    inner: nn.Module = (
+        model.module if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel) else model
+    )
+    return inner
+
+
+def as_prepared(model: nn.Module) -> nn.Module:
+    """The model inside all wrappers that a loop may put around it: of torch.compile, several GPUs, and Fabric."""
+    inner = unwrapped(getattr(model, "_orig_mod", model))
+    inner = getattr(inner, "_original_module", inner)  # of Fabric's wrapper
+    return model if inner is model else as_prepared(inner)
+
+
 def is_compiled(model: nn.Module) -> bool:
     """Whether calling a model runs compiled code."""
     return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None

@@ -10,13 +10,13 @@ import torch
 
 from advisor.errors import UsageError
 from advisor.recipe.plan import AROUND_LOSS
-from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
+from advisor.step.batch import copy_into, map_tensors, signature_of, tensors_of
+from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import CaptureError, CudaGraph, as_if_captured, reason_of
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import TensorRates, make_capturable, updates_without_host
 from advisor.step.step import OwnStep, Step, TrainStep
 from advisor.step.watch import OPTIONS, PLAIN, Place, Saved, Watch, numbers_of_modules, objects_near, places_near
-from advisor.step.wrappers import unwrapped
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
 WARM_UP_STEPS = 3
@@ -171,7 +171,8 @@ class GraphedStep:
         parameters = [one for module in self._modules() for one in module.parameters()]
         gradients = {one: one.grad for one in (*self._trained(), *parameters)}
         try:
-            recorded = self._record(copy_of_batch(batch), gradients, numbers)
+            static = map_tensors(lambda one: one.detach().clone().requires_grad_(one.requires_grad), batch)
+            recorded = self._record(static, gradients, numbers)
         except Exception as error:  # whatever the user's code or CUDA raises
             for place, value in numbers:
                 place.put(value)

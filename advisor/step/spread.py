@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,9 +23,9 @@ from torch.utils.data import IterableDataset
 from advisor.errors import RefusedError
 from advisor.recipe.plan import StepPlan
 from advisor.step.blocks import repeated_blocks
+from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import capture_stream
 from advisor.step.loader import rebuild
-from advisor.step.wrappers import unwrapped
 
 # Strategies for which torchrun starts a process for each GPU.
 OVER_RANKS = frozenset({"ddp", "fully_shard"})
@@ -160,11 +160,6 @@ class ShareOfBatches:
             for place in torch.randperm(len(alike), generator=self.generator).tolist():
                 whole = (alike[place] * self.ranks)[: -(-len(alike[place]) // self.ranks) * self.ranks]
                 yield [sample for rank in range(self.ranks) for sample in whole[rank :: self.ranks]]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tell the epoch's number to a sampler that counts them."""
-        with suppress(AttributeError):
-            self.batches.sampler.set_epoch(epoch)
 
 
 def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tensor:

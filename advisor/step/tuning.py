@@ -1,4 +1,4 @@
-"""Tuning: exported settings applied to a loop of the user's own. The public API behind ``advisor.load``."""
+"""Settings applied: in trials by ``apply_settings``, in a loop of the user's own by Tuning, behind ``advisor.load``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from advisor.errors import RefusedError
+from advisor.errors import RefusedError, UsageError
 from advisor.figures.formatting import format_setting
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog, load_catalog
@@ -26,14 +26,47 @@ from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.step import spread
-from advisor.step.apply import apply_recipe, apply_settings
-from advisor.step.compile import accept_wrapped_names, as_written, compiled_as
+from advisor.step.compile import accept_wrapped_names, as_prepared, as_written, compiled_as, unwrapped
 from advisor.step.graph import GraphedStep, captured
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
 from advisor.step.prefetch import loop_loader
-from advisor.step.step import InferStep, OwnStep, TrainStep, make_step
-from advisor.step.wrappers import as_prepared, unwrapped
+from advisor.step.step import InferStep, OwnStep, TrainStep, finish_components, make_step
+
+
+def apply_settings(
+    catalog: Catalog,
+    components: Components,
+    settings: Mapping[str, Value],
+    *,
+    refused: Callable[[Recipe, Value, RefusedError], None] | None = None,
+) -> None:
+    """Change ``components`` (and the process's global flags) as the settings say.
+
+    A setting whose recipe refuses these objects is left out where ``refused`` is given, which is told. Raises
+    UsageError when two settings cannot be combined or one is unknown; whatever else a recipe raises passes through.
+    """
+    catalog.check(settings)
+    if reason := catalog.conflict(settings):
+        raise UsageError(f"these settings cannot be combined: {reason}.", "Leave one of them out.")
+    for recipe, value in catalog.in_order(settings):
+        apply_recipe(recipe, components, value, refused)
+    finish_components(components)
+
+
+def apply_recipe(
+    recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
+) -> None:
+    """Apply one setting. With several optimizers, a setting about them is applied to each."""
+    several = recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together)
+    each = [replace(components, optimizer=one) for one in components.optimizer.optimizers] if several else [components]
+    for part in each:
+        try:
+            recipe.apply(part, value)
+        except RefusedError as error:
+            if refused is None:
+                raise
+            refused(recipe, value, error)
 
 
 class Tuning:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from advisor.step.compile import unwrapped
 from advisor.step.optimizer import options_of
-from advisor.step.wrappers import unwrapped
 
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 T = TypeVar("T")

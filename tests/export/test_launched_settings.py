@@ -189,15 +189,3 @@ def test_the_ranks_draw_what_the_sampler_would(group):
     share = ShareOfBatches(sampler, 0, 1)
     assert [list(share), list(share)] == expected
     assert (len(share), share.batch_size, share.drop_last) == (4, 3, False)
-
-
-def test_a_sampler_that_counts_epochs_is_told(group):
-    told = []
-
-    class Counting(RandomSampler):
-        def set_epoch(self, epoch):
-            told.append(epoch)
-
-    share = ShareOfBatches(BatchSampler(Counting(range(4)), 2, drop_last=False), 0, 1)
-    share.set_epoch(3)
-    assert told == [3]

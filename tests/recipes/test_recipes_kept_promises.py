@@ -16,10 +16,10 @@ from advisor.errors import UsageError
 from advisor.recipe import Components, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Numerics
-from advisor.step.apply import apply_settings
 from advisor.step.graph import captured
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import make_step
+from advisor.step.tuning import apply_settings
 
 STEPS = 5
 SAMPLES = 20

@@ -15,12 +15,11 @@ from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.apply import apply_settings
 from advisor.step.compile import Models
 from advisor.step.loss import LossError
 from advisor.step.optimizer import Together
 from advisor.step.step import OwnStep, make_step
-from advisor.step.tuning import Tuning
+from advisor.step.tuning import Tuning, apply_settings
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.probe import probe_batches, probe_training
