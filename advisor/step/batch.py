@@ -29,11 +29,8 @@ def tensors_of(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     """Every tensor in a nested batch, depth first: in mappings, lists, tuples, and attributes of other objects."""
     if isinstance(batch, torch.Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from tensors_of(part, depth)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
+    elif isinstance(batch, Mapping | list | tuple):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from tensors_of(part, depth)
     elif depth < _DEEPEST:
         for part in _attributes_of(batch).values():

@@ -45,7 +45,8 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
     dynamo.recompile_limit = max(dynamo.recompile_limit, 2 * len(units))
     for unit in units:
         if plan.freezing:
-            unit.register_load_state_dict_post_hook(_forget_constants)
+            # The weights that were loaded are constants of the code.
+            unit.register_load_state_dict_post_hook(lambda *_: torch.compiler.reset())
         if plan.strategy == "fully_shard":  # its hooks gather the parameters, and would break up the compiler's graph
             unit.forward = compiled_call(unit.forward, plan, unit)
         else:
@@ -133,11 +134,6 @@ def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
 def marks_steps(plan: StepPlan) -> bool:
     """Whether compiled code replays CUDA graphs: each step then tells it that it begins, and copies its result."""
     return plan.compile_mode in MODES_WITH_GRAPHS and plan.device_type == "cuda"
-
-
-def _forget_constants(*_: object) -> None:
-    """Have everything compiled anew: the weights that were loaded are constants of the code."""
-    torch.compiler.reset()
 
 
 def collect_rarely_while_compiling() -> None:

@@ -82,8 +82,6 @@ class GraphedStep:
         graph: Callable[[torch.device], Any] = CudaGraph,
         refuse: Callable[[str, Exception | None], None] | None = None,
     ) -> None:
-        if step.plan.accumulate > 1:
-            raise ValueError("a captured step makes an update each time: leave out step.accumulate or step.cuda_graph")
         step.around_forward = as_if_captured
         self.step = step
         self.reason = ""  # why the last graph was forgotten, or why there will be none
@@ -382,9 +380,3 @@ def captured(step: Step, refuse: Callable[[str, Exception | None], None] | None 
     if step.plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
         return GraphedAroundLoss(step, refuse=refuse)
     return GraphedStep(step, refuse=refuse)
-
-
-def refuse_if_never_captured(step: Any) -> None:
-    """Raise CaptureError, with what was in the way, for a step that should have been captured by now."""
-    if isinstance(step, GraphedStep) and not step.captured:
-        refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)

@@ -208,7 +208,7 @@ class TensorRates:
         self.optimizer = optimizer
         self.device = device
         self.tensors: list[Tensor] = []
-        self._seen: list[Any] = []
+        self._seen: dict[int, Any] = {}
 
     def refresh(self) -> None:
         """Copy the rates that have changed into the tensors. Nothing waits for the device."""
@@ -216,10 +216,9 @@ class TensorRates:
             rate = group["lr"]
             if place == len(self.tensors):
                 self.tensors.append(torch.empty((), dtype=torch.float32, device=self.device))
-                self._seen.append(None)
             if isinstance(rate, Tensor):
                 self.tensors[place].copy_(rate.detach().view(()))
-            elif rate != self._seen[place]:
+            elif rate != self._seen.get(place):
                 self.tensors[place].fill_(rate)
             self._seen[place] = rate
 

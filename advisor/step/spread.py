@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import IterableDataset
@@ -88,8 +88,8 @@ def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     if plan.shard_precision != "none":
         half = getattr(torch, plan.shard_precision)
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
-    groups: list[list[Any]] = [[block for _, block in group] for group in repeated_blocks(model)]
-    groups = groups if plan.shard_unit == "blocks" else []
+    repeated = repeated_blocks(model) if plan.shard_unit == "blocks" else []
+    groups: list[list[Any]] = [[block for _, block in group] for group in repeated]
     for block in itertools.chain.from_iterable(groups):
         fully_shard(block, **options)
     fully_shard(model, **options)
@@ -127,9 +127,6 @@ class ShareOfBatches:
 
     def __init__(self, batches: Any, rank: int, ranks: int, lengths: list[int] | None = None) -> None:
         self.batches = copy.copy(batches)
-        whole = getattr(batches, "batch_size", None)
-        self.batch_size = whole and -(-whole // ranks)
-        self.drop_last = getattr(batches, "drop_last", False)
         self.rank = rank
         self.ranks = ranks
         self.lengths = lengths
@@ -160,12 +157,6 @@ class ShareOfBatches:
             for place in torch.randperm(len(alike), generator=self.generator).tolist():
                 whole = (alike[place] * self.ranks)[: -(-len(alike[place]) // self.ranks) * self.ranks]
                 yield [sample for rank in range(self.ranks) for sample in whole[rank :: self.ranks]]
-
-
-def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tensor:
-    """Return a rank's part of a tensor with an entry for each sample; any other tensor as it is."""
-    divides = tensor.dim() and tensor.shape[0] == samples
-    return tensor.tensor_split(ranks)[rank].contiguous() if divides else tensor
 
 
 def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int) -> Any:
@@ -215,8 +206,6 @@ def why_not_spread(strategy: str, model: nn.Module) -> str:
             f"parallel.strategy: {strategy} is left to Accelerate, which spreads the model itself: give the "
             "Accelerator the options, such as DistributedDataParallelKwargs(static_graph=True)"
         )
-    if strategy == "data_parallel" and torch.cuda.device_count() < 2:
-        return "parallel.strategy: data_parallel needs several GPUs, and one is visible at most"
     if strategy not in OVER_RANKS or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return ""
     return (

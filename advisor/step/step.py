@@ -322,12 +322,8 @@ def loss_of_own(result: Any) -> torch.Tensor:
 
     Raises LossError where the step returns none.
     """
-    number = number_in(result)
-    if number is None:
-        number = number_in(_as_tensors(result))
-    if number is not None:
-        return number.detach()
-    several = [part.detach() for part in tensors_of(result) if is_number(part)]
+    numbers = [one for one in (number_in(result), number_in(_as_tensors(result))) if one is not None][:1]
+    several = [part.detach() for part in numbers or tensors_of(result) if is_number(part)]
     if not several:
         raise LossError(
             f"the step returns {returned(result)}.",

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -125,8 +124,8 @@ class Tuning:
         for place, loader in enumerate(loaders):
             back[id(loader)], plan = self._prepare_loader(loader, plans[0], trains=bool(models) and not place)
             for model in models if not place else ():  # the first loader's batches come to every step
-                own_plan = self._plan_of(back[id(model)])
-                self._prepared[as_prepared(model)] = replace(own_plan, non_blocking=plan.non_blocking)
+                key = as_prepared(back[id(model)])
+                self._prepared[key] = replace(self._prepared[key], non_blocking=plan.non_blocking)
         prepared = tuple(back.get(id(item), item) for item in objects)
         return prepared[0] if len(prepared) == 1 else prepared
 
@@ -233,7 +232,8 @@ class Tuning:
             warnings.warn(alone, stacklevel=_users_level())
         elif strategy in spread.OVER_RANKS:
             spread.join_ranks(model)
-        plan = StepPlan(mode=mode, device=str(_device_of(model)), grad_mode="caller")
+        tensor = next(chain(model.parameters(), model.buffers()), None)
+        plan = StepPlan(mode=mode, device="cpu" if tensor is None else str(tensor.device), grad_mode="caller")
         own = compiled_as(model)
         written = as_written(model) if own else model
         if written is not model:
@@ -289,11 +289,6 @@ def _users_level() -> int:
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     """Warn that a setting is left out because these objects do not take it."""
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=_users_level())
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    tensor = next(chain(model.parameters(), model.buffers()), None)
-    return tensor.device if tensor is not None else torch.device("cpu")
 
 
 def _models_among(objects: list[Any]) -> list[nn.Module]:

@@ -188,4 +188,4 @@ def test_the_ranks_draw_what_the_sampler_would(group):
     torch.manual_seed(0)
     share = ShareOfBatches(sampler, 0, 1)
     assert [list(share), list(share)] == expected
-    assert (len(share), share.batch_size, share.drop_last) == (4, 3, False)
+    assert len(share) == 4
