@@ -82,6 +82,8 @@ class GraphedStep:
         graph: Callable[[torch.device], Any] = CudaGraph,
         refuse: Callable[[str, Exception | None], None] | None = None,
     ) -> None:
+        if step.plan.accumulate > 1:
+            raise ValueError("a captured step makes an update each time: leave out step.accumulate or step.cuda_graph")
         step.around_forward = as_if_captured
         self.step = step
         self.reason = ""  # why the last graph was forgotten, or why there will be none
