@@ -323,14 +323,19 @@ def test_ranks_draw_alike_in_each_epoch_and_one_rank_of_one_draws_the_same():
     data = TensorDataset(torch.arange(12))
     loader = DataLoader(data, batch_size=4, shuffle=True)
     plan = StepPlan(mode="train", device="cpu")
-    ranks = [spread_loader(loader, plan, rank, 2, seed=5) for rank in range(2)]
-    whole = spread_loader(loader, plan, 0, 1, seed=5)
+    ranks = [spread_loader(loader, plan, rank, 2) for rank in range(2)]
+    whole = spread_loader(loader, plan, 0, 1)
+
+    def drawn(share, epoch):
+        torch.manual_seed(epoch)
+        return [batch[0] for batch in share]
+
     epochs = []
-    for _ in range(2):
-        torch.manual_seed(len(epochs))  # what the ranks draw meanwhile does not matter
-        parts = list(zip(*ranks, strict=True))
-        epochs.append([torch.cat([one[0], other[0]]).tolist() for one, other in parts])
-        assert epochs[-1] == [batch[0].tolist() for batch in whole]
+    for epoch in range(2):
+        parts = zip(*(drawn(share, epoch) for share in ranks), strict=True)
+        epochs.append([torch.cat(pair).tolist() for pair in parts])
+        assert epochs[-1] == [batch.tolist() for batch in drawn(whole, epoch)]
+        assert epochs[-1] == [batch.tolist() for batch in drawn(loader, epoch)]
     assert epochs[0] != epochs[1]
     assert loader.sampler.generator is None
 
@@ -338,7 +343,11 @@ def test_ranks_draw_alike_in_each_epoch_and_one_rank_of_one_draws_the_same():
 def test_like_lengths_leave_no_rank_with_longer_samples():
     lengths = [1, 90, 2, 91, 3, 92, 4, 93]
     batches = [[0, 1, 2, 3], [4, 5, 6, 7]]
-    one, other = (list(ShareOfBatches(batches, rank, 2, lengths=lengths)) for rank in range(2))
+    shares = []
+    for rank in range(2):
+        torch.manual_seed(0)  # without a process group nobody sends the others a seed
+        shares.append(list(ShareOfBatches(batches, rank, 2, lengths)))
+    one, other = shares
     assert sorted(itertools.chain(*one, *other)) == list(range(8))
     for mine, theirs in zip(one, other, strict=True):
         assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 2
