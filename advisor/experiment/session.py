@@ -334,6 +334,8 @@ class Session:
         self._skip_the_rest(known)
         self._tell_refusals(known)
         self._keep_hints(known)
+        if unfinished := closing.unfinished(self._bench):
+            self._outbox.warn(unfinished)
         for warning in filter(None, closing.warnings(known, self._bench)):
             self._outbox.warn(warning)
         self._outbox.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")

@@ -12,7 +12,7 @@ from landscapes.predict import Predictor
 from landscapes.regret import shares
 from landscapes.replay import Replay
 
-from advisor.experiment.events import StackMeasured
+from advisor.experiment.events import Said, StackMeasured
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec
@@ -141,8 +141,8 @@ def test_what_compiles_beside_is_in_the_cache_once_there_was_time(convnet):
     assert (ran(replay, beside).warmup_s < 15) == (early is not None)
 
 
-def sessions_stacks(landscape, monkeypatch, compile_s, budget_s=120.0):
-    """The stacks that a session tells of, where compiling takes so long."""
+def session_of_slow_compiling(landscape, monkeypatch, compile_s, budget_s=120.0):
+    """The last stack of a session in which compiling takes so long, and what it said."""
 
     def warm_up_s(replay, answer):
         code = compile_key(answer.settings)
@@ -153,19 +153,22 @@ def sessions_stacks(landscape, monkeypatch, compile_s, budget_s=120.0):
         session = run_session(replay, budget_s=budget_s)
     assert not session.problem
     assert session.session_s <= budget_s + 1
-    return [told.event.record for told in session.told if isinstance(told.event, StackMeasured)]
+    stacks = [told.event.record for told in session.told if isinstance(told.event, StackMeasured)]
+    return stacks[-1], [told.event.text for told in session.told if isinstance(told.event, Said)]
 
 
 def test_a_compilation_that_does_not_end_costs_nothing(monkeypatch):
     """It goes on beside the trials, and what was found without it is confirmed."""
-    *_, last = sessions_stacks(landscape_of("resnet50"), monkeypatch, 500.0)
+    last, said = session_of_slow_compiling(landscape_of("resnet50"), monkeypatch, 500.0)
     assert not CATALOG.compiles(last.settings)
     assert last.confirmed
     assert last.comparison.speedup > 1.7
+    assert any("still compiled when the time was over" in text and "--resume" in text for text in said)
 
 
 def test_a_compilation_that_takes_a_third_longer_than_expected_is_waited_for(monkeypatch):
-    *_, last = sessions_stacks(landscape_of("resnet50"), monkeypatch, 50.0)
+    last, said = session_of_slow_compiling(landscape_of("resnet50"), monkeypatch, 50.0)
+    assert not any("still compiled" in text for text in said)
     assert CATALOG.compiles(last.settings)
     assert last.comparison.speedup > 2.5
 

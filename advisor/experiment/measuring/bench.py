@@ -136,9 +136,9 @@ class Bench:
         if cost:
             compile_s = self.budget.expected_s(code, cost=cost)
             if self.compiling is not None and code == self.catalog.compiled_code(self.compiling):
-                passed_s = self.budget.spent_s - self._compiling_since_s
                 # What is late may take as long again.
-                compile_s = compile_s - passed_s if passed_s < POLICY.late * compile_s else passed_s
+                passed_s, late = self.compiling_s, self.compiling_s >= POLICY.late * compile_s
+                compile_s = passed_s if late else compile_s - passed_s
             expected_s = max(expected_s, compile_s)
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
@@ -208,6 +208,11 @@ class Bench:
                 self._failed_beside[settings] = result
         return self.compiling is None
 
+    @property
+    def compiling_s(self) -> float:
+        """The seconds since the latest compilation beside the trials began."""
+        return self.budget.spent_s - self._compiling_since_s
+
     def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
         """Whether the code of these settings is being compiled beside the trials."""
         if self.has_compiled_beside() or self.compiling is None:
@@ -219,7 +224,7 @@ class Bench:
         if not self.compiles_beside(settings):
             return False
         expected_s = self.budget.expected_s(self.catalog.compiled_code(settings), cost=self.catalog.cost(settings))
-        return self.budget.spent_s - self._compiling_since_s >= POLICY.late * expected_s
+        return self.compiling_s >= POLICY.late * expected_s
 
     def wait_until_compiled(self, name: str, within_s: float) -> bool:
         """Wait so long for the end of what compiles beside the trials; whether it has ended."""
