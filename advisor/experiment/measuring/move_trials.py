@@ -36,9 +36,6 @@ _PATIENCE = 2.0
 _TIMING_PHASES = frozenset({Kind.LEAP, Kind.SWAP, Kind.ADD})
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
-# Share of the expected duration of turns side by side with which they begin: neither process measures by itself before.
-# Estimated.
-_TURNS_BEGIN = 0.75
 _STAGES = {
     Kind.LEAP: "leap",
     Kind.TURNS: "confirmation",
@@ -148,17 +145,7 @@ class MoveTrials:
         return self.reserve_s(known) if need_turns(known) else 0.0
 
     def _turns_s(self, known: Known, settings: Settings) -> tuple[float, float]:
-        """The seconds with which the turns may begin, and those that they take.
-
-        Whole trials have to end; live ones time a few blocks.
-        """
-        side_by_side = self._may_run_side_by_side(known, settings)
-        needed_s = turns_s(self.bench, settings, side_by_side=side_by_side)
-        return (_TURNS_BEGIN if side_by_side else 1.0) * needed_s, needed_s
-
-    def _may_run_side_by_side(self, known: Known, settings: Settings) -> bool:
-        result = known.judge.result(settings)
-        return result is not None and may_be_side_by_side(known.plan.facts, known.judge.baseline, result)
+        return turns_s(self.bench, settings, side_by_side=_may_be_side_by_side(known, settings))
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
@@ -179,7 +166,7 @@ class MoveTrials:
                 evidence = self._reference(known)
             case Kind.HOST:
                 evidence = self._on_the_cpu()
-            case Kind.TURNS if self._may_run_side_by_side(known, move.settings):
+            case Kind.TURNS if _may_be_side_by_side(known, move.settings):
                 evidence = side_by_side(self.bench, move.settings)
             case Kind.TURNS:
                 evidence = in_turn(self.bench, move.settings)
@@ -296,6 +283,10 @@ class MoveTrials:
     def tell_progress(self, known: Known) -> None:
         """Post how far the session is."""
         self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
+
+
+def _may_be_side_by_side(known: Known, settings: Settings) -> bool:
+    return may_be_side_by_side(known.plan.facts, known.judge.baseline, known.judge.result(settings))
 
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------
