@@ -31,7 +31,7 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 # one counted, two by several clocks, and as long as four of validation. A count.
 _INSTRUMENTED_STEPS = 14
 # A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration.
-_PATIENCE = 2.0
+_GIVEN_UP_AFTER = 2.0
 # Moves whose trials also time how long a step waits for its data, where that is loaded in another way.
 _TIMING_PHASES = frozenset({Kind.LEAP, Kind.SWAP, Kind.ADD})
 # Trials before the turns take longer than expected as often as not. Unitless.
@@ -228,7 +228,7 @@ class MoveTrials:
         if not self.bench.catalog.compiles(move.settings):
             return replace(spec, times_phases=move.kind in _TIMING_PHASES and known.plan.feeds(move.settings))
         if move.is_doubtful or not move.is_bold:
-            limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
+            limit_s = min(spec.timeout_s - self.reserve_s(known), _GIVEN_UP_AFTER * self.cost_s(move, known))
         else:
             limit_s = spec.timeout_s - self._reserve_against_a_leap_s(known)
         return replace(spec, timeout_s=max(1.0, limit_s))
