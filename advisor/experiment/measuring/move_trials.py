@@ -110,10 +110,12 @@ class MoveTrials:
         """
         budget = self.bench.budget
         if self.bench.compiles_beside(leap.settings):
-            return budget.allows(self.bench.expected_s(BASELINE), reserve_s=self.reserve_s(known))
+            return budget.allows(self.bench.expected_s(BASELINE), reserve_s=self._reserve_against_a_leap_s(leap, known))
         if leap.in_place_of and budget.allows(POLICY.safe * self.cost_s(leap.in_place_of, known)):
             return False
-        return budget.allows(POLICY.gamble * self.cost_s(leap, known), reserve_s=self._reserve_against_a_leap_s(known))
+        return budget.allows(
+            POLICY.gamble * self.cost_s(leap, known), reserve_s=self._reserve_against_a_leap_s(leap, known)
+        )
 
     def _is_behind_a_leap(self, move: Move, known: Known) -> bool:
         """Whether a move would compile, while the code of a leap is compiled beside the trials."""
@@ -122,9 +124,12 @@ class MoveTrials:
         return any(other.kind is Kind.LEAP and self.bench.compiles_beside(other.settings) for other in moves(known))
 
     def _compiling_fits(self, turns_s: float, known: Known) -> bool:
-        """Whether the stack's compiled form is certain to end in time, turns and all: it is what is confirmed then."""
-        compiled_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
-        return self.bench.budget.allows(POLICY.safe * min(compiled_s, default=0.0) + turns_s)
+        """Whether the stack's compiled form is certain to end in time, turns and all: it is what is confirmed then.
+
+        Also where that takes no longer than the turns would: it is waited for.
+        """
+        compiled_s = min((self.cost_s(leap, known) for leap in moves(known) if leap.kind is Kind.LEAP), default=0.0)
+        return compiled_s <= turns_s or self.bench.budget.allows(POLICY.safe * compiled_s + turns_s)
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -140,9 +145,13 @@ class MoveTrials:
             return 0.0
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
-    def _reserve_against_a_leap_s(self, known: Known) -> float:
-        """The seconds that a bold leap leaves: those of the turns, where only they can show that the stack gains."""
-        return self.reserve_s(known) if need_turns(known) else 0.0
+    def _reserve_against_a_leap_s(self, leap: Move, known: Known) -> float:
+        """The seconds that a bold leap leaves to the turns of the best stack.
+
+        Where only they can show that it gains; where the leap compiles beside the trials, once it is late.
+        """
+        late, beside = self.bench.compiles_late(leap.settings), self.bench.compiles_beside(leap.settings)
+        return self.reserve_s(known) if late or (need_turns(known) and not beside) else 0.0
 
     def _turns_s(self, known: Known, settings: Settings) -> tuple[float, float]:
         return turns_s(self.bench, settings, side_by_side=_may_be_side_by_side(known, settings))
@@ -179,7 +188,7 @@ class MoveTrials:
     def _is_compiled(self, leap: Move, known: Known) -> bool:
         """Whether a leap can be measured: wait as long as expected for its code, if that is compiled beside the trials.
 
-        No longer than until the turns of the stack have to begin; what takes longer is looked at from time to time.
+        What is late is looked at from time to time, until the turns of the stack have to begin.
         """
         bench = self.bench
         if bench.has_compiled_beside() and compiles_anew(bench, leap.settings):
@@ -189,7 +198,8 @@ class MoveTrials:
         if not bench.compiles_beside(leap.settings):
             return True
         usual_s = bench.expected_s(BASELINE if bench.compiles_late(leap.settings) else leap.settings)
-        return bench.wait_until_compiled(leap.name, min(usual_s, bench.budget.left_s - self.reserve_s(known)))
+        left_s = bench.budget.left_s - self._reserve_against_a_leap_s(leap, known)
+        return bench.wait_until_compiled(leap.name, min(usual_s, left_s))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
         if moves_beside := self.other_gpus.moves_beside(move, known):
@@ -230,7 +240,7 @@ class MoveTrials:
         if move.is_doubtful or not move.is_bold:
             limit_s = min(spec.timeout_s - self.reserve_s(known), _GIVEN_UP_AFTER * self.cost_s(move, known))
         else:
-            limit_s = spec.timeout_s - self._reserve_against_a_leap_s(known)
+            limit_s = spec.timeout_s - self._reserve_against_a_leap_s(move, known)
         return replace(spec, timeout_s=max(1.0, limit_s))
 
     def _profile(self, known: Known) -> Evidence:
