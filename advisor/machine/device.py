@@ -5,6 +5,7 @@ processor, where a call returns when its work is done; what a device lacks is sa
 """
 
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,20 @@ class Mark(Protocol):
 
     def elapsed_time(self, later: Any) -> float:
         """Milliseconds from here to a later mark; both must have been passed."""
+
+
+class Moment:
+    """A mark where calls return when their work is done: a moment of the host's clock."""
+
+    def __init__(self) -> None:
+        self._at_s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def elapsed_time(self, later: "Moment") -> float:
+        """Milliseconds from here to a later moment."""
+        return 1e3 * (later._at_s - self._at_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class Memory:
 class Backend:
     """A device: synchronise, marks, memory, identity, and its abilities. These are the processor's.
 
-    ``is_ahead``: calls return before the device has done its work, and marks tell when it got there.
+    ``is_ahead``: calls return before the device has done its work.
     ``has_memory``: it has memory of its own, which batches are copied to.
     ``warns_of_waits``: PyTorch can warn of each line that makes the host wait for it.
     """
@@ -78,8 +93,8 @@ class Backend:
         """Wait until the device has done all that it was given."""
 
     def mark(self) -> Mark:
-        """Return a mark at this place in the device's queue. Only where ``is_ahead``."""
-        raise NotImplementedError(f"{self.device} has no marks")
+        """Return a mark at this place in the device's queue."""
+        return Moment()
 
     def identity(self) -> Identity:
         """Return the device's name, UUID and size."""

@@ -63,6 +63,8 @@ from advisor.trial.measurement.clock import (
     latency_of_calls,
     mean_step_s,
     measure,
+    merge_uneven,
+    spread_of_steps,
     warm_up,
 )
 from advisor.trial.measurement.feed import Feed
@@ -350,15 +352,17 @@ class Trial:
         watching = self.guards.watching(clock.backend.identity().uuid)
         if self.spec.kind is not TrialKind.TURNS:
             self._say(MEASURING)
-            return measure(
-                clock,
-                warm.step_s,
-                self.spec.measure_s,
-                at_least_s=self.spec.at_least_s,
-                cycle_of=None if feed.resident else feed.cycle,
-                watching=watching,
-                report=lambda block: self.channel.send(BlockDone(block)),
-            )
+            with watching:
+                timed = measure(
+                    clock,
+                    warm.step_s,
+                    self.spec.measure_s,
+                    at_least_s=self.spec.at_least_s,
+                    cycle_of=feed.cycle,
+                    report=lambda block: self.channel.send(BlockDone(block)),
+                )
+            spread_of_steps(clock, timed, self.spec.measure_s)
+            return merge_uneven(timed)
         self.channel.send(Ready())
         blocks: list[Block] = []
         with watching:

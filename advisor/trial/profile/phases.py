@@ -89,7 +89,6 @@ _MOST_READINGS = 20
 _NAIVE_STEPS = 5
 _QUEUED_LAUNCHES = 1000
 _WARM_STEPS = 2
-_LONG_STEP_MS = 1000.0
 
 
 def check_clocks(clock: StepClock, block_ms: float, kernels_per_step: float | None) -> ClockCheck:
@@ -99,23 +98,17 @@ def check_clocks(clock: StepClock, block_ms: float, kernels_per_step: float | No
     steps that their kernels do not fill it, or it would wait for the device after all.
     """
     steps = max(1, min(_MOST_READINGS, round(1e3 * _LIMIT_S / block_ms)))
-    naive_steps = max(1, min(_NAIVE_STEPS, steps, int(_QUEUED_LAUNCHES / (kernels_per_step or 1))))
-    if block_ms < _LONG_STEP_MS:
-        clock.run(min(_WARM_STEPS, steps))
-    clock.synchronize()
+    clock.run(min(_WARM_STEPS, steps))
     naive_s = []
-    for _ in range(naive_steps):
+    for _ in range(max(1, min(_NAIVE_STEPS, steps, int(_QUEUED_LAUNCHES / (kernels_per_step or 1))))):
         start = time.perf_counter()
         clock.run_steps(1)
         naive_s.append(time.perf_counter() - start)
-    clock.synchronize()
-    synchronized_ms = median(clock.run(1).step_ms for _ in range(steps))
-    by_events = StepClock(clock.device, clock.run_steps)
-    if clock.backend.is_ahead:  # the CPU has no events
-        by_events.time_single_steps(steps)
+    clock.backend.synchronize()
+    by_events = clock.percentiles()
     return ClockCheck(
         naive_ms=1e3 * median(naive_s),
-        synchronized_ms=synchronized_ms,
+        synchronized_ms=median(clock.run(1).step_ms for _ in range(steps)),
         block_ms=block_ms,
-        events_ms=median(by_events.step_ms) if by_events.step_ms else None,
+        events_ms=by_events[1] if by_events and clock.backend.is_ahead else None,
     )

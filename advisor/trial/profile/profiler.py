@@ -19,7 +19,7 @@ from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
 from advisor.trial.profile.phases import measure_phases
 from advisor.trial.profile.recording import record_steps
-from advisor.trial.profile.traffic import TrafficCounter, host_made_tensors
+from advisor.trial.profile.traffic import TrafficCounter
 
 _RECORDED_STEPS = 3
 _LONG_STEP_MS = 1000.0
@@ -33,12 +33,14 @@ _MANY_OPERATIONS = 400
 class Work:
     """The counted work of a step: None where the counter cannot follow the model.
 
-    ``convolving`` when convolutions do most of the arithmetic.
+    ``convolving`` when convolutions do most of the arithmetic. ``host_made`` are the tensors that are made on the host
+    and copied to the device, None on the CPU.
     """
 
-    flops: int | None
-    convolving: bool
-    moved_bytes: int | None
+    flops: int | None = None
+    convolving: bool = False
+    moved_bytes: int | None = None
+    host_made: int | None = None
 
 
 def profile_step(
@@ -77,7 +79,7 @@ def profile_step(
         moved_bytes_per_step=work.moved_bytes,
         calls_per_step=recording.calls,
         host_to_device_bytes=_host_to_device_bytes(step, feed),
-        host_made_tensors=host_made_tensors(step, feed),
+        host_made_tensors=work.host_made,
         trace_path=recording.trace_path,
         called=recording.called,
     )
@@ -96,7 +98,7 @@ def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
 
 
 def count_work(step: TrainStep | InferStep, feed: Feed) -> Work:
-    """Floating-point operations of one step by PyTorch's counter, and the bytes that its operators read and write."""
+    """Floating-point operations of one step by PyTorch's counter, and what its operators read, write and copy."""
     counter, traffic = FlopCounterMode(display=False), TrafficCounter()
     batch = feed.next()  # what loads it in this process is no work of the step
     # The counters dispatch in Python and some custom operators refuse that: the profile is worth having without them.
@@ -106,8 +108,9 @@ def count_work(step: TrainStep | InferStep, feed: Feed) -> Work:
         total = counter.get_total_flops()
         convolving = sum(flops for operator, flops in counts.items() if "convolution" in str(operator))
         moved_bytes = None if (step.plan.compiles_with != "none" or is_compiled(step.model)) else traffic.moved_bytes
-        return Work(total, 2 * convolving > total, moved_bytes)
-    return Work(None, convolving=False, moved_bytes=None)
+        host_made = None if step.device.type == "cpu" else traffic.host_made
+        return Work(total, 2 * convolving > total, moved_bytes, host_made)
+    return Work()
 
 
 def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: float) -> dict[str, float]:

@@ -24,6 +24,8 @@ ROWS = 40
 _SHAPES_WIDTH = 60
 _FAST_COMPRESSION = 1
 _PHASES = frozenset(str(phase) for phase in Phase)
+# The beginnings of the names of ranges: the profiler's, those of collectives, and those of compiled code.
+_RANGES = ("ProfilerStep", "nccl:", "##")
 # Copies between host and device: the device moves them beside its kernels, and computes nothing.
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
 # CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
@@ -119,7 +121,7 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tu
         )
         for row in averages
         if row.device_type == DeviceType.CPU
-        and not _is_range(row)
+        and not is_range(row)
         # The profiler and this module wait at the end: two calls. A step that waits has more.
         and not (row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
     ]
@@ -152,16 +154,20 @@ def called_families(events: Iterable[Any]) -> tuple[str, ...]:
 
 def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
     """The device's part of the recorded steps, per step. Ranges show up on the device too, and are left out."""
-    on_device = [event for event in events if event.device_type == DeviceType.CUDA and not _is_range(event)]
+    on_device = [event for event in events if event.device_type == DeviceType.CUDA and not is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
     kernels = [event for event in computing if not event.name.startswith(("Memcpy", "Memset"))]
-    busy_us = union_length((event.time_range.start, event.time_range.end) for event in computing)
     return DeviceActivity(
         kernels=len(computing) / steps,
-        busy_ms=_ms_per_step(busy_us, steps),
+        busy_ms=_ms_per_step(busy_us(computing), steps),
         tensor_core_share=tensor_core_share([(event.name, event.time_range.elapsed_us()) for event in kernels]),
         phases=_device_phases(events, on_device, steps),
     )
+
+
+def busy_us(events: Iterable[Any]) -> float:
+    """The microseconds in which at least one of these events ran."""
+    return union_length((event.time_range.start, event.time_range.end) for event in events)
 
 
 def union_length(intervals: Iterable[tuple[float, float]]) -> float:
@@ -230,10 +236,10 @@ def _is_operator(event: Any) -> bool:
     return bool(event.name.startswith("aten::"))
 
 
-def _is_range(event: Any) -> bool:
+def is_range(event: Any) -> bool:
     """Whether an event or a row is a named range, ours or the user's, and not work."""
     name: str = event.key
-    return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith("ProfilerStep")
+    return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith(_RANGES)
 
 
 def _ms_per_step(duration_us: float, steps: int) -> float:

@@ -22,7 +22,7 @@ from advisor.step.graph import GraphedStep
 from advisor.step.spread import synchronise_gradients
 from advisor.step.step import TrainStep
 from advisor.trial.measurement.clock import StepClock, seconds_of, steps_in
-from advisor.trial.profile.recording import union_length
+from advisor.trial.profile.recording import busy_us, is_range
 
 
 class Peers:
@@ -110,7 +110,7 @@ def straggler_of(everywhere: list[list[float]]) -> tuple[float, float | None]:
 
 def _steps_alone(step: TrainStep, clock: StepClock, step_s: float, peers: Peers) -> list[list[float]]:
     """The ms of each rank's single steps that exchange nothing."""
-    count = int(peers.largest(max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))))
+    count = max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))  # the same in all ranks
     synchronise_gradients(step.model, wanted=False)
     clock.run(2)
     everywhere = peers.gathered([clock.run(1).step_ms for _ in range(count)])
@@ -123,20 +123,11 @@ def exposed_by_profiler(clock: StepClock) -> float | None:
     clock.run(1)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         clock.run(_PROFILED_STEPS)
-    communication: list[tuple[float, float]] = []
-    computation: list[tuple[float, float]] = []
-    for event in profiler.events() or ():
-        name = event.name.lower()
-        # A name that begins so is that of a span of time, not of a kernel.
-        if event.device_type != DeviceType.CUDA or name.startswith((f"{_COMMUNICATION}:", "##", "profilerstep")):
-            continue
-        if not getattr(event, "is_user_annotation", False):
-            span = (event.time_range.start, event.time_range.end)
-            (communication if _COMMUNICATION in name else computation).append(span)
-    if not communication:
+    kernels = [one for one in profiler.events() or () if one.device_type == DeviceType.CUDA and not is_range(one)]
+    computing = [one for one in kernels if _COMMUNICATION not in one.name.lower()]
+    if len(computing) == len(kernels):
         return None
-    exposed_us = union_length((*communication, *computation)) - union_length(computation)
-    return exposed_us / 1e3 / _PROFILED_STEPS
+    return (busy_us(kernels) - busy_us(computing)) / 1e3 / _PROFILED_STEPS
 
 
 # 1 KiB to 256 MiB, in steps of four. Bytes.
