@@ -193,7 +193,6 @@ class TrialResult:
     notes: tuple[str, ...] = ()
     disturbed: str = ""  # what from outside made the timings unreliable; empty when nothing did
     skipped_steps: int = 0  # updates that a gradient scaler skipped in the probe
-    gradients_at_times: int = 0  # trained parameters with a gradient after some steps of the probe only
     operations: int = 0  # of the model's forward pass that gradients flow through, 0 where not known
     energy_j_per_sample: float | None = None  # of the whole GPU over the blocks, idle draw and pauses included
     gpu: GpuReadings | None = None

@@ -310,7 +310,6 @@ class Trial:
             outputs=probe.outputs,
             weights=probe.weights,
             skipped_steps=probe.skipped_steps,
-            gradients_at_times=probe.gradients_at_times,
             operations=probe.operations,
             batch_size=parts.components.batch_size,
             blocks=tuple(blocks),

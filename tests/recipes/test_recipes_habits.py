@@ -80,13 +80,6 @@ def test_the_good_way_is_measured_where_the_loop_has_the_bad_habit(recipe_id, ke
     assert [candidate.value for candidate in candidates if candidate.already_on] == [good]
 
 
-@pytest.mark.parametrize("current", ["none", "zeros"])
-def test_ways_to_clear_gradients_are_not_tried_where_gradients_are_there_at_times(current):
-    facts = cpu_facts(current={"step.zero_grad": current})
-    assert proposed("zero_grad", facts)
-    assert "2 parameters have no gradient in some steps" in reason("zero_grad", replace(facts, gradients_at_times=2))
-
-
 def test_what_needs_a_gpu_is_left_out_on_the_cpu():
     for recipe_id in ("loss_sync", "empty_cache", "host_sync"):
         assert "needs a CUDA GPU" in reason(recipe_id, cpu_facts())

@@ -14,7 +14,6 @@ from torch.utils.hooks import RemovableHandle
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import signature_of, tensors_of
-from advisor.step.step import TrainStep
 from advisor.trial.batch_form import place_of_loss
 from advisor.trial.measurement.draws import first_batches, seed_all
 
@@ -33,9 +32,9 @@ class Probe:
 
     ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
-    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``gradients_at_times`` counts
-    the trained parameters that had a gradient after some steps and none after others, ``operations`` those behind the
-    model's first output; ``loss_at`` is the code that reads the model's own loss from it, empty where it has none.
+    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``operations`` counts
+    those behind the model's first output; ``loss_at`` is the code that reads the model's own loss from it, empty where
+    it has none.
     """
 
     seconds: float
@@ -46,7 +45,6 @@ class Probe:
     skipped_steps: int = 0
     scale: float | None = None
     usual_step_s: float = 0.0
-    gradients_at_times: int = 0
     operations: int = 0
     loss_at: str = ""
 
@@ -94,12 +92,10 @@ def probe_training(
     seed_all(seed)
     losses: list[float] = []
     norms = [squared_norm(model)] if model is not None else []
-    with_gradient: list[frozenset[int]] = []
     with contextlib.closing(_FirstOutput(model, step)) as output:
         for batch in batches:
             losses.append(counted.until_it_updates(batch))
             output.close()
-            with_gradient.append(_with_gradient(step))
             if model is not None:
                 norms.append(squared_norm(model))
             if counted.seconds_with_one_more > limit_s and len(losses) >= fewest:
@@ -113,7 +109,6 @@ def probe_training(
         skipped_steps=counted.skipped_steps,
         scale=scale_of(step),
         usual_step_s=counted.usual_step_s,
-        gradients_at_times=len(frozenset.union(*with_gradient) - frozenset.intersection(*with_gradient)),
         operations=output.operations,
         loss_at=output.loss_at,
     )
@@ -242,18 +237,6 @@ class _CountedStep:
             self.skipped_steps += 1
             if self.skipped_steps > _MOST_SKIPPED_STEPS:
                 return loss
-
-
-def _with_gradient(step: Any) -> frozenset[int]:
-    """The trained parameters that have a gradient after a step, by id; not one of zeros, where it clears with zeros."""
-    inner = getattr(step, "step", step)
-    if not isinstance(inner, TrainStep):
-        return frozenset()
-    gradients = {id(one): one.grad for one in inner.parameters if one.requires_grad and one.grad is not None}
-    zeros = inner.plan.zero_grad == "zeros"
-    return frozenset(
-        key for key, gradient in gradients.items() if not (zeros and _plain(gradient)) or bool(gradient.any())
-    )
 
 
 class _FirstOutput:
