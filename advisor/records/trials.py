@@ -15,7 +15,6 @@ class Skip:
     """The reason for proposing nothing, in words that a person can act on."""
 
     reason: str
-    needed: bool = False  # what the person has cannot be left out either; elsewhere it is measured off
 
 
 # The values of a recipe that are worth trying, or why there are none.

@@ -56,11 +56,6 @@ def test_a_trial_that_the_host_numbers_is_the_one_that_appeared():
     assert of_us({STRANGER + 1}, {STRANGER + 1, STRANGER + 2}) == {STRANGER + 1}
 
 
-def test_of_two_that_appeared_the_busiest_is_the_trial():
-    assert of_us({1, 2}, {1, 2}, sm_percent={1: 99, 2: 40}) == {1}
-    assert len(of_us({1, 2}, {1, 2})) == 1
-
-
 def test_a_number_listed_before_is_not_ours_even_if_it_is_the_same():
     assert of_us({ME, STRANGER}, before=frozenset({ME})) == BEFORE
 
