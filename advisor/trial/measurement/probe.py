@@ -22,6 +22,7 @@ PROBE_LIMIT_S = 10.0
 _SAMPLED_OUTPUTS = 256
 _MOST_SKIPPED_STEPS = 24
 _CACHES = "transformers.cache_utils"
+_HALF = (torch.float16, torch.bfloat16)
 # The norm is summed in float64, in pieces: a copy of a large parameter would show in the peak memory.
 _PIECE_ELEMENTS = 2**22
 
@@ -87,28 +88,39 @@ def probe_training(
     A gradient scaler begins by skipping steps until its scale fits. A skipped step changes no weight: it is run again,
     so that the losses stay comparable, step for step, with those of a loop without a scaler.
     """
-    counted = _CountedStep(step)
     model = _model_of(step)
     seed_all(seed)
     losses: list[float] = []
+    step_s: list[float] = []
     norms = [squared_norm(model)] if model is not None else []
+    skipped = 0
     with contextlib.closing(_FirstOutput(model, step)) as output:
         for batch in batches:
-            losses.append(counted.until_it_updates(batch))
+            for _ in range(_MOST_SKIPPED_STEPS):
+                scale, started = scale_of(step), time.perf_counter()
+                loss = float(step(batch))
+                step_s.append(time.perf_counter() - started)
+                # The scale falls when, and only when, an update is skipped.
+                if scale is None or (scale_of(step) or 0.0) >= scale:
+                    break
+                skipped += 1
+            losses.append(loss)
             output.close()
             if model is not None:
                 norms.append(squared_norm(model))
-            if counted.seconds_with_one_more > limit_s and len(losses) >= fewest:
+            usual_and_one_more_s = sum(step_s) - max(step_s) + step_s[-1]
+            if usual_and_one_more_s > limit_s and len(losses) >= fewest:
                 break
+    seconds, several = sum(step_s), len(step_s) > 1
     return Probe(
-        seconds=counted.seconds,
-        steps=counted.steps,
+        seconds=seconds,
+        steps=len(step_s),
         losses=tuple(losses),
         outputs=output.sample,
         weights=tuple(norms) if norms and norms[0] else (),
-        skipped_steps=counted.skipped_steps,
+        skipped_steps=skipped,
         scale=scale_of(step),
-        usual_step_s=counted.usual_step_s,
+        usual_step_s=(seconds - max(step_s)) / (len(step_s) - 1) if several else seconds,
         operations=output.operations,
         loss_at=output.loss_at,
     )
@@ -163,8 +175,9 @@ def sample_of(output: Any) -> tuple[float, ...]:
     Floating-point tensors only, when there are any: numbers of classes or of boxes would outweigh them. Nothing of the
     size of the outputs is allocated for it.
     """
-    tensors = [_real(tensor.detach()) for tensor in tensors_of(output) if _plain(tensor) and tensor.numel()]
-    tensors = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+    plain = [tensor.detach() for tensor in tensors_of(output) if _plain(tensor) and tensor.numel()]
+    real = [torch.atleast_1d(torch.view_as_real(tensor) if tensor.is_complex() else tensor) for tensor in plain]
+    tensors = [tensor for tensor in real if tensor.is_floating_point()] or real
     if not tensors:
         return ()
     stride = max(1, sum(tensor.numel() for tensor in tensors) // _SAMPLED_OUTPUTS)
@@ -175,7 +188,9 @@ def sample_of(output: Any) -> tuple[float, ...]:
         places = torch.arange(first, max(first, tensor.numel()), stride)
         sample += tensor[torch.unravel_index(places, tensor.shape)].cpu().double().tolist()
         first = (first - tensor.numel()) % stride
-    return (_total(tensors), *sample[:_SAMPLED_OUTPUTS])
+    # Half precision is summed in float32 without a copy; the sum itself would overflow in float16.
+    sums = (tensor.sum(dtype=torch.float32 if tensor.dtype in _HALF else None) for tensor in tensors)
+    return (sum(map(float, sums)), *sample[:_SAMPLED_OUTPUTS])
 
 
 @torch.no_grad()
@@ -200,43 +215,6 @@ def operations_behind(output: Any) -> int:
                 found.add(behind)
                 waiting.append(behind)
     return sum(bool(operation.next_functions) for operation in found)  # a parameter has none behind it
-
-
-class _CountedStep:
-    """Runs steps and counts them, their time, and the updates that a gradient scaler skips."""
-
-    def __init__(self, step: Callable[[Any], torch.Tensor]) -> None:
-        self._step = step
-        self.seconds = self._longest_s = self._last_s = 0.0
-        self.steps = self.skipped_steps = 0
-
-    @property
-    def seconds_with_one_more(self) -> float:
-        """The usual seconds of these steps and one more: the longest is left out."""
-        return self.seconds - self._longest_s + self._last_s
-
-    @property
-    def usual_step_s(self) -> float:
-        """One of these steps on average, the longest left out where there are others."""
-        return (self.seconds - self._longest_s) / (self.steps - 1) if self.steps > 1 else self.seconds
-
-    def until_it_updates(self, batch: Any) -> float:
-        """The loss of the first step on this batch whose update was not skipped, or of the last that is tried."""
-        while True:
-            before = scale_of(self._step)
-            started = time.perf_counter()
-            loss = float(self._step(batch))
-            self._last_s = time.perf_counter() - started
-            self._longest_s = max(self._longest_s, self._last_s)
-            self.seconds += self._last_s
-            self.steps += 1
-            # The scale falls when, and only when, an update is skipped.
-            after = scale_of(self._step)
-            if before is None or after is None or after >= before:
-                return loss
-            self.skipped_steps += 1
-            if self.skipped_steps > _MOST_SKIPPED_STEPS:
-                return loss
 
 
 class _FirstOutput:
@@ -285,14 +263,3 @@ def _plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is an ordinary local one: no shard of a distributed tensor, and no wrapper around another."""
     ordinary = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
     return ordinary and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return tensor.reshape(1) if tensor.dim() == 0 else tensor
-
-
-def _total(tensors: list[torch.Tensor]) -> float:
-    # Half precision is summed in float32 without a copy; the sum itself would overflow in float16.
-    half = (torch.float16, torch.bfloat16)
-    return float(sum(float(t.sum(dtype=torch.float32) if t.dtype in half else t.sum()) for t in tensors))
