@@ -4,10 +4,8 @@ import signal
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -19,7 +17,6 @@ from advisor.target.entrypoint import one_line
 _WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/", "trial/ranks/")
 _INNERMOST = 2
 SEES_LOG = "The trial's log has the whole story."
-_REPORT = "torchrun.json"
 RETURN_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
 
 
@@ -44,18 +41,6 @@ class TorchrunReport:
             hint = "Name a free port with --rdzv-endpoint HOST:PORT."
             return cls(reason=f"torchrun cannot use its endpoint: {one_line(error)}", hint=hint)
         return cls(reason=f"torchrun failed: {one_line(error)}")
-
-    def write(self, folder: Path) -> None:
-        """Write it into the launcher's folder."""
-        (folder / _REPORT).write_bytes(msgspec.json.encode(self))
-
-    @classmethod
-    def read(cls, folder: Path) -> "TorchrunReport":
-        """The report in the launcher's folder; an empty one while torchrun runs."""
-        try:
-            return msgspec.json.decode((folder / _REPORT).read_bytes(), type=cls)
-        except FileNotFoundError:
-            return cls()
 
 
 def waited_for_others(error: BaseException) -> bool:
