@@ -76,7 +76,7 @@ from advisor.trial.measurement.probe import (
     probe_training,
     scale_of,
 )
-from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
+from advisor.trial.profile.compilation import compilation_notes, compiled_frames, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import check_clocks, measure_phases
 from advisor.trial.profile.profiler import phases_alone, profile_step
@@ -259,7 +259,7 @@ class Trial:
             earlier_step_s=probe.usual_step_s,
             cycle_of=feed.cycle,
         )
-        warm_mark = compile_mark()
+        frames_when_warm = compiled_frames()
         blocks = self._blocks(clock, feed, warm)
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
@@ -271,7 +271,7 @@ class Trial:
             *_notes(warm, parts.loop, clock),
             *diverged,
             *probe.scaler_notes(scale_of(step)),
-            *compilation_notes(warm_mark),
+            *compilation_notes(frames_when_warm),
         )
         eager = step.step if isinstance(step, GraphedStep) else step  # its parts can be run one by one
         step_ms = median(block.step_ms for block in blocks)

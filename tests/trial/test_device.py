@@ -10,7 +10,6 @@ from advisor.errors import TargetError
 from advisor.machine import device as devices
 from advisor.machine.device import Backend, Identity, backend_of, named
 from advisor.trial.measurement.clock import StepClock, measure
-from advisor.trial.profile.phases import PhaseTimer
 
 
 class Queue:
@@ -111,13 +110,6 @@ def test_single_steps_are_timed_by_its_marks(queue):
     clock = stepping(queue)
     clock.time_single_steps(6)
     assert clock.step_ms == [3.0] * 7  # the host is one step ahead
-
-
-def test_each_phase_waits_for_the_device(queue):
-    timer = PhaseTimer(torch.device("meta"))
-    assert timer.run("forward", lambda: 7) == 7
-    timer.run("backward", lambda: None)
-    assert queue.waits == 2
 
 
 def test_what_tells_it_from_others_is_its_backends(queue):

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from statistics import fmean, median
 from typing import Any
 
-import torch
-
 from advisor.machine.device import backend_of
 from advisor.records import ClockCheck, Phase
 from advisor.step.graph import GraphedStep
@@ -23,44 +21,29 @@ CAPTURED = "captured step"
 RunPhase = Callable[[str, Callable[[], Any]], Any]
 
 
-class PhaseTimer:
-    """Times named phases of consecutive steps, synchronising the device at the end of each."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._backend = backend_of(device)
-        self.times_s: dict[str, list[float]] = {}
-
-    def run(self, phase: str, call: Callable[[], Any]) -> Any:
-        """``call()``, its time added to a phase."""
-        start = time.perf_counter()
-        result = call()
-        self._backend.synchronize()
-        self.times_s.setdefault(phase, []).append(time.perf_counter() - start)
-        return result
-
-    def typical_ms(self) -> dict[str, float]:
-        """Each phase in ms, in the order in which a step runs them: medians, and the mean of the waits for data.
-
-        Where every fourth batch takes long, the usual wait is none, and yet the loop waits.
-        """
-        return {
-            phase: 1e3 * (fmean if phase == Phase.DATA_WAIT else median)(times) for phase, times in self.times_s.items()
-        }
-
-
 def measure_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
     """Milliseconds per phase over several steps, each waited for. A captured step has two: its batch and its replay.
 
-    Stops after ``limit_s`` when three steps are done, after twice that when one is.
+    They are medians, and the mean of the waits for data: where every fourth batch takes long, the usual wait is none,
+    and yet the loop waits. Stops after ``limit_s`` when three steps are done, after twice that when one is.
     """
-    timer = PhaseTimer(step.device)
+    times_s: dict[str, list[float]] = {}
+    backend = backend_of(step.device)
+
+    def timed(phase: str, call: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        result = call()
+        backend.synchronize()
+        times_s.setdefault(phase, []).append(time.perf_counter() - start)
+        return result
+
     started = time.perf_counter()
     for done in range(_MOST_STEPS):
         limit = limit_s if done >= _FEWEST_STEPS else 2 * limit_s
         if done and time.perf_counter() - started > limit:
             break
-        run_in_phases(step, feed, timer.run)
-    return timer.typical_ms()
+        run_in_phases(step, feed, timed)
+    return {phase: 1e3 * (fmean if phase == Phase.DATA_WAIT else median)(times) for phase, times in times_s.items()}
 
 
 def run_in_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, run: RunPhase) -> None:

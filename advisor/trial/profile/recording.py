@@ -88,10 +88,15 @@ def record_steps(
     backend = backend_of(step.device)
     on_device = len(backend.activities) > 1
     warm_steps = 1 if warm else 0
+
+    def annotated(phase: str, call: Callable[[], Any]) -> Any:
+        with record_function(phase):
+            return call()
+
     rounds = schedule(wait=0, warmup=warm_steps, active=steps, repeat=1) if warm_steps else None
     with profile(activities=backend.activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
         for number in range(warm_steps + steps):
-            run_in_phases(step, feed, _annotated)
+            run_in_phases(step, feed, annotated)
             if number + 1 in (warm_steps, warm_steps + steps):
                 backend.synchronize()  # no kernel may reach from one part into the next
             recorded.step()
@@ -206,11 +211,6 @@ def shapes_text(shapes: Sequence[Any]) -> str:
     ]
     text = ", ".join(texts)
     return text if len(text) <= _SHAPES_WIDTH else f"{text[: _SHAPES_WIDTH - 1]}…"
-
-
-def _annotated(phase: str, call: Callable[[], Any]) -> Any:
-    with record_function(phase):
-        return call()
 
 
 def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) -> dict[str, float]:

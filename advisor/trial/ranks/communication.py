@@ -3,9 +3,9 @@
 import datetime
 import math
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -21,7 +21,7 @@ from advisor.records.kinds import COLLECTIVES
 from advisor.step.graph import GraphedStep
 from advisor.step.spread import synchronise_gradients
 from advisor.step.step import TrainStep
-from advisor.trial.measurement.clock import StepClock, seconds_of, steps_in
+from advisor.trial.measurement.clock import StepClock, steps_in
 from advisor.trial.profile.recording import busy_us, is_range
 
 
@@ -45,15 +45,35 @@ class Peers:
         dist.all_gather(found, own)
         return [one.tolist() for one in found]
 
-    def largest(self, value: float) -> float:
-        """The largest of the ranks' values, the same on all of them."""
-        return max(values[0] for values in self.gathered([value]))
-
     def objects(self, value: Any) -> list[Any]:
         """Each rank's object."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
+
+
+class SharedClock(StepClock):
+    """Times blocks that all ranks run: each takes as long as the slowest rank, and has the samples of all.
+
+    So all ranks decide alike when they are warm, and when they have measured enough.
+    """
+
+    def __init__(self, device: torch.device, run_steps: Callable[[int], int], peers: Peers) -> None:
+        super().__init__(device, run_steps)
+        self.peers = peers
+
+    def run(self, steps: int) -> Block:
+        """Time a block in all ranks."""
+        block = super().run(steps)
+        seconds, samples = zip(*self.peers.gathered([block.seconds, float(block.samples)]), strict=True)
+        return Block(steps, round(sum(samples)), max(seconds))
+
+    def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 0) -> list[Block]:
+        """Time blocks one by one, until there are enough."""
+        blocks: list[Block] = []
+        while not enough(blocks):
+            blocks.append(self.run(steps))
+        return blocks
 
 
 # Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
@@ -142,30 +162,23 @@ _WITHIN_S = 3.0
 
 
 def all_reduce_sweep(peers: Peers) -> AllReduceSweep:
-    """Measure all-reduce between all ranks; sizes for which no time is left are left out.
-
-    All ranks call it, and decide alike: what they decide by is the slowest rank's.
-    """
-    started = time.monotonic()
+    """Measure all-reduce between all ranks; sizes for which no time is left are left out."""
     times: list[AllReduceTime] = []
+    spent_s = 0.0
     for size in _SIZES:
-        spent_s = peers.largest(time.monotonic() - started)
         if times and spent_s >= _WITHIN_S:
             break
         message = torch.zeros(size // 4, device=peers.device)
-        once_s = _seconds_of_calls(message, peers, _WARM_UP_CALLS) / _WARM_UP_CALLS
-        calls = max(1, min(_MOST_CALLS, int(_BLOCK_S / once_s)))
-        seconds = median(_seconds_of_calls(message, peers, calls) / calls for _ in range(_BLOCKS))
-        times.append(AllReduceTime(size, seconds))
+        clock = SharedClock(peers.device, partial(_all_reduces, message), peers)
+        first = clock.run(_WARM_UP_CALLS)
+        calls = max(1, min(_MOST_CALLS, int(1e3 * _BLOCK_S / first.step_ms)))
+        blocks = [clock.run(calls) for _ in range(_BLOCKS)]
+        spent_s += first.seconds + sum(block.seconds for block in blocks)
+        times.append(AllReduceTime(size, median(block.step_ms for block in blocks) / 1e3))
     return AllReduceSweep(peers.size, dist.get_backend(), tuple(times))
 
 
-def _seconds_of_calls(message: torch.Tensor, peers: Peers, calls: int) -> float:
-    """The seconds of some calls one after the other, on the slowest rank."""
-
-    def all_reduce() -> None:
-        for _ in range(calls):
-            dist.all_reduce(message)
-
-    dist.barrier()
-    return peers.largest(seconds_of(all_reduce, peers.device))
+def _all_reduces(message: torch.Tensor, calls: int) -> int:
+    for _ in range(calls):
+        dist.all_reduce(message)
+    return calls

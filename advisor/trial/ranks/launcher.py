@@ -97,8 +97,8 @@ class Launcher:
         self._server.bind(str(folder / "s"))
         self._server.listen(128)
         own = multiprocessing.get_context("fork")  # no thread has been started yet
-        self._report, theirs = own.Pipe(duplex=False)
-        self._torchrun = own.Process(target=_run_torchrun, args=(spec.environment, spec.world, folder, theirs))
+        self._report, self._reporting = own.Pipe(duplex=False)  # both are kept: nothing is read at an end
+        self._torchrun = own.Process(target=_run_torchrun, args=(spec.environment, spec.world, folder, self._reporting))
         self._torchrun.start()
 
     def run(self, channel: Channel, deadline: float) -> TrialResult:
@@ -191,9 +191,9 @@ def _run_torchrun(variables: dict[str, str], world: World, folder: Path, report:
     """Run torchrun in this process, which has PyTorch imported already, and send what it raised."""
     os.environ |= merged_environment(variables)
     os.environ.setdefault(household.SAFE_PATH, household.OURS)  # a json.py in the working directory
-    from torch.distributed.run import main
-
     try:
+        from torch.distributed.run import main
+
         main(torchrun_arguments(world, folder))
     except BaseException as error:
         traceback.print_exc()

@@ -4,7 +4,6 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -31,39 +30,13 @@ from advisor.trial.measurement.clock import StepClock, batch_samples, measure, w
 from advisor.trial.measurement.draws import seed_all
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS
-from advisor.trial.ranks.communication import Communication, Peers, all_reduce_sweep, communication_of
+from advisor.trial.ranks.communication import Communication, Peers, SharedClock, all_reduce_sweep, communication_of
 from advisor.trial.ranks.failures import RETURN_PLAIN
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _WAIT_SHARE = 0.5
 _LEAST_WAIT_S, _MOST_WAIT_S = 8.0, 90.0
-
-
-class SharedClock(StepClock):
-    """Times blocks that all ranks run: each takes as long as the slowest rank, and has the samples of all.
-
-    So all ranks decide alike when they are warm, and when they have measured enough.
-    """
-
-    def __init__(self, device: torch.device, run_steps: Callable[[int], int], peers: Peers) -> None:
-        super().__init__(device, run_steps)
-        self.peers = peers
-
-    def run(self, steps: int) -> records.Block:
-        """Time a block in all ranks."""
-        block = super().run(steps)
-        seconds, samples = zip(*self.peers.gathered([block.seconds, float(block.samples)]), strict=True)
-        return records.Block(steps, round(sum(samples)), max(seconds))
-
-    def blocks(
-        self, steps: int, enough: Callable[[list[records.Block]], bool], *, ahead: int = 0
-    ) -> list[records.Block]:
-        """Time blocks one by one, until there are enough."""
-        blocks: list[records.Block] = []
-        while not enough(blocks):
-            blocks.append(self.run(steps))
-        return blocks
 
 
 class RankTrial:
