@@ -63,25 +63,15 @@ def profile_step(
     is_long = step_ms >= _LONG_STEP_MS
     many = operations > _MANY_OPERATIONS or (not feed.queued_batches and phases[Phase.DATA_WAIT] > step_ms / 2)
     steps = 1 if is_long or many else _RECORDED_STEPS
-    recording = record_steps(step, feed, steps, trace_path=trace_path, warm=not is_long)
+    measured = Profile(step_ms=step_ms, phases=phases)
+    measured = record_steps(measured, step, feed, steps, trace_path=trace_path, warm=not is_long)
     work = count_work(step, feed)
-    device = recording.device
-    measured = Profile(
-        step_ms=step_ms,
-        phases=phases,
-        operators=recording.operators,
-        by_shape=recording.by_shape,
-        device_busy_share=min(1.0, device.busy_ms / step_ms) if device else None,
-        device_phases=device.phases if device else {},
-        kernels_per_step=device.kernels if device else None,
-        tensor_core_share=device.tensor_core_share if device else None,
+    measured = replace(
+        measured,
         flops_per_step=work.flops,
         moved_bytes_per_step=work.moved_bytes,
-        calls_per_step=recording.calls,
         host_to_device_bytes=_host_to_device_bytes(step, feed),
         host_made_tensors=work.host_made,
-        trace_path=recording.trace_path,
-        called=recording.called,
     )
     measured = _under_the_roof(measured, step, deadline, convolving=work.convolving)
     bottleneck, evidence = judge(measured)

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import profile, record_function, schedule
 
 from advisor.machine.device import backend_of
-from advisor.records import OperatorRow, Phase
+from advisor.records import OperatorRow, Phase, Profile
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.phases import run_in_phases
@@ -52,36 +52,10 @@ _FAMILIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceActivity:
-    """The device's activity in one recorded step.
-
-    ``busy_ms`` is the time in which a kernel ran, overlapping ones counted once; transfers between host and device are
-    no part of it. ``phases`` is the time in which what each phase launched ran, transfers among it.
-    """
-
-    kernels: float
-    busy_ms: float
-    tensor_core_share: float | None
-    phases: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """A few steps as the profiler saw them, per step. ``device`` is None on the CPU; no path without a trace."""
-
-    operators: tuple[OperatorRow, ...]
-    by_shape: tuple[OperatorRow, ...]
-    calls: float
-    device: DeviceActivity | None
-    trace_path: str
-    called: tuple[str, ...]
-
-
 def record_steps(
-    step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "", warm: bool = True
-) -> Recording:
-    """Run ``steps`` steps under the profiler, each phase in a range of its name.
+    measured: Profile, step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "", warm: bool = True
+) -> Profile:
+    """Run ``steps`` steps under the profiler, each phase in a range of its name, and add what it saw to the profile.
 
     ``warm``: one more step runs before them and is not counted, since the profiler's own start is in it.
     """
@@ -102,14 +76,15 @@ def record_steps(
             recorded.step()
     events = list(recorded.events() or [])
     by_shape = recorded.key_averages(group_by_input_shape=True)
-    return Recording(
+    measured = replace(
+        measured,
         operators=operator_rows(recorded.key_averages(), steps, on_device=on_device),
         by_shape=operator_rows(by_shape, steps, on_device=on_device),
-        calls=outermost_calls(events) / steps,
-        device=device_activity(events, steps) if on_device else None,
+        calls_per_step=outermost_calls(events) / steps,
         trace_path=_write_trace(recorded, trace_path) if trace_path else "",
         called=called_families(events),
     )
+    return with_device(measured, events, steps) if on_device else measured
 
 
 def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tuple[OperatorRow, ...]:
@@ -157,16 +132,21 @@ def called_families(events: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
-    """The device's part of the recorded steps, per step. Ranges show up on the device too, and are left out."""
+def with_device(measured: Profile, events: Sequence[Any], steps: int) -> Profile:
+    """The profile with the device's part of the recorded steps. Ranges show up on the device too, and are left out.
+
+    The device is busy while a kernel runs; transfers between host and device are no part of that, but of what each
+    phase launched.
+    """
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
     kernels = [event for event in computing if not event.name.startswith(("Memcpy", "Memset"))]
-    return DeviceActivity(
-        kernels=len(computing) / steps,
-        busy_ms=_ms_per_step(busy_us(computing), steps),
+    return replace(
+        measured,
+        kernels_per_step=len(computing) / steps,
+        device_busy_share=min(1.0, _ms_per_step(busy_us(computing), steps) / measured.step_ms),
         tensor_core_share=tensor_core_share([(event.name, event.time_range.elapsed_us()) for event in kernels]),
-        phases=_device_phases(events, on_device, steps),
+        device_phases=_device_phases(events, on_device, steps),
     )
 
 
