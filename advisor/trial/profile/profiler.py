@@ -153,8 +153,6 @@ _LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
 # Below this share of both roofs, neither of them holds the step up.
 _FAR_SHARE = 0.1
-# Convolutions can be a little faster than the square product that the ceiling is.
-_LARGEST_SHARE = 1.1
 
 
 def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
@@ -214,11 +212,6 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
             f"probably the overhead of many small operators{calls}, or of other programs: the step reaches "
             f"{format_percent(share or 0.0)} of the {rate} and {format_percent(moved or 0.0)} of what a copy in memory "
             "reaches"
-        )
-    if share is not None and share > _LARGEST_SHARE:
-        return Bottleneck.COMPUTE, (
-            f"the step computes faster than this machine's {measured.ceiling_dtype} matrix products did when they were "
-            "measured: something else kept the machine busy then"
         )
     if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
         return Bottleneck.COMPUTE, f"the step reaches {format_percent(share)} of this machine's {rate}"
