@@ -1,9 +1,8 @@
 """Figures that ranks exchange, all-reduce by message size, and the time that ranks wait for each other."""
 
 import datetime
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -38,15 +37,8 @@ class Peers:
             device_id=device if backend_of(device).has_memory else None,
         )
 
-    def gathered(self, values: Sequence[float]) -> list[list[float]]:
-        """Each rank's values, which are as many in each."""
-        own = torch.tensor(values, dtype=torch.float64, device=self.device)
-        found = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(found, own)
-        return [one.tolist() for one in found]
-
-    def objects(self, value: Any) -> list[Any]:
-        """Each rank's object."""
+    def gathered(self, value: Any) -> list[Any]:
+        """Each rank's value."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
@@ -65,8 +57,8 @@ class SharedClock(StepClock):
     def run(self, steps: int) -> Block:
         """Time a block in all ranks."""
         block = super().run(steps)
-        seconds, samples = zip(*self.peers.gathered([block.seconds, float(block.samples)]), strict=True)
-        return Block(steps, round(sum(samples)), max(seconds))
+        seconds, samples = zip(*self.peers.gathered((block.seconds, block.samples)), strict=True)
+        return Block(steps, sum(samples), max(seconds))
 
     def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 0) -> list[Block]:
         """Time blocks one by one, until there are enough."""
@@ -103,9 +95,8 @@ def communication_of(
     """Measure it on all ranks together. Without a profiler it is the difference to steps that exchange nothing."""
     exposed_ms, by = None, ""
     if backend_of(peers.device).is_ahead:
-        own = exposed_by_profiler(clock)
-        everywhere = [values[0] for values in peers.gathered([math.nan if own is None else own])]
-        if all(map(math.isfinite, everywhere)):
+        everywhere = peers.gathered(exposed_by_profiler(clock))
+        if None not in everywhere:
             exposed_ms, by = min(everywhere), "profiler"  # the slowest rank waits for nobody
     fixed = plan.static_graph or plan.sync_batch_norm or plan.no_sync
     if isinstance(step, GraphedStep) or fixed or plan.strategy != "ddp":

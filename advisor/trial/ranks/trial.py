@@ -117,7 +117,7 @@ class RankTrial:
 
     def _agree(self, name: str, own: int | None) -> None:
         """Raise TargetError, in all ranks, where they have different values."""
-        found = set(self.peers.objects(own))
+        found = set(self.peers.gathered(own))
         if len(found) > 1:
             raise TargetError(
                 f"the ranks disagree on the {name}: {', '.join(map(str, sorted(found, key=str)))}.",
@@ -182,7 +182,7 @@ class RankTrial:
                 hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
                 raise TargetError(UNUSED_PARAMETERS, hint) from error
             unused = needs_all and any(one.requires_grad and one.grad is None for one in components.model.parameters())
-            everywhere = self.peers.gathered([float(loss), time.perf_counter() - began])
+            everywhere = self.peers.gathered((float(loss), time.perf_counter() - began))
             losses.append(sum(values[0] for values in everywhere) / self.peers.size)
             if len(losses) > 1 and max(values[1] for values in everywhere) > PROBE_LIMIT_S:
                 break
@@ -224,8 +224,7 @@ class RankTrial:
             peaks = [backend_of(torch.device(device.type, index)).memory() for index in range(self.world.devices)]
             return [(peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in peaks]
         memory = backend.memory()
-        own = [float(memory.peak_allocated_bytes or 0), float(memory.peak_reserved_bytes or 0)]
-        return [(int(one), int(other)) for one, other in self.peers.gathered(own)]
+        return self.peers.gathered((memory.peak_allocated_bytes, memory.peak_reserved_bytes))
 
 
 def samples_in(data: Any) -> int | None:
