@@ -139,11 +139,6 @@ class Cuda(Backend):
         """Return the number of GPUs; 0 as well where the driver does not fit."""
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
-    @staticmethod
-    def start_driver() -> None:
-        """Start CUDA's driver in this process, and PyTorch's use of it. That takes nothing of any GPU yet."""
-        torch.cuda.init()
-
     def made_current(self) -> torch.device:
         device = torch.device("cuda", self.device.index or 0)
         torch.cuda.set_device(device)

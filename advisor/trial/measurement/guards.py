@@ -36,71 +36,48 @@ class Guards:
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
     NVML is opened for it, once in a trial's process; that time is in the trial's wall seconds and in no other figure.
-    """
 
-    def __init__(self, *, watch_gpu: bool, nvml: Nvml = NVML) -> None:
-        self._gpu = GpuWatch(nvml) if watch_gpu else None
-        self.disturbed = ""
-
-    @property
-    def gpu(self) -> GpuReadings | None:
-        """NVML's readings meanwhile; None when it was not asked or knows nothing of this GPU."""
-        return self._gpu.summary if self._gpu else None
-
-    @contextmanager
-    def watching(self, gpu_uuid: str | None) -> Iterator[None]:
-        """Watch the host, and the GPU of this UUID, until the block ends; then ``disturbed`` says what was the matter.
-
-        Nothing is said of a block that raises.
-        """
-        load = HostLoad()
-        with self._gpu.reading(gpu_uuid) if self._gpu and gpu_uuid else nullcontext():
-            yield
-        of_gpu = self._gpu.disturbance() if self._gpu else ""
-        self.disturbed = "; ".join(filter(None, (load.disturbance(), of_gpu)))
-
-    def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
-        """Energy of the whole GPU per sample timed, in joules.
-
-        It includes idle power and the time between blocks. None without an energy counter, or for less than a second,
-        which holds too few updates of the counter.
-        """
-        samples = sum(block.samples for block in blocks)
-        energy_j = self._gpu.energy_j if self._gpu else None
-        return energy_j / samples if energy_j is not None and samples else None
-
-
-class GpuWatch:
-    """Reads a GPU's gauges in a thread while something is timed on it. Made before this process touches CUDA.
-
-    A disturbance is another process that computes meanwhile, or that comes; a slowdown for heat or for power
+    A disturbance of the GPU is another process that computes meanwhile, or that comes; a slowdown for heat or for power
     that the board is not given; a clock that falls without a power cap as its reason; a GPU about to slow down. A
     process that holds memory and does nothing is none, nor is the power cap, which a heavy step earns.
 
     Whether others compute is known only where the driver tells it by process, which it does not for MIG instances.
     """
 
-    def __init__(self, nvml: Nvml) -> None:
-        self._nvml = nvml
-        self._before = compute_pids(nvml)
-        self._own: frozenset[int] = frozenset()
+    def __init__(self, *, watch_gpu: bool, nvml: Nvml = NVML) -> None:
+        self._nvml = nvml if watch_gpu else None
+        self._before = compute_pids(nvml) if watch_gpu else frozenset[int]()
+        self._own = frozenset[int]()
         self._readings: list[GpuReading] = []
-        self._slowdown_c: int | None = None
-        self.energy_j: float | None = None
+        self._energy_j: float | None = None
+        self.disturbed = ""
+
+    @property
+    def gpu(self) -> GpuReadings | None:
+        """NVML's readings meanwhile; None when it was not asked or knows nothing of this GPU."""
+        ours = own_processes(self._readings, self._before, self._own)
+        return summarised(self._readings, ours) if self._readings else None
 
     @contextmanager
-    def reading(self, uuid: str) -> Iterator[None]:
-        """Read the GPU of this UUID until the block ends; a GPU that NVML does not know is not read.
+    def watching(self, gpu_uuid: str | None) -> Iterator[None]:
+        """Watch the host, and the GPU of this UUID, until the block ends; then ``disturbed`` says what was the matter.
 
-        Call it when this process has a CUDA context: NVML lists the process only then.
+        Nothing is said of a block that raises. Call it when this process has a CUDA context: NVML lists the process
+        only then. A GPU that NVML does not know is not read.
         """
-        gauges: GpuGauges | None = None
+        load, gauges = HostLoad(), None
         with suppress(NvmlUnavailableError):
-            gauges = GpuGauges(uuid, self._nvml)
-        if gauges is None:
+            gauges = GpuGauges(gpu_uuid, self._nvml) if self._nvml and gpu_uuid else None
+        with self._reading(gauges) if gauges else nullcontext():
             yield
-            return
-        self._own, self._slowdown_c = frozenset(own_pids()), gauges.slowdown_c
+        ours = own_processes(self._readings, self._before, self._own)
+        of_gpu = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c if gauges else None)
+        self.disturbed = "; ".join(filter(None, (load.disturbance(), of_gpu)))
+
+    @contextmanager
+    def _reading(self, gauges: GpuGauges) -> Iterator[None]:
+        """Read the gauges in a thread until the block ends."""
+        self._own = frozenset(own_pids())
         self._readings.append(gauges.read())
         ended = threading.Event()
 
@@ -120,18 +97,16 @@ class GpuWatch:
         self._readings.append(gauges.read())
         self._own |= own_pids()  # workers that were started meanwhile
         if energy_start is not None and energy_end is not None and seconds >= _SHORTEST_ENERGY_S:
-            self.energy_j = energy_end - energy_start
+            self._energy_j = energy_end - energy_start
 
-    @property
-    def summary(self) -> GpuReadings | None:
-        """A summary of the readings; None when there were none."""
-        ours = own_processes(self._readings, self._before, self._own)
-        return summarised(self._readings, ours) if self._readings else None
+    def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
+        """Energy of the whole GPU per sample timed, in joules.
 
-    def disturbance(self) -> str:
-        """The disturbances while the GPU was read, in words; empty without any."""
-        ours = own_processes(self._readings, self._before, self._own)
-        return disturbance_of_gpu(self._readings, ours, self._slowdown_c)
+        It includes idle power and the time between blocks. None without an energy counter, or for less than a second,
+        which holds too few updates of the counter.
+        """
+        samples = sum(block.samples for block in blocks)
+        return self._energy_j / samples if self._energy_j is not None and samples else None
 
 
 def own_processes(readings: Sequence[GpuReading], before: frozenset[int], own: frozenset[int]) -> frozenset[int]:
