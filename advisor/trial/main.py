@@ -68,14 +68,7 @@ from advisor.trial.measurement.clock import (
 )
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
-from advisor.trial.measurement.probe import (
-    Probe,
-    divergence_notes,
-    probe_batches,
-    probe_inference,
-    probe_training,
-    scale_of,
-)
+from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training, scale_of
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import check_clocks, measure_phases
@@ -205,7 +198,7 @@ class Trial:
     def _first_batches(self, parts: _Parts) -> list[Any]:
         """The batches of the first steps; the baseline's trial sends all the facts of the workload."""
         self._say("reading the first batches")
-        batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
+        batches = draws.probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
         if self.spec.kind.inspects:
             draws.check_batches(batches, of_loader=parts.components.has_loader)
             facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)

@@ -12,7 +12,8 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.step import InferStep, TrainStep, make_step
-from advisor.trial.measurement.probe import PROBE_STEPS, Probe, probe_inference, probe_training, sample_of, squared_norm
+from advisor.trial.measurement.draws import PROBE_STEPS
+from advisor.trial.measurement.probe import Probe, probe_inference, probe_training, sample_of, squared_norm
 
 
 def batch():

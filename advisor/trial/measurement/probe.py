@@ -9,16 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import signature_of, tensors_of
 from advisor.trial.batch_form import place_of_loss
-from advisor.trial.measurement.draws import first_batches, seed_all
+from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 
-PROBE_STEPS = 5
-PROBE_LIMIT_S = 10.0
 _SAMPLED_OUTPUTS = 256
 _MOST_SKIPPED_STEPS = 24
 _CACHES = "transformers.cache_utils"
@@ -62,16 +59,6 @@ class Probe:
         if scale_now < self.scale:
             notes.append(f"the gradient scaler's scale fell from {self.scale:.6g} to {scale_now:.6g} in later steps")
         return tuple(notes)
-
-
-def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
-    """The batches that the probe runs on: the loader's first, drawn in this process: every trial sees the same.
-
-    With a plan they come the way that the loop gets them: copied and transformed as the plan says.
-    """
-    if not isinstance(data, DataLoader):
-        return [data] * PROBE_STEPS
-    return first_batches(data, seed, PROBE_STEPS, plan=plan, limit_s=PROBE_LIMIT_S)
 
 
 def probe_training(

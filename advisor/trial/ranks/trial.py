@@ -27,9 +27,8 @@ from advisor.target.draws import seed_host
 from advisor.target.entrypoint import load_target
 from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
-from advisor.trial.measurement.draws import seed_all
+from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS
 from advisor.trial.ranks.communication import Communication, Peers, SharedClock, all_reduce_sweep, communication_of
 from advisor.trial.ranks.failures import RETURN_PLAIN
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
