@@ -75,10 +75,10 @@ class RankTrial:
         losses = self._first_losses(step, feed, components)
         clock = SharedClock(device, stepper(step, feed, components.batch_size or 1), self.peers)
         self._say("warming up")
-        warm = warm_up(clock, limit_s=self.spec.warmup_limit_s, earlier=len(losses), cycle_of=feed.cycle)
+        warm = warm_up(clock, limit_s=self.spec.warmup_limit_s, earlier=len(losses))
         measuring = time.perf_counter()
         self._say("measuring")
-        blocks = measure(clock, warm.step_s, self.spec.measure_s, cycle_of=feed.cycle)
+        blocks = measure(clock, warm.step_s, self.spec.measure_s)
         ranks = self._ranks(step, clock, blocks, components.plan)
         finite = all(map(math.isfinite, losses))
         return records.TrialResult(
