@@ -15,7 +15,6 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from advisor.errors import TargetError
-from advisor.machine.hardware import device_used_bytes
 from advisor.records.workload import amd_types, nvidia_types
 
 
@@ -69,12 +68,10 @@ class Backend:
 
     ``is_ahead``: calls return before the device has done its work.
     ``has_memory``: it has memory of its own, which batches are copied to.
-    ``warns_of_waits``: PyTorch can warn of each line that makes the host wait for it.
     """
 
     is_ahead: ClassVar[bool] = False
     has_memory: ClassVar[bool] = False
-    warns_of_waits: ClassVar[bool] = False
     activities: ClassVar[tuple[ProfilerActivity, ...]] = (ProfilerActivity.CPU,)
 
     def __init__(self, device: torch.device) -> None:
@@ -122,7 +119,7 @@ class Backend:
         return False
 
     def warning_of_waits(self) -> AbstractContextManager[None]:
-        """Return a context in which PyTorch warns of each line that waits. Only where ``warns_of_waits``."""
+        """Return a context in which PyTorch warns of each line that waits. Only where ``is_ahead``."""
         raise NotImplementedError(f"nothing warns of waits for {self.device}")
 
 
@@ -131,7 +128,6 @@ class Cuda(Backend):
 
     is_ahead = True
     has_memory = True
-    warns_of_waits = True
     activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
 
     @classmethod
@@ -165,12 +161,13 @@ class Cuda(Backend):
         )
 
     def memory(self) -> Memory:
-        """Return the caching allocator's peaks and NVML's use. Reserved counts CUDA graph pools, allocated does not."""
-        return Memory(
-            torch.cuda.max_memory_allocated(self.device),
-            torch.cuda.max_memory_reserved(self.device),
-            device_used_bytes(str(torch.cuda.get_device_properties(self.device).uuid)),
-        )
+        """Return the caching allocator's peaks, and what all processes use of the device by now.
+
+        Reserved counts CUDA graph pools, allocated does not.
+        """
+        free, total = torch.cuda.mem_get_info(self.device)
+        reserved = torch.cuda.max_memory_reserved(self.device)
+        return Memory(torch.cuda.max_memory_allocated(self.device), reserved, total - free)
 
     def free_bytes(self) -> int | None:
         free, _ = torch.cuda.mem_get_info(self.device)

@@ -175,7 +175,7 @@ def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...
     price them.
     """
     backend = backend_of(step.device)
-    if not backend.warns_of_waits:
+    if not backend.is_ahead:
         return None
     recorder = SyncRecorder()
     try:
