@@ -69,7 +69,7 @@ from advisor.trial.measurement.clock import (
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training, scale_of
-from advisor.trial.profile.compilation import compilation_notes, compiled_frames, keep_no_kernel_timings
+from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import check_clocks, measure_phases
 from advisor.trial.profile.profiler import phases_alone, profile_step
@@ -215,9 +215,10 @@ class Trial:
         plan, loop = parts.components.plan, parts.loop
         self._say(FIRST_STEPS if plan.compiles_with == "none" else COMPILING)
         if self.spec.kind is TrialKind.COMPILE:
-            keep_no_kernel_timings()
-            config = torch._inductor.config  # half of the cores are for the trials beside it
-            config.compile_threads = min(config.compile_threads or 1, max(1, usable_cores() // 2))
+            config = torch._inductor.config
+            config.autotune_local_cache = False  # timings of kernels, taken beside a trial, do not hold for one alone
+            half = max(1, usable_cores() // 2)  # the other cores are for the trials beside it
+            config.compile_threads = min(config.compile_threads or 1, half)
         try:
             return (probe_training if plan.mode is Mode.TRAIN else probe_inference)(
                 parts.step, batches, self.spec.stream_seed

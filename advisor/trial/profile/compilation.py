@@ -1,6 +1,5 @@
 """The compiler's remarks: graph breaks, and compilations while steps were being timed."""
 
-import contextlib
 import sys
 from collections.abc import Iterable
 
@@ -9,17 +8,6 @@ from advisor.figures.formatting import counted, format_first
 _REASONS_SHOWN = 3
 _LONGEST_REASON = 120
 _LIMIT = "recompile limit exceeded"
-
-
-def keep_no_kernel_timings() -> None:
-    """Have the compiler cache its code for other processes, but not its choice of the fastest kernels.
-
-    It times some kernels at their first run. Times taken beside another process do not hold for one that runs alone.
-    """
-    with contextlib.suppress(ImportError, AttributeError):  # a version without that cache has none to fill
-        from torch._inductor import config
-
-        config.autotune_local_cache = False
 
 
 def compiled_frames() -> int:

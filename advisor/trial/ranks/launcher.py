@@ -132,26 +132,24 @@ class Launcher:
             connection.send((self._spec, list(sys.path)))
             self._ranks.append(_Rank(connection, Inbox(connection)))
         for one in live:
-            if one.connection in ready:
-                self._hear(one, channel)
-
-    def _hear(self, one: _Rank, channel: Channel) -> None:
-        try:
-            message = one.inbox.read()
-        except (EOFError, OSError) as error:
-            one.ended = True
-            if isinstance(error, GarbageError):
-                one.result = TrialResult(Outcome.CRASHED, str(error))
-            return
-        if isinstance(message, RankJoined):
-            one.number, one.pid = message.rank, message.pid
-        elif isinstance(message, Finished):
-            one.result = message.result
-        elif isinstance(message, Activity):
-            one.doing = message.text
-            if self._leads(one) and message.text not in (WAITING, self._activity):
-                self._activity = message.text
-                channel.send(message)
+            if one.connection not in ready:
+                continue
+            try:
+                message = one.inbox.read()
+            except (EOFError, OSError) as error:
+                one.ended = True
+                if isinstance(error, GarbageError):
+                    one.result = TrialResult(Outcome.CRASHED, str(error))
+                continue
+            if isinstance(message, RankJoined):
+                one.number, one.pid = message.rank, message.pid
+            elif isinstance(message, Finished):
+                one.result = message.result
+            elif isinstance(message, Activity):
+                one.doing = message.text
+                if self._leads(one) and message.text not in (WAITING, self._activity):
+                    self._activity = message.text
+                    channel.send(message)
 
     def _leads(self, one: _Rank) -> bool:
         """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""
