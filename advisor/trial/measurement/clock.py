@@ -175,8 +175,8 @@ def measure(
         due = elapsed_s >= at_least_s and len(so_far) >= 2 * FEWEST_BLOCKS and len(so_far) % _CHECK_EVERY == 0
         return due and relative_half_width([block.samples_per_s for block in so_far]) < PRECISION / 4
 
-    # Of blocks that are so long a second one would overrun the trial.
-    return clock.blocks(steps, enough, ahead=int(steps * step_s < measure_s / FEWEST_BLOCKS))
+    # Steps that are so long that a second one ahead would overrun the trial hide the wait anyway.
+    return clock.blocks(steps, enough, ahead=int(steps > 1 or step_s < measure_s / FEWEST_BLOCKS))
 
 
 def mean_step_s(blocks: Sequence[Block]) -> float:
