@@ -9,7 +9,6 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from advisor.process.stacks import innermost_calls
 from advisor.records import Outcome, TrialResult
 from advisor.target.entrypoint import one_line
 
@@ -80,21 +79,6 @@ def of_death(dead: Sequence[tuple[int, int]], codes: dict[int, int]) -> TrialRes
     elif code == -signal.SIGABRT:
         ended += " (NCCL ends a rank that has waited for another too long)"
     return TrialResult(Outcome.CRASHED, ended, hint)
-
-
-def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> TrialResult | None:
-    """The first of these ranks that waits for nobody, with its innermost calls; None where all wait.
-
-    ``silent`` are their numbers, their processes, and the last that each said.
-    """
-    for rank, pid, doing in silent:
-        stack = innermost_calls(pid, log_path)
-        if not waits_for_others(stack):
-            hint = "Give it more time with --budget, or fix the hang."
-            return TrialResult(
-                Outcome.TIMED_OUT, f"rank {rank} hangs{f' ({doing})' if doing else ''}: {how}", hint, stack
-            )
-    return None
 
 
 def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:

@@ -23,6 +23,7 @@ from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, Inbox
 from advisor.process.household import lead_own_group
 from advisor.process.importing import program_of_rank
+from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
 from advisor.records import Activity, Finished, Outcome, RankJoined, Started, TrialResult, TrialSpec, World
 from advisor.trial.fresh import merged_environment
@@ -168,9 +169,16 @@ class Launcher:
         return failed[0].named_result() if failed else TrialResult(Outcome.FAILED, report.reason, report.hint)
 
     def _hang(self, how: str) -> TrialResult | None:
-        """The first of the ranks that neither ended nor wait for others, as far as they said."""
-        live = [one for one in self._ranks if not one.ended and one.result is None and one.doing != WAITING]
-        return failures.of_hang([(one.number, one.pid, one.doing) for one in live], how, self._spec.log_path)
+        """The first rank that waits for nobody, with its innermost calls; None where all have ended or wait."""
+        for one in self._ranks:
+            if one.ended or one.result is not None or one.doing == WAITING:
+                continue
+            stack = innermost_calls(one.pid, self._spec.log_path)
+            if not failures.waits_for_others(stack):
+                doing = f" ({one.doing})" if one.doing else ""
+                hint = "Give it more time with --budget, or fix the hang."
+                return TrialResult(Outcome.TIMED_OUT, f"rank {one.number} hangs{doing}: {how}", hint, stack)
+        return None
 
     def end(self) -> None:
         """Wait for ranks that are done to leave, and end the others with torchrun."""
