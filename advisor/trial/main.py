@@ -63,7 +63,8 @@ from advisor.trial.measurement.clock import (
     mean_step_s,
     measure,
     merge_uneven,
-    spread_of_steps,
+    percentiles_of,
+    single_steps_ms,
     warm_up,
 )
 from advisor.trial.measurement.feed import Feed
@@ -254,7 +255,7 @@ class Trial:
             cycle_of=feed.cycle,
         )
         frames_when_warm = compiled_frames()
-        blocks = self._blocks(clock, feed, warm)
+        blocks, single_ms = self._blocks(clock, feed, warm)
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
         memory = backend_of(parts.device).memory()
@@ -262,7 +263,7 @@ class Trial:
         single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
         latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
         notes = (
-            *_notes(warm, parts.loop, clock),
+            *_notes(warm, parts.loop, single_ms),
             *diverged,
             *probe.scaler_notes(scale_of(step)),
             *compilation_notes(frames_when_warm),
@@ -271,7 +272,7 @@ class Trial:
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
-            self._profile(eager, feed, clock, step_ms, probe.operations)
+            self._profile(eager, feed, clock, step_ms, single_ms=single_ms, operations=probe.operations)
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
             self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
@@ -286,7 +287,7 @@ class Trial:
             operations=probe.operations,
             batch_size=components.batch_size,
             blocks=tuple(blocks),
-            event_step_ms=clock.percentiles(),
+            event_step_ms=percentiles_of(single_ms),
             latency=latency,
             peak_allocated_bytes=memory.peak_allocated_bytes,
             peak_reserved_bytes=memory.peak_reserved_bytes,
@@ -321,7 +322,8 @@ class Trial:
             f"Give it time with --budget {minutes}m, or a shorter step with {shorter}.",
         )
 
-    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> list[Block]:
+    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> tuple[list[Block], list[float]]:
+        """The timed blocks, and the times of single steps in ms, which turns do not take."""
         watching = self.guards.watching(clock.backend.identity().uuid)
         if self.spec.kind is not TrialKind.TURNS:
             self._say(MEASURING)
@@ -334,8 +336,7 @@ class Trial:
                     cycle_of=feed.cycle,
                     report=lambda block: self.channel.send(BlockDone(block)),
                 )
-            spread_of_steps(clock, timed, self.spec.measure_s)
-            return merge_uneven(timed)
+            return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
         self.channel.send(Ready())
         blocks: list[Block] = []
         with watching:
@@ -345,7 +346,7 @@ class Trial:
                     clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
                 blocks.append(clock.run(steps))
                 self.channel.send(BlockDone(blocks[-1]))
-        return blocks
+        return blocks, []
 
     def _may_time_phases(self, blocks: list[Block]) -> bool:
         """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
@@ -353,7 +354,14 @@ class Trial:
         return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
     def _profile(
-        self, eager: TrainStep | InferStep, feed: Feed, clock: StepClock, step_ms: float, operations: int
+        self,
+        eager: TrainStep | InferStep,
+        feed: Feed,
+        clock: StepClock,
+        step_ms: float,
+        *,
+        single_ms: list[float],
+        operations: int,
     ) -> None:
         self._say("profiling")
         stop_debugging()
@@ -366,7 +374,9 @@ class Trial:
             deadline=self.deadline,
             operations=operations,
         )
-        measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
+        events_ms = median(single_ms) if clock.backend.is_ahead else None
+        clocks = check_clocks(clock, step_ms, measured.kernels_per_step, events_ms)
+        measured = replace(measured, clock=clocks)
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
 
     def _say(self, text: str) -> None:
@@ -381,11 +391,11 @@ def _recorded_forms(form: LossForm, batch: BatchForm | None, probe: Probe) -> tu
     return (form, own) if own else (LossForm.OUTPUT_TARGET, batch)
 
 
-def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
+def _notes(warm: WarmUp, loop: Loop, single_ms: list[float]) -> tuple[str, ...]:
     notes = list(loop.notes)
     if not warm.steady:
         notes.append("the step time was not steady when the warm-up ended")
-    modes = two_modes(clock.step_ms)
+    modes = two_modes(single_ms)
     if modes is not None:
         notes.append(
             f"steps are of two kinds: {format_percent(1 - modes.high_share)} take about {format_ms(modes.low)} and "

@@ -106,12 +106,6 @@ def test_work_in_streams_that_no_mark_sees_is_waited_for_after_each_block(monkey
     assert median(block.step_ms for block in blocks) >= 1e3 * step_s
 
 
-def test_single_steps_are_timed_by_its_marks(queue):
-    clock = stepping(queue)
-    clock.time_single_steps(6)
-    assert clock.step_ms == [3.0] * 7  # the host is one step ahead
-
-
 def test_what_tells_it_from_others_is_its_backends(queue):
     assert backend_of(torch.device("meta")).identity() == Identity("queue of three", uuid="Q-3")
 

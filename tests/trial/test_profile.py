@@ -447,7 +447,7 @@ def test_on_the_cpu_every_clock_says_the_same():
             time.sleep(0.01)
         return steps
 
-    checked = check_clocks(StepClock(CPU, run_steps), 10.0, None)
+    checked = check_clocks(StepClock(CPU, run_steps), 10.0, None, None)
     assert checked.naive_ms >= 10
     assert checked.synchronized_ms >= 10
     assert (checked.block_ms, checked.events_ms) == (10.0, None)
@@ -461,7 +461,7 @@ def test_comparing_clocks_takes_few_steps(block_ms, kernels, most_steps):
         taken.append(steps)
         return steps
 
-    check_clocks(StepClock(CPU, run_steps), block_ms, kernels)
+    check_clocks(StepClock(CPU, run_steps), block_ms, kernels, None)
     assert sum(taken) == most_steps
 
 

@@ -53,16 +53,12 @@ def one_step(most: int) -> int:
 
 
 class StepClock:
-    """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
-
-    ``step_ms`` collects the times of single steps.
-    """
+    """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them."""
 
     def __init__(self, device: torch.device, run_steps: Callable[[int], int]) -> None:
         self.device = device
         self.backend = backend_of(device)
         self.run_steps = run_steps
-        self.step_ms: list[float] = []
 
     def run(self, steps: int) -> Block:
         """Time a block of exactly ``steps`` steps, and wait for the device before and after it."""
@@ -97,15 +93,6 @@ class StepClock:
         if sum(seconds) < _SEEN_BY_MARKS * wall_s:
             seconds = [wall_s / len(seconds)] * len(seconds)
         return [Block(steps, count, block_s) for count, block_s in zip(samples, seconds, strict=True)]
-
-    def time_single_steps(self, steps: int) -> None:
-        """Run at least this many steps with a mark at each boundary, for the spread of single steps."""
-        self.step_ms += [block.step_ms for block in self.blocks(1, lambda done: len(done) >= steps)]
-
-    def percentiles(self) -> tuple[float, float, float] | None:
-        """The 5th, 50th and 95th percentile of single steps, ms."""
-        times = self.step_ms
-        return (percentile(times, 0.05), percentile(times, 0.5), percentile(times, 0.95)) if times else None
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
@@ -184,13 +171,18 @@ def mean_step_s(blocks: Sequence[Block]) -> float:
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
 
 
-def spread_of_steps(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> None:
-    """Time single steps, or take them from the blocks: where steps are too long for more, or these are single steps."""
+def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> list[float]:
+    """The times of single steps: those of the blocks where steps are too long for more, or where they are single."""
     step_s = mean_step_s(blocks)
     if _FEWEST_SINGLE_STEPS * step_s > measure_s or (blocks[0].steps == 1 and len(blocks) >= _FEWEST_SINGLE_STEPS):
-        clock.step_ms += [block.step_ms for block in blocks]
-    else:
-        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, steps_in(_SINGLE_STEPS_S, step_s))))
+        return [block.step_ms for block in blocks]
+    wanted = min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, steps_in(_SINGLE_STEPS_S, step_s)))
+    return [block.step_ms for block in clock.blocks(1, lambda done: len(done) >= wanted)]
+
+
+def percentiles_of(times: Sequence[float]) -> tuple[float, float, float] | None:
+    """The 5th, 50th and 95th percentile of some times; None without any."""
+    return (percentile(times, 0.05), percentile(times, 0.5), percentile(times, 0.95)) if times else None
 
 
 def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
