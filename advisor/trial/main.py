@@ -220,10 +220,9 @@ class Trial:
             config.autotune_local_cache = False  # timings of kernels, taken beside a trial, do not hold for one alone
             half = max(1, usable_cores() // 2)  # the other cores are for the trials beside it
             config.compile_threads = min(config.compile_threads or 1, half)
+        first_steps = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
-            return (probe_training if plan.mode is Mode.TRAIN else probe_inference)(
-                parts.step, batches, self.spec.stream_seed
-            )
+            return first_steps(parts.step, batches, self.spec.stream_seed)
         except (torch.OutOfMemoryError, AdvisorError):
             raise
         except Exception as error:
