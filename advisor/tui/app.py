@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,24 +20,26 @@ from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, SessionFinished
+from advisor.experiment.events import BaselineMeasured, Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
+from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.deciding import Decider
 from advisor.tui.exporting import FileExporter
 from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.keys import APP_KEYS
+from advisor.tui.leaving import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
-from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
-from advisor.tui.steering import GpusQuestion, Steering
-from advisor.tui.toasts import MOST_TOASTS, Toast, ToastingApp, toast_for
+from advisor.tui.steering import Steering
+from advisor.tui.theme import ThemedApp
 from advisor.tui.views import view_info
-from advisor.tui.views.base import DecidingView, View
+from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader
 
 if TYPE_CHECKING:
@@ -49,14 +53,18 @@ BEGINS_WITHIN_S = 5.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 
 
+# A session that measured for longer than this rings the bell at its end: the person looks elsewhere. Seconds.
+RINGS_AFTER_S = 30.0
+
+
 def _things_provider() -> type[Provider]:
     from advisor.tui.palette import ThingsProvider
 
     return ThingsProvider
 
 
-class AdvisorApp(ToastingApp):
-    """Five views of one session.
+class AdvisorApp(ThemedApp[AppResult]):
+    """Four views of one session.
 
     Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
     ``session_id`` names the journal for the closing words. A ``recorded`` session is only shown, nothing is measured.
@@ -92,7 +100,7 @@ class AdvisorApp(ToastingApp):
         self.jobs = Jobs(self._start_job, self.set_timer)
         self.steering = Steering(self)
         self.decider = Decider(self, rework_delay_s)
-        self.gpus_question = GpusQuestion(self)
+        self._gpus_asked = False
         self._stopping = False
         self._then: Then | None = None
 
@@ -144,7 +152,7 @@ class AdvisorApp(ToastingApp):
         self.context.catalog = self.context.exporter.catalog = catalog
         gc.freeze()
         for problem in catalog.problems:
-            self.notify(problem, title="A recipe could not be loaded", severity="warning", markup=False)
+            self.notify(problem, title="A recipe could not be loaded", severity="warning")
         self._draw()
 
     # --- events ----------------------------------------------------------------------------------------------
@@ -158,22 +166,24 @@ class AdvisorApp(ToastingApp):
 
     def _take_events(self) -> None:
         """Take the waiting events."""
-        toasts: list[Toast] = []
         while not self._inbox.empty():  # nobody else takes from it
-            toasts += self._take_event(self._inbox.get_nowait())
-        for toast in toasts[-MOST_TOASTS:]:  # a resumed session replays hundreds of events at once
-            self.notify(toast.text, title=toast.title, severity=toast.severity, timeout=toast.timeout_s, markup=False)
+            self._take_event(self._inbox.get_nowait())
 
-    def _take_event(self, event: Event) -> list[Toast]:
-        toast = toast_for(event, self.context.state)
+    def _take_event(self, event: Event) -> None:
         self.context.take(event)
-        if isinstance(event, SessionFailed):
-            self._show_failure(event)
-        if isinstance(event, BaselineMeasured):
-            self.call_after_refresh(self.gpus_question.ask_once)
-        if isinstance(event, SessionFinished):
-            self.decider.session_finished()
-        return [toast] if toast else []
+        match event:
+            case SessionFailed():
+                self._show_failure(event)
+            case BaselineMeasured() if not self._gpus_asked:
+                self._gpus_asked = True
+                self.call_after_refresh(self._ask_for_gpus)
+            case SessionFinished(cancelled, session_s):
+                self.decider.session_finished()
+                if session_s > RINGS_AFTER_S and not cancelled and self.alive:
+                    self.bell()
+            case ExportVerified(found):
+                told = f"{Path(found.path).name}: {verified_words(found)}"
+                self.notify(told, severity="warning" if found.problem else "information")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import FailureScreen
@@ -199,8 +209,21 @@ class AdvisorApp(ToastingApp):
             self.pace.drawn()
 
     def tell(self, text: str) -> None:
-        """Tell the person something in a notice."""
-        self.notify(text, markup=False)
+        """Tell the person something in the status line."""
+        self.notify(text)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show a notice in the status line, for it must cover nothing. It is text, never markup."""
+        if self.alive:
+            self.base_screen.show_notice(f"{title}: {message}" if title else message, severity)
 
     def run_in_thread(self, call: Callable[[], None]) -> None:
         """Run a call of the session that may take a moment, outside the UI thread."""
@@ -215,7 +238,7 @@ class AdvisorApp(ToastingApp):
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group != SESSION_GROUP:
             if event.state is WorkerState.ERROR:
-                self.notify(str(event.worker.error), severity="error", markup=False)
+                self.notify(str(event.worker.error), severity="error")
             return
         if event.state is WorkerState.ERROR and event.worker.error:
             self._take_event(bug_of(event.worker.error))
@@ -244,14 +267,12 @@ class AdvisorApp(ToastingApp):
 
     @on(UndoWanted)
     def _on_undo_wanted(self) -> None:
-        """Take the last decision back, and go to the recipe that it was about."""
+        """Take the last decision back."""
         if not self.context.can_undo:
             return
-        recipe = self.decider.undo()
+        self.decider.undo()
         self._take_events()
         self._draw()
-        if isinstance(self.view, DecidingView):
-            self.view.choose_recipe(recipe)
 
     @on(MainScreen.Drawn)
     def _on_drawn(self) -> None:
@@ -288,8 +309,33 @@ class AdvisorApp(ToastingApp):
         self._draw()
 
     def action_choose_gpus(self) -> None:
-        """Ask on how many GPUs to train."""
-        self.gpus_question.ask()
+        """Ask on how many GPUs to train, where there is a choice."""
+        from advisor.tui.screens import PickScreen
+
+        if not (self.is_running and (gpus := self.context.gpus_to_offer)):
+            return
+        counts = [1, *(2**power for power in range(1, gpus.bit_length()) if 2**power < gpus), gpus]
+        names = ["One GPU", *(f"{count} GPUs" for count in counts[1:-1]), f"All {gpus} GPUs"]
+        now = self.context.gpus or gpus
+        about = "The search on one GPU goes on meanwhile. Several GPUs share each batch, and get half of the time."
+        title = f"This machine has {gpus} GPUs: train on how many?"
+        screen = PickScreen(title, names, counts.index(now) if now in counts else 0, about)
+        self.push_screen(screen, lambda place: None if place is None else self._use_gpus(counts[place]))
+
+    def _ask_for_gpus(self) -> None:
+        """Ask once the baseline is known, where the session is about one GPU; not over another question."""
+        if self.context.gpus == 1 and len(self.screen_stack) == 1:
+            self.action_choose_gpus()
+
+    def _use_gpus(self, count: int) -> None:
+        if count == self.context.gpus or self.context.control is None:
+            return
+        if not self.context.gpus_to_offer:
+            self.tell("The search on one GPU is over. A new session with --gpus measures on several.")
+            return
+        self.run_in_thread(partial(self.context.control.use_gpus, count))
+        after = "one GPU only" if count == 1 else f"{count} GPUs after the search on one"
+        self.tell(f"Measuring on {after}. G changes it.")
 
     def action_help(self) -> None:
         """Show the help screen."""
@@ -309,7 +355,12 @@ class AdvisorApp(ToastingApp):
         """The actions in the palette; :class:`ThingsProvider` finds the rest."""
         from advisor.tui.palette import actions
 
-        return actions(self)
+        yield from actions(self.base_screen)
+        yield SystemCommand("Theme", "Choose another theme", self.action_change_theme)
+        # Textual's own place for it is ~/Downloads, which a server has not got.
+        screenshot = partial(self.set_timer, 0.1, partial(self.deliver_screenshot, path=str(Path.cwd())))
+        yield SystemCommand("Screenshot", "Save an SVG of the screen here", lambda: (screenshot(), None)[1])
+        yield SystemCommand("Quit", "Leave; everything measured is kept", self.action_quit)
 
     # --- other sessions --------------------------------------------------------------------------------------
 

@@ -1,0 +1,359 @@
+"""The ranked list of a session: each setting with its own figures, and the settings together. Pure functions.
+
+The app, the terminal and the reports render these records. There is one baseline: every step time without a setting is
+that of the baseline, or follows from it, and every step time with a setting is that one divided by the speed-up.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from advisor.experiment.control import RAISE_BUDGET, Decision
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import format_outcome, format_pending
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
+from advisor.records import (
+    Candidate,
+    Comparison,
+    NumericsResult,
+    Objective,
+    Outcome,
+    StackRecord,
+    TrialRecord,
+    Verdict,
+    text_of,
+)
+from advisor.report.conclusions import settings_to_export
+
+
+class Against(StrEnum):
+    """What the figures of a setting are compared with."""
+
+    BASELINE = "alone, against the baseline"
+    REST = "against the combination without it"
+    NOT_SPLIT = "of the combination, not yet compared without it"
+
+
+class Tick(StrEnum):
+    """Whether a setting is exported; the person's decisions are part of it."""
+
+    ON = "exported"
+    OFF = "not exported"
+    WAITING = "accepted, to be measured with the others"
+    REFUSED = "accepted, and cannot be exported"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures without and with some settings.
+
+    ``before_ms`` is the step time without them. ``memory_bytes`` and ``energy_j`` are pairs too, of peaks and of joules
+    a sample; a figure that was not measured is None. ``others`` is the number of settings that were on in both.
+    Where the batch sizes differ, ``samples`` is the one that both step times are for.
+    """
+
+    before_ms: float
+    effect: Comparison
+    memory_bytes: tuple[int | None, int | None] = (None, None)
+    energy_j: tuple[float | None, float | None] = (None, None)
+    numerics: NumericsResult | None = None
+    against: Against = Against.BASELINE
+    others: int = 0
+    samples: int | None = None
+
+    @property
+    def after_ms(self) -> float:
+        """The step time with the settings: the speed-up is the quotient of the two."""
+        return self.before_ms / self.effect.speedup
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the settings; unclear while only the whole combination was measured."""
+        return Verdict.UNCLEAR if self.against is Against.NOT_SPLIT else self.effect.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting of the list.
+
+    ``figures`` is None where it was not measured; ``note`` says why, or what else there is to know. ``star``: it is
+    recommended. ``values`` are other values of the same recipe.
+    """
+
+    candidate: Candidate
+    name: str
+    title: str
+    figures: Figures | None
+    tick: Tick
+    star: bool = False
+    consent: bool = False
+    running: bool = False
+    rejected: bool = False
+    note: str = ""
+    why: str = ""
+    record: TrialRecord | None = None
+    values: tuple["Row", ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of its candidate, unique among all rows."""
+        return self.candidate.name
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Settings without figures, as one line: each by its name, with the reason."""
+
+    key: str
+    title: str
+    entries: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All that a session has found so far.
+
+    ``step_ms`` and ``memory_bytes`` are the baseline's; ``together`` are the figures of ``settings``, the combination
+    that is reported and exported. ``pending`` says why that has no figures.
+    """
+
+    step_ms: float | None = None
+    memory_bytes: int | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    together: Figures | None = None
+    confirmed: bool = False
+    pending: str = ""
+    rows: tuple[Row, ...] = ()
+    folds: tuple[Fold, ...] = ()
+
+    def row(self, key: str) -> Row | None:
+        """The row of a candidate, also where it is folded under another; None where there is none."""
+        every = (each for row in self.rows for each in (row, *row.values))
+        return next((row for row in every if row.key == key), None)
+
+
+def ranking(state: SessionState, catalog: Catalog | None = None, *, working: bool = False) -> Ranking:
+    """The ranked list. ``working``: something is being measured after the end of the session."""
+    stack = state.stack if state.stack and state.stack.settings else None
+    together = _together(stack, state) if stack else None
+    return Ranking(
+        step_ms=_reference_ms(state),
+        memory_bytes=state.baseline_bytes,
+        settings=tuple((key, text_of(value)) for key, value in stack.settings.items()) if stack else (),
+        together=together,
+        confirmed=bool(stack and stack.confirmed),
+        pending=format_pending(stack) if stack and stack.pending else "",
+        rows=tuple(_rows(state, catalog, working=working or state.finished is None)),
+        folds=tuple(_folds(state)),
+    )
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+def _reference_ms(state: SessionState) -> float | None:
+    """The baseline's step time that all others refer to: that of the turns with the combination, where there were."""
+    beside = state.stack.baseline_step_ms if state.stack and not state.stack.pending else None
+    return beside or (state.baseline.step_ms if state.baseline else None)
+
+
+def _together(stack: StackRecord, state: SessionState) -> Figures | None:
+    if stack.comparison is None:
+        return None
+    return _against_baseline(stack, stack.comparison, state)
+
+
+def _against_baseline(record: TrialRecord | StackRecord, comparison: Comparison, state: SessionState) -> Figures | None:
+    step_ms, by = _reference_ms(state), state.yardstick
+    if step_ms is None or by is None or comparison.speedup <= 0:
+        return None
+    baseline, result = by.baseline.result, record.result
+    other_batch = result.batch_size is not None and result.batch_size != baseline.batch_size
+    gain = by.gain(result, comparison) if by.goal.objective is Objective.LATENCY and result.measured else None
+    if gain is not None:
+        comparison = Comparison(gain.ratio, gain.low, gain.high, paired=comparison.paired)
+    return Figures(
+        step_ms,
+        comparison,
+        (baseline.peak_reserved_bytes, result.peak_reserved_bytes),
+        (baseline.energy_j_per_sample, result.energy_j_per_sample),
+        record.numerics,
+        samples=baseline.batch_size if other_batch and gain is None else None,
+    )
+
+
+def _figures(record: TrialRecord, state: SessionState) -> Figures | None:
+    """A candidate's own figures: with and without it in the combination where that is known, else alone.
+
+    Of one that was only measured with others, those of all of them.
+    """
+    whole = _against_baseline(record, record.comparison, state) if record.comparison else None
+    if whole is None or not record.result.measured:
+        return None
+    if record.contribution is None:
+        if record.alone:
+            return whole
+        return replace(whole, against=Against.NOT_SPLIT, others=len(record.settings) - 1)
+    if record.contribution.speedup <= 0:
+        return None
+    stack = state.stack
+    settings, after_ms = Settings(record.settings), whole.after_ms
+    if record.alone and stack and stack.comparison and stack.comparison.speedup > 0:
+        settings, after_ms = Settings(stack.settings), whole.before_ms / stack.comparison.speedup
+    return Figures(
+        after_ms * record.contribution.speedup,
+        record.contribution,
+        _peaks_around(record.candidate, settings, state),
+        whole.energy_j,
+        record.numerics,
+        Against.REST,
+        max(1, len(settings) - 1),
+        whole.samples,
+    )
+
+
+def alone(record: TrialRecord, state: SessionState) -> Figures | None:
+    """The figures of a setting by itself; None where it only ran with others."""
+    return _figures(replace(record, contribution=None), state) if record.alone else None
+
+
+def _peaks_around(candidate: Candidate, whole: Settings, state: SessionState) -> tuple[int | None, int | None]:
+    """The peaks of these settings without one of them and with it; None for those that were not measured."""
+    peaks = _peaks(state)
+    return peaks.get(whole.without(candidate.key)), peaks.get(whole)
+
+
+def _peaks(state: SessionState) -> dict[Settings, int]:
+    """The peak memory of all settings that were measured, in bytes."""
+    results = {Settings(record.settings): record.result for record in state.trials.values()}
+    if state.baseline:
+        results[Settings()] = state.baseline.result
+    if state.stack:
+        results[Settings(state.stack.settings)] = state.stack.result
+    peaks = {settings: point.peak_reserved_bytes for settings, point in state.combinations.items()}
+    return peaks | {settings: peak for settings, result in results.items() if (peak := result.peak_reserved_bytes)}
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(state: SessionState, catalog: Catalog | None, *, working: bool) -> Iterator[Row]:
+    """The rows: what is recommended in its order, then the others by their effect; what failed, and what runs, last."""
+    recommended = {item.record.candidate.name: item for item in state.recommendations}
+    exported = settings_to_export(state)
+    by_recipe: dict[str, list[Row]] = {}
+    for name, candidate in state.candidates.items():
+        record = state.trials.get(name)
+        skipped = record is not None and record.result.outcome is Outcome.SKIPPED
+        running = state.running == name
+        if candidate.recipe == CONTROL or ((record is None or skipped) and not running):
+            continue
+        item = recommended.get(name)
+        tick = tick_of(candidate, state, exported, working=working)
+        row = Row(
+            candidate,
+            short_name(candidate, state),
+            item.title if item else _title(candidate.recipe, catalog),
+            _figures(record, state) if record else None,
+            tick,
+            star=state.stack_settings.get(candidate.key) == candidate.value or bool(item and item.in_stack),
+            consent=bool(item and item.needs_consent),
+            running=running,
+            rejected=state.decisions.get(candidate.recipe) is Decision.REJECTED,
+            note=_note(record, candidate, state, tick),
+            why=item.why if item else "",
+            record=record,
+        )
+        by_recipe.setdefault(candidate.recipe, []).append(row)
+    ranks = {item.recipe: item.rank for item in state.recommendations}
+    best = [_best_of(rows, state, recommended) for rows in by_recipe.values()]
+    yield from sorted(best, key=lambda row: _place(row, ranks))
+
+
+def _place(row: Row, ranks: Mapping[str, int]) -> tuple[int, float]:
+    if row.candidate.recipe in ranks:
+        return 0, ranks[row.candidate.recipe]
+    if row.figures is not None:
+        return 1, -row.figures.effect.speedup
+    return (3 if row.running else 2), 0.0
+
+
+def _best_of(rows: Sequence[Row], state: SessionState, recommended: Iterable[str]) -> Row:
+    """The row of a recipe: the value that is exported, accepted or recommended, else the best; with the others."""
+    accepted = state.accepted_values
+
+    def merit(row: Row) -> tuple[bool, bool, bool, float]:
+        candidate, speedup = row.candidate, row.figures.effect.speedup if row.figures else 0.0
+        chosen = accepted.get(candidate.recipe) == candidate.value
+        return row.tick is Tick.ON, chosen, row.key in recommended, speedup
+
+    best = max(rows, key=merit)
+    others = sorted((row for row in rows if row is not best), key=merit, reverse=True)
+    return replace(best, values=tuple(others))
+
+
+def tick_of(candidate: Candidate, state: SessionState, exported: Mapping[str, object], *, working: bool) -> Tick:
+    """Whether a setting is exported, given what is; one that was accepted and is not waits, or is refused."""
+    if exported.get(candidate.key) == candidate.value:
+        return Tick.ON
+    value = state.accepted_values.get(candidate.recipe, candidate.value)
+    if state.decisions.get(candidate.recipe) is not Decision.ACCEPTED or value != candidate.value:
+        return Tick.OFF
+    record = state.trials.get(candidate.name)
+    failed = record is not None and record.verdict is Verdict.FAILED
+    if not working and (failed or (state.stack is not None and candidate.key in state.stack.dropped)):
+        return Tick.REFUSED
+    return Tick.WAITING
+
+
+def _note(record: TrialRecord | None, candidate: Candidate, state: SessionState, tick: Tick) -> str:
+    if record is not None and not record.result.measured:
+        reason = format_outcome(record.result)
+        return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason
+    if tick is not Tick.ON and state.stack and (why := state.stack.dropped.get(candidate.key)):
+        return why
+    return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed else ""
+
+
+def short_name(candidate: Candidate, state: SessionState) -> str:
+    """A setting in few words: its recipe, with the value unless that is a switch or the only one of a long name."""
+    if candidate.value is True:
+        return candidate.recipe
+    alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
+    return candidate.recipe if alone and len(candidate.name) > _LONG_NAME else candidate.name
+
+
+# A name with more characters than this leaves out its value, where the recipe has no other.
+_LONG_NAME = 24
+
+
+def _title(recipe: str, catalog: Catalog | None) -> str:
+    known = catalog.recipes.get(recipe) if catalog else None
+    return known.title if known else recipe
+
+
+# --- folded lines -------------------------------------------------------------------------------------------------
+
+
+def _folds(state: SessionState) -> Iterator[Fold]:
+    """What has no figures: what waits for its turn or had no time, and what does not apply."""
+    waiting = [
+        (candidate.name, "opt-in: changes results" if name in state.consent else "waiting")
+        for name, candidate in state.candidates.items()
+        if name not in state.trials and name != state.running and candidate.recipe != CONTROL
+    ]
+    left_out = [
+        (name, record.result.reason.replace(RAISE_BUDGET, "R tries it"))
+        for name, record in state.trials.items()
+        if record.result.outcome is Outcome.SKIPPED and name != state.running
+    ]
+    over = state.finished is not None or state.failure is not None
+    if untried := [*left_out, *waiting]:
+        title = f"{len(untried)} {'not tried' if over else 'to try'}"
+        told = [(name, "not tried" if over and why == "waiting" else why) for name, why in untried]
+        yield Fold("untried", title, tuple(told))
+    if state.skipped:
+        verb = "does" if len(state.skipped) == 1 else "do"
+        yield Fold("skipped", f"{len(state.skipped)} {verb} not apply", tuple(state.skipped.items()))
