@@ -5,7 +5,7 @@ that of the baseline, or follows from it, and every step time with a setting is 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from advisor.experiment.control import RAISE_BUDGET, Decision
@@ -22,8 +22,8 @@ from advisor.records import (
     Outcome,
     StackRecord,
     TrialRecord,
+    Values,
     Verdict,
-    text_of,
 )
 from advisor.report.conclusions import settings_to_export
 
@@ -34,6 +34,10 @@ class Against(StrEnum):
     BASELINE = "alone, against the baseline"
     REST = "against the combination without it"
     NOT_SPLIT = "of the combination, not yet compared without it"
+
+
+# What stands before a speed-up.
+SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
 
 
 class Tick(StrEnum):
@@ -49,9 +53,8 @@ class Tick(StrEnum):
 class Figures:
     """The figures without and with some settings.
 
-    ``before_ms`` is the step time without them. ``memory_bytes`` and ``energy_j`` are pairs too, of peaks and of joules
-    a sample; a figure that was not measured is None. ``others`` is the number of settings that were on in both.
-    Where the batch sizes differ, ``samples`` is the one that both step times are for.
+    ``before_ms`` is the step time without them; peaks and joules a sample are pairs, of None where not measured.
+    ``others`` settings were on in both. Where batch sizes differ, ``samples`` is the one that step times are for.
     """
 
     before_ms: float
@@ -67,6 +70,13 @@ class Figures:
     def after_ms(self) -> float:
         """The step time with the settings: the speed-up is the quotient of the two."""
         return self.before_ms / self.effect.speedup
+
+    @property
+    def words(self) -> str:
+        """The speed-up with its interval: ``1.39x (1.37–1.41)``; ``+1.24x`` on the others, ``in 1.51x`` of all."""  # noqa: RUF002
+        effect, digits = self.effect, 3 if self.effect.ci_high - self.effect.ci_low < 0.01 else 2
+        interval = f"{effect.ci_low:.{digits}f}–{effect.ci_high:.{digits}f}"  # noqa: RUF001
+        return f"{SIGNS[self.against]}{effect.speedup:.{digits}f}x ({interval})"
 
     @property
     def verdict(self) -> Verdict:
@@ -121,7 +131,7 @@ class Ranking:
 
     step_ms: float | None = None
     memory_bytes: int | None = None
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: Values = field(default_factory=dict)
     together: Figures | None = None
     confirmed: bool = False
     pending: str = ""
@@ -137,11 +147,11 @@ class Ranking:
 def ranking(state: SessionState, catalog: Catalog | None = None, *, working: bool = False) -> Ranking:
     """The ranked list. ``working``: something is being measured after the end of the session."""
     stack = state.stack if state.stack and state.stack.settings else None
-    together = _together(stack, state) if stack else None
+    together = _against_baseline(stack, stack.comparison, state) if stack and stack.comparison else None
     return Ranking(
         step_ms=_reference_ms(state),
         memory_bytes=state.baseline_bytes,
-        settings=tuple((key, text_of(value)) for key, value in stack.settings.items()) if stack else (),
+        settings=state.stack_settings,
         together=together,
         confirmed=bool(stack and stack.confirmed),
         pending=format_pending(stack) if stack and stack.pending else "",
@@ -157,12 +167,6 @@ def _reference_ms(state: SessionState) -> float | None:
     """The baseline's step time that all others refer to: that of the turns with the combination, where there were."""
     beside = state.stack.baseline_step_ms if state.stack and not state.stack.pending else None
     return beside or (state.baseline.step_ms if state.baseline else None)
-
-
-def _together(stack: StackRecord, state: SessionState) -> Figures | None:
-    if stack.comparison is None:
-        return None
-    return _against_baseline(stack, stack.comparison, state)
 
 
 def _against_baseline(record: TrialRecord | StackRecord, comparison: Comparison, state: SessionState) -> Figures | None:
@@ -184,7 +188,7 @@ def _against_baseline(record: TrialRecord | StackRecord, comparison: Comparison,
     )
 
 
-def _figures(record: TrialRecord, state: SessionState) -> Figures | None:
+def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
     """A candidate's own figures: with and without it in the combination where that is known, else alone.
 
     Of one that was only measured with others, those of all of them.
@@ -198,31 +202,20 @@ def _figures(record: TrialRecord, state: SessionState) -> Figures | None:
         return replace(whole, against=Against.NOT_SPLIT, others=len(record.settings) - 1)
     if record.contribution.speedup <= 0:
         return None
-    stack = state.stack
+    stack, peaks = state.stack, _peaks(state)
     settings, after_ms = Settings(record.settings), whole.after_ms
     if record.alone and stack and stack.comparison and stack.comparison.speedup > 0:
         settings, after_ms = Settings(stack.settings), whole.before_ms / stack.comparison.speedup
     return Figures(
         after_ms * record.contribution.speedup,
         record.contribution,
-        _peaks_around(record.candidate, settings, state),
-        whole.energy_j,
+        (peaks.get(settings.without(record.candidate.key)), peaks.get(settings)),
+        (None, whole.energy_j[1]),
         record.numerics,
         Against.REST,
         max(1, len(settings) - 1),
         whole.samples,
     )
-
-
-def alone(record: TrialRecord, state: SessionState) -> Figures | None:
-    """The figures of a setting by itself; None where it only ran with others."""
-    return _figures(replace(record, contribution=None), state) if record.alone else None
-
-
-def _peaks_around(candidate: Candidate, whole: Settings, state: SessionState) -> tuple[int | None, int | None]:
-    """The peaks of these settings without one of them and with it; None for those that were not measured."""
-    peaks = _peaks(state)
-    return peaks.get(whole.without(candidate.key)), peaks.get(whole)
 
 
 def _peaks(state: SessionState) -> dict[Settings, int]:
@@ -242,33 +235,33 @@ def _peaks(state: SessionState) -> dict[Settings, int]:
 def _rows(state: SessionState, catalog: Catalog | None, *, working: bool) -> Iterator[Row]:
     """The rows: what is recommended in its order, then the others by their effect; what failed, and what runs, last."""
     recommended = {item.record.candidate.name: item for item in state.recommendations}
-    exported = settings_to_export(state)
-    by_recipe: dict[str, list[Row]] = {}
+    exported, by_recipe = settings_to_export(state), dict[str, list[Row]]()
     for name, candidate in state.candidates.items():
         record = state.trials.get(name)
         skipped = record is not None and record.result.outcome is Outcome.SKIPPED
         running = state.running == name
         if candidate.recipe == CONTROL or ((record is None or skipped) and not running):
             continue
-        item = recommended.get(name)
+        item, decision = recommended.get(name), state.decisions.get(candidate.recipe)
+        in_stack = state.stack_settings.get(candidate.key) == candidate.value or bool(item and item.in_stack)
         tick = tick_of(candidate, state, exported, working=working)
         row = Row(
             candidate,
             short_name(candidate, state),
-            item.title if item else _title(candidate.recipe, catalog),
-            _figures(record, state) if record else None,
+            item.title if item else title_of(candidate.recipe, catalog),
+            figures_of(record, state) if record else None,
             tick,
-            star=state.stack_settings.get(candidate.key) == candidate.value or bool(item and item.in_stack),
+            star=in_stack and (decision is not Decision.ACCEPTED or bool(record and record.verdict is Verdict.FASTER)),
             consent=bool(item and item.needs_consent),
             running=running,
-            rejected=state.decisions.get(candidate.recipe) is Decision.REJECTED,
+            rejected=decision is Decision.REJECTED,
             note=_note(record, candidate, state, tick),
             why=item.why if item else "",
             record=record,
         )
         by_recipe.setdefault(candidate.recipe, []).append(row)
     ranks = {item.recipe: item.rank for item in state.recommendations}
-    best = [_best_of(rows, state, recommended) for rows in by_recipe.values()]
+    best = [_best_of(rows, recommended) for rows in by_recipe.values()]
     yield from sorted(best, key=lambda row: _place(row, ranks))
 
 
@@ -280,14 +273,11 @@ def _place(row: Row, ranks: Mapping[str, int]) -> tuple[int, float]:
     return (3 if row.running else 2), 0.0
 
 
-def _best_of(rows: Sequence[Row], state: SessionState, recommended: Iterable[str]) -> Row:
-    """The row of a recipe: the value that is exported, accepted or recommended, else the best; with the others."""
-    accepted = state.accepted_values
+def _best_of(rows: Sequence[Row], recommended: Iterable[str]) -> Row:
+    """The row of a recipe: the value that is exported or recommended, else the best; with the others."""
 
-    def merit(row: Row) -> tuple[bool, bool, bool, float]:
-        candidate, speedup = row.candidate, row.figures.effect.speedup if row.figures else 0.0
-        chosen = accepted.get(candidate.recipe) == candidate.value
-        return row.tick is Tick.ON, chosen, row.key in recommended, speedup
+    def merit(row: Row) -> tuple[bool, bool, float]:
+        return row.tick is Tick.ON, row.key in recommended, row.figures.effect.speedup if row.figures else 0.0
 
     best = max(rows, key=merit)
     others = sorted((row for row in rows if row is not best), key=merit, reverse=True)
@@ -314,7 +304,8 @@ def _note(record: TrialRecord | None, candidate: Candidate, state: SessionState,
         return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason
     if tick is not Tick.ON and state.stack and (why := state.stack.dropped.get(candidate.key)):
         return why
-    return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed else ""
+    always = state.baseline is not None and state.baseline.result.disturbed  # that is told once, of the session
+    return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed and not always else ""
 
 
 def short_name(candidate: Candidate, state: SessionState) -> str:
@@ -322,14 +313,11 @@ def short_name(candidate: Candidate, state: SessionState) -> str:
     if candidate.value is True:
         return candidate.recipe
     alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
-    return candidate.recipe if alone and len(candidate.name) > _LONG_NAME else candidate.name
+    return candidate.recipe if alone and len(candidate.name) > 24 else candidate.name
 
 
-# A name with more characters than this leaves out its value, where the recipe has no other.
-_LONG_NAME = 24
-
-
-def _title(recipe: str, catalog: Catalog | None) -> str:
+def title_of(recipe: str, catalog: Catalog | None) -> str:
+    """A recipe's title; its id where the catalogue does not have it."""
     known = catalog.recipes.get(recipe) if catalog else None
     return known.title if known else recipe
 
@@ -339,21 +327,19 @@ def _title(recipe: str, catalog: Catalog | None) -> str:
 
 def _folds(state: SessionState) -> Iterator[Fold]:
     """What has no figures: what waits for its turn or had no time, and what does not apply."""
-    waiting = [
-        (candidate.name, "opt-in: changes results" if name in state.consent else "waiting")
-        for name, candidate in state.candidates.items()
-        if name not in state.trials and name != state.running and candidate.recipe != CONTROL
-    ]
-    left_out = [
+    over = state.finished is not None or state.failure is not None
+    waits = "not tried" if over else "waiting"
+    untried = [
         (name, record.result.reason.replace(RAISE_BUDGET, "R tries it"))
         for name, record in state.trials.items()
         if record.result.outcome is Outcome.SKIPPED and name != state.running
     ]
-    over = state.finished is not None or state.failure is not None
-    if untried := [*left_out, *waiting]:
-        title = f"{len(untried)} {'not tried' if over else 'to try'}"
-        told = [(name, "not tried" if over and why == "waiting" else why) for name, why in untried]
-        yield Fold("untried", title, tuple(told))
+    untried += [
+        (name, "changes results: tried last" if name in state.consent else waits)
+        for name, candidate in state.candidates.items()
+        if name not in state.trials and name != state.running and candidate.recipe != CONTROL
+    ]
+    if untried:
+        yield Fold("untried", f"{len(untried)} {'not tried' if over else 'to try'}", tuple(untried))
     if state.skipped:
-        verb = "does" if len(state.skipped) == 1 else "do"
-        yield Fold("skipped", f"{len(state.skipped)} {verb} not apply", tuple(state.skipped.items()))
+        yield Fold("skipped", f"{len(state.skipped)} not applicable", tuple(state.skipped.items()))

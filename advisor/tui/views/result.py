@@ -16,6 +16,7 @@ from textual.widgets import DataTable, Digits, Static
 
 from advisor.experiment.control import Decision
 from advisor.recipe import card
+from advisor.recipe.settings import Settings
 from advisor.records import Candidate
 from advisor.report.pictures import all_reduce_chart, batch_chart, front_chart, phases_chart
 from advisor.report.rows import Fold, Row, Tick
@@ -311,7 +312,7 @@ class ResultView(View):
 
     def text_to_copy(self) -> str:
         if self.selected == TOGETHER:
-            return "\n".join(f"{key}: {value}" for key, value in self.context.ranking.settings)
+            return Settings(self.context.ranking.settings).to_yaml()
         return self._code_of(self.row.candidate) if self.row else ""
 
     def choose(self, name: str) -> None:

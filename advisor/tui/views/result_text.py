@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from textual.content import Content
@@ -25,10 +25,10 @@ from advisor.figures.formatting import (
     format_setting,
 )
 from advisor.figures.roof import upper_bound
-from advisor.records import Comparison, Objective, Outcome, Phase, TrialResult, Verdict, text_of
-from advisor.report.conclusions import own_notes, shown_by, stack_helps
+from advisor.records import Comparison, Objective, Phase, TrialResult, Verdict, text_of
+from advisor.report.conclusions import count_untried, own_notes, shown_by, stack_helps
 from advisor.report.figures import how_confirmed, interval_words, other_batch
-from advisor.report.rows import Against, Figures, Fold, Ranking, Row, Tick, alone
+from advisor.report.rows import SIGNS, Against, Figures, Fold, Ranking, Row, Tick, figures_of
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.context import Context, is_about_others
@@ -147,7 +147,7 @@ def _several_gpus(state: SessionState) -> list[Content]:
 
 def _next(state: SessionState) -> Content:
     """What to do next."""
-    untried = sum(record.result.outcome is Outcome.SKIPPED for record in state.trials.values())
+    untried = count_untried(state)
     if state.finished is None:
         return Content.styled("The search goes on. 4 exports what is known so far.", DIM)
     parts = [Content.assemble(("4", "bold $accent"), " exports it")] if state.stack_settings else []
@@ -171,8 +171,6 @@ def alert_text(context: Context) -> Content:
     return Content.styled(f"! {text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}{waits}{more}", "$warning")
 
 
-_SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
-
 # --- figures as text ----------------------------------------------------------------------------------------------
 
 
@@ -183,7 +181,7 @@ def _digits(comparison: Comparison) -> int:
 def speedup_text(figures: Figures) -> str:
     """The speed-up: ``1.39x`` alone, ``+1.24x`` on top of the others, ``in 1.51x`` of all of them together."""
     told = f"{figures.effect.speedup:.{_digits(figures.effect)}f}x"
-    return f"{_SIGNS[figures.against]}{told}"
+    return f"{SIGNS[figures.against]}{told}"
 
 
 def interval_text(comparison: Comparison) -> str:
@@ -380,11 +378,10 @@ def row_facts(row: Row, context: Context) -> list[Fact]:
     rows += figure_facts(figures)
     if row.why:
         rows.append(("Why", row.why))
-    if record is not None and figures.against is Against.REST and (by_itself := alone(record, state)):
-        rows.append(
-            ("Alone", f"{speedup_text(by_itself)} ({interval_text(by_itself.effect)}): {steps_text(by_itself)}")
-        )
     if record is not None:
+        by_itself = figures_of(replace(record, contribution=None), state) if record.alone else None
+        if by_itself and figures.against is Against.REST:
+            rows.append(("Alone", f"{by_itself.words}: {steps_text(by_itself)}"))
         rows += _start_up(record.result, record.break_even_steps if record.alone else None, figures)
         rows += [*_bound(row, context), *_latency(record.result)]
         rows += [("Shown", text) for text in shown_by(record, state, context.catalog)]
