@@ -91,25 +91,25 @@ class Table(DataTable[Text]):
         super().__init__(id=id, cursor_type="row", cursor_foreground_priority="css")
         self.touched = False
         self._cells: dict[str, tuple[Content, ...]] = {}
-        self._shown: tuple[Column, ...] = ()
+        self.shown: tuple[Column, ...] = ()
         self._colours = ""
 
     def show(self, columns: Sequence[Column], rows: Mapping[str, Iterable[Content]]) -> None:
         """Draw these rows. The cursor stays on its row or, where that is gone, at its place."""
         cells = {key: tuple(row) for key, row in rows.items()}
         before, theme = self._cells, self.app.theme
+        chosen, place, top = self.cursor_key, self.cursor_row, self.scroll_offset.y
         self._cells = cells
-        if list(cells) == list(before) and tuple(columns) == self._shown and theme == self._colours:
+        if list(cells) == list(before) and tuple(columns) == self.shown and theme == self._colours:
             for key, row in cells.items():
                 for column, old, new in zip(columns, before[key], row, strict=True):
                     if not look_same(old, new):
                         self.update_cell(key, column.key, self._text(new, number=column.number))
             return
-        chosen, place, top = self.cursor_key, self.cursor_row, self.scroll_offset.y
         self._colours = theme
-        self.clear(columns=tuple(columns) != self._shown)
-        if tuple(columns) != self._shown:
-            self._shown = tuple(columns)
+        self.clear(columns=tuple(columns) != self.shown)
+        if tuple(columns) != self.shown:
+            self.shown = tuple(columns)
             for column in columns:
                 label = Text(column.label, justify="right" if column.number else "left")
                 self.add_column(label, key=column.key, width=column.width)
@@ -146,7 +146,7 @@ class Table(DataTable[Text]):
 
     def cell(self, row: str, column: str) -> Content:
         """The content of a cell."""
-        return self._cells[row][[one.key for one in self._shown].index(column)]
+        return self._cells[row][[one.key for one in self.shown].index(column)]
 
     def on_key(self, event: events.Key) -> None:
         self.touched = True
@@ -154,5 +154,5 @@ class Table(DataTable[Text]):
     def on_click(self, event: events.Click) -> None:
         self.touched = True
         row, column = event.style.meta.get("row", -1), event.style.meta.get("column", -1)
-        if 0 <= row < len(self._cells) and 0 <= column < len(self._shown):
-            self.post_message(self.CellClicked(self.keys[row], self._shown[column].key))
+        if 0 <= row < len(self._cells) and 0 <= column < len(self.shown):
+            self.post_message(self.CellClicked(self.keys[row], self.shown[column].key))

@@ -89,7 +89,7 @@ async def test_y_sends_what_is_chosen_to_the_terminals_clipboard(view, monkeypat
     sent: list[str] = []
     monkeypatch.setattr("textual.drivers.headless_driver.HeadlessDriver.write", lambda self, data: sent.append(data))
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, view, *(["home", "down"] if view == "3" else []))
         wanted = app.view.text_to_copy()
         await press(pilot, "y")
@@ -99,7 +99,7 @@ async def test_y_sends_what_is_chosen_to_the_terminals_clipboard(view, monkeypat
 
 
 async def test_y_copies_nothing_where_there_is_nothing() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "3", "home")
         assert app.view.selected_key == "baseline"
         assert not app.view.can("copy")
@@ -109,7 +109,7 @@ async def test_y_copies_nothing_where_there_is_nothing() -> None:
 
 
 async def test_the_list_of_the_advice_is_walked_and_opened_by_keys() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4", "j", "j", "k")
         assert app.view.query_one("#advice-list", OptionList).highlighted == 1
         assert app.view.chosen is not None
@@ -126,7 +126,7 @@ async def test_the_list_of_the_advice_is_walked_and_opened_by_keys() -> None:
 async def test_escape_is_left_to_the_terminal_app_where_a_view_has_nothing_to_leave(view) -> None:
     """Textual takes a selection of text back with it."""
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, view)
         assert "escape" not in app.screen.active_bindings
         if view == "3":

@@ -23,7 +23,7 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp
-from advisor.tui.result import AppResult
+from advisor.tui.leaving import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
 from advisor.tui.toasts import MOST_TOASTS
 from advisor.tui.views import VIEWS, view_class
@@ -45,7 +45,7 @@ async def test_every_view_is_a_number_key_away(size) -> None:
     }
     assert set(expected) == {info.id for info in VIEWS}
 
-    async with driven(histories.whole(), size=size, toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
         for info in VIEWS:
             await press(pilot, info.key)
             assert app.view.id == info.id
@@ -314,7 +314,7 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
 
 
 async def test_a_page_is_turned_only_in_a_list_that_is_laid_out() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4")
         choices = ChoiceList(*"abc")
         app.screen.mount(choices)
@@ -383,7 +383,7 @@ async def test_the_palette_takes_names_and_reasons_literally() -> None:
         for event in histories.whole()
     ]
 
-    async with driven(history, toasts=False) as (pilot, app, _control):
+    async with driven(history) as (pilot, app, _control):
         await press(pilot, "ctrl+p")
         app.screen.query_one(Input).value = "not tried red"
         await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
@@ -393,7 +393,7 @@ async def test_the_palette_takes_names_and_reasons_literally() -> None:
 async def test_the_palette_changes_the_theme_and_saves_a_picture(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "without-downloads"))
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
         commands["Theme"].callback()
         await settle(pilot)

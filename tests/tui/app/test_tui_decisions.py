@@ -41,7 +41,7 @@ async def test_a_rejected_recipe_leaves_every_figure_of_the_stack(size) -> None:
 
 @pytest.mark.parametrize(("key", "badge"), [("a", "✓ accepted"), ("r", "✗ rejected")])
 async def test_a_decision_is_told_in_full_beside_the_contribution(key, badge) -> None:
-    async with driven(histories.contributed(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.contributed()) as (pilot, app, _control):
         await press(pilot, "4", key)
         line = screen_text(app).splitlines()[4]
         assert line[: line.index("││")].rstrip().endswith(badge)
@@ -53,7 +53,7 @@ async def test_a_check_box_puts_a_setting_into_the_stack_and_takes_it_out() -> N
     def boxes(app) -> list[str]:
         return [line[2:].strip()[:1] for line in screen_text(app).splitlines() if "☑" in line or "☐" in line]
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, control):
+    async with driven(histories.whole()) as (pilot, app, control):
         await press(pilot, "4")
         names = [item.record.candidate.recipe for item in app.context.state.recommendations]
         stacked = [item.in_stack for item in app.context.state.recommendations]
@@ -191,7 +191,7 @@ async def test_the_export_follows_at_once() -> None:
 
 
 async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await pilot.press("3")
         app.view.choose_recipe("batch_size")
         table = app.query_one("#trials-table", RowTable)
@@ -280,7 +280,7 @@ def test_of_jobs_that_are_wanted_later_the_last_is_run_once() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_signs_of_a_narrow_list_are_explained_beside_it(size) -> None:
-    async with driven(histories.whole(), size=size, toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
         await press(pilot, "4")
         narrow = size[0] < 100
         assert ("★ in stack · ! opt-in" in screen_text(app)) is narrow

@@ -107,7 +107,7 @@ def test_a_call_that_comes_after_another_draw_draws_nothing() -> None:
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)
 async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, view) -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         await press(pilot, view.key)
         counted.clear()
         app.post_event(events.TrialActivity(NAME, "measuring"))
@@ -124,7 +124,7 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
 
 @pytest.mark.parametrize(("view", "above"), [("3", "#trials-table"), ("5", "#formats")])
 async def test_from_row_to_row_a_list_stays_in_place(view, above) -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, view, *(["down"] * 8))
         places = set[object]()
         for _ in range(8):
@@ -134,7 +134,7 @@ async def test_from_row_to_row_a_list_stays_in_place(view, above) -> None:
 
 
 async def test_nothing_is_drawn_of_what_only_holds_others() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         for view in VIEWS:
             await press(pilot, view.key)
             painted = app.screen._compositor.visible_widgets

@@ -37,7 +37,7 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
     offers = (Offer("report", "Compiled model", "model.pt2", by_command=True), Offer("settings", "Settings", "t.yaml"))
     monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "5")
         assert not app.query_one("#save-row").display
         assert "writes model.pt2" not in screen_text(app)
@@ -50,7 +50,7 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
 
 
 async def test_enter_on_a_format_chooses_it_and_stays() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "5", "down", "enter")
         assert app.query_one("#formats", OptionList).has_focus
         assert app.view.chosen.id == "config"
@@ -70,7 +70,7 @@ async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, m
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").write_text("mine")
 
-    async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
         await press(pilot, "5", "s")
         assert isinstance(app.screen, OverwriteScreen)
         assert "tuned.yaml exists already." in screen_text(app)
@@ -85,7 +85,7 @@ async def test_another_name_is_offered_and_waits_in_the_path(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").write_text("mine")
 
-    async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
         await press(pilot, "5", "s")
         assert app.focused is app.screen.query_one("#rename", Button)
         await press(pilot, "n")
@@ -101,7 +101,7 @@ async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
     own = tmp_path / "train.yaml"
     own.write_text("lr: 0.1\n")
 
-    async with driven(histories.whole(), toasts=False, config_path=str(own)) as (pilot, app, _control):
+    async with driven(histories.whole(), config_path=str(own)) as (pilot, app, _control):
         await pilot.press("5")
         app.query_one("#path", Input).value = str(own)
         await press(pilot, "s")
@@ -129,7 +129,7 @@ async def test_export_previews_and_saves(tmp_path) -> None:
 async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_their_format(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "5")
         app.view.choose("report")  # as the key down does; its message is still on its way
         app.view.action_save()
@@ -141,7 +141,7 @@ async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_thei
 async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypatch) -> None:
     monkeypatch.setattr(FakeExporter, "preview", lambda self, *_: "\n".join(map(str, range(5000))))
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "5", "end")
         shown = app.query_one("#preview", TextPane).text.plain.splitlines()
         assert shown[-2:] == ["199", "… and 4,800 more lines: s writes all"]
@@ -170,7 +170,7 @@ async def test_every_format_is_seen_and_the_list_is_walked_by_j_and_k(size, monk
     offers = tuple(offer for each in FORMATS if (offer := each.offer(Outputs(config_path="train.yaml"))))
     monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
 
-    async with driven(histories.whole(), size=size, toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
         await press(pilot, "5")
         shown = screen_text(app)
         assert [offer.title for offer in offers if offer.title not in shown] == []

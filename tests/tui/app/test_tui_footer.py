@@ -78,7 +78,7 @@ async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monke
 
 
 async def test_a_narrow_profile_says_how_its_other_panels_are_seen() -> None:
-    async with driven(histories.measuring(), size=SMALL, hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(histories.measuring(), size=SMALL, hold=True) as (pilot, app, _control):
         await press(pilot, "2")
         assert "Efficiency" not in screen_text(app)
         await pilot.click(KeyFooter, offset=(keys_line(app).index("m More") + 3, 0))

@@ -23,7 +23,7 @@ from advisor.report.verdict import result_line
 from advisor.tui import exporting, launch, sessions
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
-from advisor.tui.result import Then
+from advisor.tui.leaving import Then
 from advisor.tui.sessions import SessionPicker, _kind
 from advisor.tui.views import VIEWS
 
@@ -298,7 +298,7 @@ def test_what_was_chosen_in_the_app_is_shown_next(monkeypatch):
     ran = []
 
     def run(app):
-        from advisor.tui.result import result_of_recorded
+        from advisor.tui.leaving import result_of_recorded
 
         session_id = app.context.recorded.past.session_id
         ran.append(session_id)

@@ -32,7 +32,7 @@ def with_something_untried() -> list[events.Event]:
 
 
 async def test_a_running_session_is_steered_by_keys() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "x")
         assert control.calls[-1] == ("skip",)
         assert f"{RUNNING} is skipped. Key t tries it later." in screen_text(app)
@@ -60,7 +60,7 @@ async def test_a_running_session_is_steered_by_keys() -> None:
 
 
 async def test_between_two_trials_the_keys_stay_where_they_are() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         before = screen_text(app).splitlines()[-1]
         app.post_event(events.TrialEnded(RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
         await settle(pilot)
@@ -82,7 +82,7 @@ async def test_before_the_baseline_nothing_is_skipped_and_the_budget_can_grow() 
 
 
 async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
-    async with driven(with_something_untried(), toasts=False) as (pilot, app, control):
+    async with driven(with_something_untried()) as (pilot, app, control):
         assert "R Try the rest" in screen_text(app)
         await press(pilot, "R")
         assert control.calls[-1] == ("try_more", None)
@@ -113,7 +113,7 @@ def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
 
 
 async def test_what_was_skipped_is_tried_and_is_seen_waiting() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         app.post_event(events.TrialMeasured(SKIPPED))
         await settle(pilot)
         await pilot.press("3")
@@ -135,7 +135,7 @@ async def test_what_was_skipped_is_tried_and_is_seen_waiting() -> None:
 
 
 async def test_of_several_values_one_is_accepted() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, control):
+    async with driven(histories.whole()) as (pilot, app, control):
         await press(pilot, "4", "down", "down", "a")
         assert isinstance(app.screen, PickScreen)
         shown = screen_text(app)
@@ -182,7 +182,7 @@ def test_a_decision_says_what_follows_from_it() -> None:
 
 
 async def test_leaving_while_something_is_measured_is_asked_about() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "q")
         assert isinstance(app.screen, QuitScreen)
         assert f"{RUNNING} is not finished." in screen_text(app)
@@ -201,7 +201,7 @@ async def test_leaving_while_something_is_measured_is_asked_about() -> None:
 
 @pytest.mark.parametrize("key", ["question_mark", "O"])
 async def test_leaving_from_another_screen_is_asked_about_too(key) -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, key)
         await app.action_quit()
         await settle(pilot)
@@ -215,7 +215,7 @@ async def test_q_on_the_question_about_a_file_cancels_the_question(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").write_text("mine")
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "5", "s")
         assert isinstance(app.screen, OverwriteScreen)
         await press(pilot, "q")
@@ -251,7 +251,7 @@ def test_a_trial_that_the_person_skipped_says_so_in_its_row() -> None:
 
 
 async def test_the_key_that_pauses_says_that_it_goes_on() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         assert "space Pause" in screen_text(app)
         await press(pilot, "space")
         assert "space Go on" in screen_text(app)

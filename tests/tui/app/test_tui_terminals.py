@@ -43,7 +43,7 @@ def drawn(app) -> list[Segments]:
 async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, view)
         for line in drawn(app):
             for _, style, _ in line.segments:
@@ -64,7 +64,7 @@ async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch
 async def test_sixteen_colours_are_enough() -> None:
     """What a terminal of sixteen colours is sent holds no others, and says the same."""
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "3")
         terminal = io.StringIO()
         console = Console(file=terminal, force_terminal=True, color_system="standard", width=120, legacy_windows=False)
@@ -151,7 +151,7 @@ async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, ki
 
     assert len({sign for sign, _ in MARKS.values()}) == len(MARKS)
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         app.theme = theme
         await settle(pilot)
         faster, slower = (_simulated(app.theme_variables[name], kind) for name in ("success", "error"))
@@ -164,7 +164,7 @@ async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, ki
 
 @pytest.mark.parametrize("history", [histories.start, histories.to_trials, histories.whole, histories.failure])
 async def test_a_tiny_screen_shows_every_view(history) -> None:
-    async with driven(history(), size=TINY, toasts=False, hold=True) as (pilot, app, _control):
+    async with driven(history(), size=TINY, hold=True) as (pilot, app, _control):
         if app.context.state.failure:
             await pilot.press("escape")
         for view in VIEWS:
@@ -231,7 +231,7 @@ async def test_five_thousand_log_lines_a_second_do_not_delay_a_key(tmp_path) -> 
             await pilot.pause(0.1)
         return median(answers)
 
-    async with driven(history, hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(history, hold=True) as (pilot, app, _control):
         quiet_s = await answer_s(pilot)
         writer = threading.Thread(target=flood)
         writer.start()
@@ -252,7 +252,7 @@ async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
     log.write_text("the first line\n")
     history = [*histories.to_trials(), events.TrialStarted(RUNNING, str(log))]
 
-    async with driven(history, hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(history, hold=True) as (pilot, app, _control):
         await pilot.press("3")
         app.view.choose_row(RUNNING)
         await settle(pilot)

@@ -50,7 +50,7 @@ def with_profile(told: list[events.Event], profile: Profile) -> list[events.Even
 
 
 async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "2")
         table = app.query_one(OperatorTable)
         assert list(cells(table, "device").values())[:2] == ["15.2 ms", "8.90 ms"]
@@ -72,7 +72,7 @@ async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_operators_by_shape_show_the_shapes_of_the_row_in_full(size) -> None:
-    async with driven(histories.whole(), toasts=False, size=size) as (pilot, app, _control):
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
         await press(pilot, "2", "g", "down", "down")
         shown = screen_text(app)
         assert "Operators by input shapes, per step, by GPU time" in shown
@@ -82,7 +82,7 @@ async def test_operators_by_shape_show_the_shapes_of_the_row_in_full(size) -> No
 
 
 async def test_a_narrow_profile_shows_one_panel_after_another() -> None:
-    async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
         await press(pilot, "2")
         assert "convolution_backward" in screen_text(app)
         await press(pilot, "m")
@@ -100,7 +100,7 @@ async def test_a_narrow_profile_shows_one_panel_after_another() -> None:
 
 
 async def test_a_broad_profile_shows_all_panels_and_the_key_goes_through_them() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "2")
         shown = screen_text(app)
         for text in ("Waits and habits", "Efficiency", "GPU busy", "Tensor", "1,042 a step", "19.0 ms"):
@@ -114,7 +114,7 @@ async def test_a_broad_profile_shows_all_panels_and_the_key_goes_through_them() 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_pictures_stand_in_place_of_the_panels_and_leave_again(size) -> None:
-    async with driven(histories.timed(), size=size, toasts=False) as (pilot, app, _control):
+    async with driven(histories.timed(), size=size) as (pilot, app, _control):
         await press(pilot, "2", "p")
         assert "arithmetic intensity, FLOP per byte" in screen_text(app)
         assert "float32 51.0 TFLOP/s" in screen_text(app)
@@ -151,7 +151,7 @@ async def test_while_only_the_phases_are_known_nothing_is_said_of_habits() -> No
 
 
 async def test_keys_that_need_a_profile_are_hidden_without_one() -> None:
-    async with driven(histories.start(), toasts=False, hold=True) as (pilot, app, _control):
+    async with driven(histories.start(), hold=True) as (pilot, app, _control):
         await press(pilot, "2", "o", "g", "t", "m")
         view = app.view
         assert [key.id for key in KEYS if key.view == "profile" and view.can(key.binding.action)] == []
@@ -208,9 +208,7 @@ async def test_the_trace_is_saved_beside_the_exports_and_overwrites_nothing(tmp_
     trace = kept / "baseline.json.gz"
     trace.write_bytes(gzip.compress(b'{"traceEvents": []}'))
 
-    async with driven(
-        with_profile(histories.whole(), replace(histories.PROFILE, trace_path=str(trace))), toasts=False
-    ) as (
+    async with driven(with_profile(histories.whole(), replace(histories.PROFILE, trace_path=str(trace)))) as (
         pilot,
         app,
         _control,
@@ -229,7 +227,7 @@ async def test_the_trace_is_saved_beside_the_exports_and_overwrites_nothing(tmp_
 async def test_a_trace_that_is_gone_is_a_toast(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await pilot.press("2", "t")
         await app.workers.wait_for_complete()
         await settle(pilot)
@@ -295,7 +293,7 @@ def test_numerics_that_are_worse_than_declared_are_told(state) -> None:
 
 
 async def test_the_reason_for_a_disturbed_trial_is_on_the_screen() -> None:
-    async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
         await press(pilot, "3", *["down"] * 7)
         shown = screen_text(app)
         assert "=!" in shown
@@ -320,7 +318,7 @@ def test_a_trade_is_memory_saved_for_time_lost() -> None:
 
 
 async def test_the_advice_tells_reference_energy_and_bound() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4")
         assert "in turn with the baseline" in screen_text(app)
         await press(pilot, "down", "down", "down")
@@ -333,7 +331,7 @@ async def test_the_advice_tells_reference_energy_and_bound() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_advice_on_the_batch_size_has_the_sweep_and_the_finding(size) -> None:
-    async with driven(histories.whole(), toasts=False, size=size) as (pilot, app, _control):
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
         await press(pilot, "4", "down", "down")
         app.query_one("#detail").scroll_to(y=14, animate=False)
         await settle(pilot)

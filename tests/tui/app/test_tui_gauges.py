@@ -15,7 +15,7 @@ from advisor.experiment.control import RAISE_BUDGET
 from advisor.experiment.state import SessionState
 from advisor.machine.host import sample_host
 from advisor.tui import main_screen
-from advisor.tui.result import result_of
+from advisor.tui.leaving import result_of
 from advisor.tui.toasts import toast_for
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import note_lines
@@ -130,7 +130,7 @@ async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
 async def test_toasts_that_come_one_by_one_leave_room_for_the_result() -> None:
     """Where more came than fit on the screen, parts of them stayed on its first lines for good."""
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         for count in range(20):
             app.tell(f"remark {count} with words that take two lines of a toast at the least")
             await settle(pilot)
