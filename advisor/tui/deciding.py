@@ -102,9 +102,12 @@ class Decider:
             self._app.jobs.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
 
     def retry(self, name: str) -> None:
-        """Run the trial of a candidate when nothing else runs."""
+        """Run the trial of a candidate, or measure the combination, when nothing else runs."""
         control, state = self._context.control, self._context.state
         if control is None or state.failure:
+            return
+        if name not in state.trials:
+            self._app.jobs.add(Job(REWORK, control.rework))
             return
         again = " again" if state.has_run(name) else ""
         if state.finished is None:

@@ -30,7 +30,7 @@ _QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
 REWORK = "Measuring the combination again"
 MORE = "Trying more"
 _AFTER_STOP = {
-    REWORK: "The next decision measures it again.",
+    REWORK: "The next decision measures it again, and so does t on the combination.",
     MORE: "Key + goes on for a minute.",
 }
 # What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.

@@ -233,8 +233,11 @@ class ResultView(View):
         return not (row.rejected if decision is Decision.REJECTED else row.tick in (Tick.ON, Tick.WAITING))
 
     def _can_retry(self) -> bool:
+        """Whether the selected trial has ended, or the combination is left to be measured."""
         name, state = self.selected, self.context.state
-        return self.context.recorded is None and name in state.trials and name not in self.context.waiting
+        left = name == TOGETHER and state.finished is not None and not self.context.ranking.confirmed
+        tried = name in state.trials and name not in self.context.waiting
+        return self.context.recorded is None and (tried or left)
 
     @property
     def subject(self) -> str:

@@ -267,6 +267,9 @@ def table_rows(context: Context, unfolded: Iterable[str], bar: int = _BAR.width)
     if ranking.together and len(ranking.settings) > 1:
         name = Content.assemble(("★ ", "$accent"), (f"all {len(ranking.settings)} together", "bold"))
         rows[TOGETHER] = {**_figure_cells(ranking.together, scale), "name": name, "tick": _ticked(Tick.ON)}
+    elif ranking.pending and ranking.settings:
+        name = Content.assemble("  ", (f"{len(ranking.settings)} together", "bold"))
+        rows[TOGETHER] = {"name": name, "speed": Content.styled("not yet", "$warning")}
     for row in ranking.rows:
         is_open = row.key in open_rows or any(value.tick in (Tick.WAITING, Tick.REFUSED) for value in row.values)
         rows[row.key] = row_cells(row, scale, unfolded=is_open)

@@ -72,9 +72,9 @@ async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], 
             app.base_screen.action_show_view(key.view or ("overview" if key.id != "view.overview" else "trials"))
             await settle(pilot)
             await pilot.press(*BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
-            app.clear_notifications()
+
             await settle(pilot)
-            app.clear_notifications()
+
             await settle(pilot)
             before = seen(app, control)
             assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}

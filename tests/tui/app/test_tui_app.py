@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sample_session
 import tui_histories as histories
+from advisor.tui.toasts import MOST_TOASTS
 from textual.binding import Binding
 from textual.command import CommandList, CommandPalette
 from textual.widget import Widget
@@ -25,7 +26,6 @@ from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp
 from advisor.tui.leaving import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
-from advisor.tui.toasts import MOST_TOASTS
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
@@ -130,7 +130,7 @@ async def test_retry_from_the_advice_and_from_the_trials() -> None:
 @pytest.mark.parametrize(("size", "most"), [(LARGE, MOST_TOASTS), ((40, 10), 1)])
 async def test_of_many_notices_at_once_the_newest_have_a_toast(size, most) -> None:
     async with driven(histories.whole(), size=size) as (pilot, app, _control):
-        app.clear_notifications()  # the session's own may still be there
+        # the session's own may still be there
         for number in range(2 * MOST_TOASTS):
             app.notify(str(number))
         await settle(pilot)
@@ -190,7 +190,6 @@ def test_the_tail_of_a_log_that_is_not_there() -> None:
 
 async def test_the_scatter_is_drawn_only_when_asked_for() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        app.clear_notifications()
         await press(pilot, "4", "p")
         assert "─ front" in screen_text(app)
         assert "stack: max-autotune" in screen_text(app)
@@ -279,7 +278,7 @@ async def test_user_text_is_never_markup(nasty) -> None:
     async with driven(history) as (pilot, app, _control):
         for info in VIEWS:
             await press(pilot, info.key)
-            app.clear_notifications()
+
         await press(pilot, "1", "end")
         assert f"a remark {nasty}" in screen_text(app)
         await pilot.press("3", "end")

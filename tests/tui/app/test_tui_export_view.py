@@ -115,7 +115,7 @@ async def test_export_previews_and_saves(tmp_path) -> None:
         await press(pilot, "5", "down")
         assert "+amp: bfloat16" in screen_text(app)
         assert "# [red]" in screen_text(app)
-        app.clear_notifications()
+
         app.query_one("#path", Input).value = str(tmp_path / "mine.yaml")
         await press(pilot, "s")
         assert (tmp_path / "mine.yaml").exists()
@@ -152,7 +152,7 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
 async def test_an_export_that_fails_is_a_toast() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         app.context.exporter.error = CANNOT_WRITE
-        app.clear_notifications()
+
         await press(pilot, "5", "s")
         assert "Choose another path." in screen_text(app)
         assert "[/] read-only" in screen_text(app)

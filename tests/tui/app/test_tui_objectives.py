@@ -4,6 +4,10 @@
 
 import pytest
 import tui_histories as histories
+from advisor.tui.toasts import toast_for
+from advisor.tui.views.advice_text import effect_facts, front_text, list_entry, nothing_helped
+from advisor.tui.views.headline import headline
+from advisor.tui.views.overview_facts import note_lines
 from tui_fakes import FakeExporter
 from tui_histories import GIB
 from tui_pilot import SIZES, driven, press, screen_text
@@ -14,10 +18,6 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import Objective, TargetSpec, Verdict
 from advisor.tui.context import Context
-from advisor.tui.toasts import toast_for
-from advisor.tui.views.advice_text import effect_facts, front_text, list_entry, nothing_helped
-from advisor.tui.views.headline import headline
-from advisor.tui.views.overview_facts import note_lines
 from advisor.tui.widgets.status import stack_text
 
 
@@ -109,7 +109,6 @@ async def test_there_is_no_plot_in_the_place_of_a_list_that_is_empty() -> None:
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_plot_and_its_front_are_on_the_screen(size) -> None:
     async with driven(histories.whole(), size=size) as (pilot, app, _control):
-        app.clear_notifications()
         await press(pilot, "4", "p")
         shown = screen_text(app)
         for words in ("Speed against memory", "peak memory, GiB", "3.10 GiB", "blocks, bfloat16", "◆", "─ front"):

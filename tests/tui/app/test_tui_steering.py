@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import tui_histories as histories
+from advisor.tui.views.trial_rows import build_rows
 from textual.widgets import OptionList
 from tui_fakes import make_app
 from tui_keys import KEYS
@@ -18,7 +19,6 @@ from advisor.records import Outcome, TrialResult
 from advisor.tui.deciding import can_decide, consequence, value_to_accept
 from advisor.tui.screens import OverwriteScreen, PickScreen, QuitScreen
 from advisor.tui.steering import consequence_of_skipping
-from advisor.tui.views.trial_rows import build_rows
 
 RUNNING = histories.BATCH.candidate.name
 SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
@@ -36,11 +36,11 @@ async def test_a_running_session_is_steered_by_keys() -> None:
         await press(pilot, "x")
         assert control.calls[-1] == ("skip",)
         assert f"{RUNNING} is skipped. Key t tries it later." in screen_text(app)
-        app.clear_notifications()
+
         await press(pilot, "plus")
         assert control.calls[-1] == ("extend", 60.0)
         assert "One more minute" in screen_text(app)
-        app.clear_notifications()
+
         await press(pilot, "space")
         assert control.calls[-1] == ("pause",)
         assert "pauses after this trial" in screen_text(app).splitlines()[-2]
