@@ -31,7 +31,7 @@ from advisor.report.conclusions import settings_to_export
 class Against(StrEnum):
     """What the figures of a setting are compared with."""
 
-    BASELINE = "alone, against the baseline"
+    BASELINE = "against the baseline"
     REST = "against the combination without it"
     NOT_SPLIT = "of the combination, not yet compared without it"
 
@@ -193,16 +193,18 @@ def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
 
     Of one that was only measured with others, those of all of them.
     """
-    whole = _against_baseline(record, record.comparison, state) if record.comparison else None
+    stack, peaks = state.stack, _peaks(state)
+    only_together = not record.alone and record.contribution is None
+    reported = stack is not None and stack.settings.get(record.candidate.key) == record.candidate.value
+    of = stack if stack and only_together and reported and stack.comparison else record
+    whole = _against_baseline(of, of.comparison, state) if of.comparison else None
     if whole is None or not record.result.measured:
         return None
     if record.contribution is None:
-        if record.alone:
-            return whole
-        return replace(whole, against=Against.NOT_SPLIT, others=len(record.settings) - 1)
+        against = Against.NOT_SPLIT if only_together else Against.BASELINE
+        return replace(whole, against=against, others=max(len(of.settings) - 1, int(only_together)))
     if record.contribution.speedup <= 0:
         return None
-    stack, peaks = state.stack, _peaks(state)
     settings, after_ms = Settings(record.settings), whole.after_ms
     if record.alone and stack and stack.comparison and stack.comparison.speedup > 0:
         settings, after_ms = Settings(stack.settings), whole.before_ms / stack.comparison.speedup

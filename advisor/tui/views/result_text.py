@@ -275,8 +275,7 @@ def table_rows(context: Context, unfolded: Iterable[str], bar: int = _BAR.width)
         rows[row.key] = row_cells(row, scale, unfolded=is_open)
         if is_open:
             rows |= {value.key: row_cells(value, scale, inner=True) for value in row.values}
-    if state.baseline or state.running:
-        rows[YOURS] = _own_cells(ranking, state)
+    rows[YOURS] = _own_cells(ranking, state)
     for fold in ranking.folds:
         is_open = fold.key in open_rows
         rows[fold.key] = {"name": Content.styled(f"{'▾' if is_open else '▸'} {fold.title}", DIM)}
@@ -288,7 +287,8 @@ def table_rows(context: Context, unfolded: Iterable[str], bar: int = _BAR.width)
 def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
     name = Content.assemble("  ", ("your settings", ""))
     if ranking.step_ms is None:
-        return {"name": name, "speed": Content.styled("timing…", "$accent")}
+        doing = "" if state.finished or state.failure else "loading…" if state.is_loading else "timing…"
+        return {"name": name, "speed": Content.styled(doing, "$accent")}
     step, memory = Content(format_ms(ranking.step_ms)), Content(format_bytes(ranking.memory_bytes))
     return {
         "name": name,
@@ -409,12 +409,12 @@ def _use(row: Row) -> Content:
     return Content.assemble((f"{sign} {told}", style if row.tick is not Tick.OFF else ""), (why, DIM))
 
 
-def figure_facts(figures: Figures) -> list[Fact]:
+def figure_facts(figures: Figures, what: str = "alone, ") -> list[Fact]:
     """Speed, step, memory and numerics, each without and with the settings."""
     colour = COLOURS.get(figures.verdict, "")
-    how = figures.against.value
+    how = f"{what}{figures.against.value}"
     if figures.against is not Against.BASELINE:
-        how = f"{how} ({counted(figures.others, 'other setting')} on)"
+        how = f"{figures.against.value} ({counted(figures.others, 'other setting')} on)"
     elif figures.effect.paired:
         how = "in turn with the baseline"
     told = speedup_text(figures) if figures.verdict is not Verdict.SAME else f"{speedup_text(figures)} (same)"
@@ -490,7 +490,7 @@ def together_facts(context: Context) -> list[Fact]:
     stack, figures = state.stack, ranking.together
     if stack is None or figures is None:
         return []
-    rows = figure_facts(figures)
+    rows = figure_facts(figures, "")
     rate = f"{format_rate(1e3 * (stack.result.batch_size or 0) / figures.after_ms)}" if stack.result.batch_size else ""
     rows += [("Rate", rate)] if rate and figures.samples is None else []
     rows += _start_up(stack.result, stack.break_even_steps, figures)

@@ -21,7 +21,7 @@ async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatc
 
     async with driven(histories.whole()) as (pilot, app, control):
         app.context.exporter.verifies = True
-        await press(pilot, "5", "s")
+        await press(pilot, "4", "s")
         await app.workers.wait_for_complete()
         await settle(pilot)
         assert [call for call in control.calls if call[0] == "verify"] == [("verify", "tuned.yaml")]
@@ -38,7 +38,7 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
     monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
 
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "5")
+        await press(pilot, "4")
         assert not app.query_one("#save-row").display
         assert "writes model.pt2" not in screen_text(app)
         assert app.view.check_action("save", ()) is False
@@ -51,7 +51,7 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
 
 async def test_enter_on_a_format_chooses_it_and_stays() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "5", "down", "enter")
+        await press(pilot, "4", "down", "enter")
         assert app.query_one("#formats", OptionList).has_focus
         assert app.view.chosen.id == "config"
         assert "+amp: bfloat16" in screen_text(app)
@@ -71,7 +71,7 @@ async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, m
     Path("tuned.yaml").write_text("mine")
 
     async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
-        await press(pilot, "5", "s")
+        await press(pilot, "4", "s")
         assert isinstance(app.screen, OverwriteScreen)
         assert "tuned.yaml exists already." in screen_text(app)
         await press(pilot, *keys)
@@ -86,7 +86,7 @@ async def test_another_name_is_offered_and_waits_in_the_path(tmp_path, monkeypat
     Path("tuned.yaml").write_text("mine")
 
     async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
-        await press(pilot, "5", "s")
+        await press(pilot, "4", "s")
         assert app.focused is app.screen.query_one("#rename", Button)
         await press(pilot, "n")
         path = app.query_one("#path", Input)
@@ -102,7 +102,7 @@ async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
     own.write_text("lr: 0.1\n")
 
     async with driven(histories.whole(), config_path=str(own)) as (pilot, app, _control):
-        await pilot.press("5")
+        await pilot.press("4")
         app.query_one("#path", Input).value = str(own)
         await press(pilot, "s")
         assert not isinstance(app.screen, OverwriteScreen)
@@ -112,7 +112,7 @@ async def test_export_previews_and_saves(tmp_path) -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         exporter = app.context.exporter
         assert isinstance(exporter, FakeExporter)
-        await press(pilot, "5", "down")
+        await press(pilot, "4", "down")
         assert "+amp: bfloat16" in screen_text(app)
         assert "# [red]" in screen_text(app)
 
@@ -130,7 +130,7 @@ async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_thei
     monkeypatch.chdir(tmp_path)
 
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "5")
+        await press(pilot, "4")
         app.view.choose("report")  # as the key down does; its message is still on its way
         app.view.action_save()
         assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
@@ -142,7 +142,7 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
     monkeypatch.setattr(FakeExporter, "preview", lambda self, *_: "\n".join(map(str, range(5000))))
 
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "5", "end")
+        await press(pilot, "4", "end")
         shown = app.query_one("#preview", TextPane).text.plain.splitlines()
         assert shown[-2:] == ["199", "… and 4,800 more lines: s writes all"]
         await press(pilot, "y")
@@ -153,14 +153,14 @@ async def test_an_export_that_fails_is_a_toast() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         app.context.exporter.error = CANNOT_WRITE
 
-        await press(pilot, "5", "s")
+        await press(pilot, "4", "s")
         assert "Choose another path." in screen_text(app)
         assert "[/] read-only" in screen_text(app)
 
 
 async def test_nothing_to_export_before_the_baseline() -> None:
     async with driven(histories.start(), hold=True) as (pilot, app, _control):
-        await press(pilot, "5", "s")
+        await press(pilot, "4", "s")
         assert "nothing to export" in screen_text(app)
         assert app.context.exporter.saved == []
 
@@ -171,7 +171,7 @@ async def test_every_format_is_seen_and_the_list_is_walked_by_j_and_k(size, monk
     monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
 
     async with driven(histories.whole(), size=size) as (pilot, app, _control):
-        await press(pilot, "5")
+        await press(pilot, "4")
         shown = screen_text(app)
         assert [offer.title for offer in offers if offer.title not in shown] == []
         await press(pilot, "j", "j", "k")

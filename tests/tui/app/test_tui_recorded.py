@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sample_session import cancelled_history, failed_history, journaled, sample_history, sample_request
 from tui_fakes import FakeExporter, catalog
-from tui_pilot import LARGE, SMALL, press, screen_text, settle, until
+from tui_pilot import LARGE, SMALL, notice, press, screen_text, settle, until
 
 from advisor.cli import main as cli
 from advisor.errors import UsageError
@@ -50,7 +50,7 @@ async def shown(session_id, *keys, size=LARGE):
 
 
 def told(app):
-    return [notification.message for notification in app._notifications]
+    return [notice(app).removeprefix("● ").strip()]
 
 
 async def test_a_finished_session_that_was_left_while_it_went_on_is_still_finished():
@@ -138,9 +138,9 @@ async def test_a_decision_is_kept_with_the_session():
     app = app_over(session_id)
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
-        await press(pilot, "4", "r")
+        await press(pilot, "down", "r")
         recipe = list(app.context.state.decisions)[-1]
-        assert f"{recipe} is left out; key c measures the stack without it." in told(app)
+        assert f"{recipe} is left out; key c measures the rest." in told(app)
         assert app.context.state.stack.pending
     state = SessionState.of(open_session(session_id).events)
     assert state.decisions[recipe] is Decision.REJECTED
@@ -153,7 +153,7 @@ async def test_a_session_that_another_process_writes_takes_no_decision(monkeypat
         raise UsageError(f"the session {path.stem} is being written by another process, 7.", "Wait for its end.")
 
     monkeypatch.setattr("advisor.experiment.past.journal._hold", held)
-    app, _ = await shown(session_id, "4", "r")
+    app, _ = await shown(session_id, "down", "r")
     assert any("is being written by another process" in text for text in told(app))
     assert app.context.state.decisions == SessionState.of(sample_history()).decisions
 
@@ -181,7 +181,7 @@ async def test_the_catalog_is_loaded_once_beside_the_keys(monkeypatch):
     app = launch.app_of_recorded(open_session(journaled(sample_history())))
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
-        await press(pilot, "5")
+        await press(pilot, "4")
         assert 'advisor.load("tuned.yaml")' in screen_text(app)
 
 
