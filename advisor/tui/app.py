@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from importlib import import_module
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on, work
 from textual.app import App, SystemCommand
@@ -31,6 +30,7 @@ from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.deciding import Decider
 from advisor.tui.exporting import FileExporter
+from advisor.tui.gpus import GpusQuestion
 from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.leaving import AppResult, Then, bug_of, result_of, result_of_recorded
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
-STOP_WAIT_S = 2.0
-BEGINS_WITHIN_S = 5.0
+STOP_WAIT_S, BEGINS_WITHIN_S = 2.0, 5.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 
 
@@ -58,9 +57,7 @@ RINGS_AFTER_S = 30.0
 
 
 def _things_provider() -> type[Provider]:
-    from advisor.tui.palette import ThingsProvider
-
-    return ThingsProvider
+    return cast("type[Provider]", import_module("advisor.tui.palette").ThingsProvider)
 
 
 class AdvisorApp(ThemedApp[AppResult]):
@@ -100,17 +97,14 @@ class AdvisorApp(ThemedApp[AppResult]):
         self.jobs = Jobs(self._start_job, self.set_timer)
         self.steering = Steering(self)
         self.decider = Decider(self, rework_delay_s)
-        self._gpus_asked = False
+        self.gpus_question = GpusQuestion(self, self)
         self._stopping = False
         self._then: Then | None = None
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
     def attach(self, open_session: Callable[[], Session], *, session_id: str = "", kept_trials: int = 0) -> None:
-        """Give the app what opens its session, once it is on screen; before ``run``.
-
-        The session may go on with trials that were measured before.
-        """
+        """Give the app what opens its session once it is on screen; ``kept_trials`` were measured before."""
         self.context.kept_trials = kept_trials
         self._open_session = open_session
         self._session_id = session_id
@@ -174,16 +168,14 @@ class AdvisorApp(ThemedApp[AppResult]):
         match event:
             case SessionFailed():
                 self._show_failure(event)
-            case BaselineMeasured() if not self._gpus_asked:
-                self._gpus_asked = True
-                self.call_after_refresh(self._ask_for_gpus)
+            case BaselineMeasured():
+                self.call_after_refresh(self.gpus_question.ask_once)
             case SessionFinished(cancelled, session_s):
                 self.decider.session_finished()
                 if session_s > RINGS_AFTER_S and not cancelled and self.alive:
                     self.bell()
             case ExportVerified(found):
-                told = f"{Path(found.path).name}: {verified_words(found)}"
-                self.notify(told, severity="warning" if found.problem else "information")
+                self.show_notice(verified_words(found), "warning" if found.problem else "information")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import FailureScreen
@@ -193,7 +185,7 @@ class AdvisorApp(ThemedApp[AppResult]):
             self.call_after_refresh(self.push_screen, FailureScreen(failure))
 
     def _draw(self) -> None:
-        """Draw all that is on screen: the person has done something, or a job has begun or ended."""
+        """Draw all: the person has done something, or a job has begun or ended."""
         if self.alive:
             self.context.busy_with = self.jobs.busy_with
             self.context.waiting = self.jobs.waiting
@@ -209,21 +201,13 @@ class AdvisorApp(ThemedApp[AppResult]):
             self.pace.drawn()
 
     def tell(self, text: str) -> None:
-        """Tell the person something in the status line."""
+        """Tell the person something."""
         self.notify(text)
 
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
-        """Show a notice in the status line, for it must cover nothing. It is text, never markup."""
+    def show_notice(self, text: str, severity: SeverityLevel) -> None:
+        """Show a notice in the status line, for it must cover nothing."""
         if self.alive:
-            self.base_screen.show_notice(f"{title}: {message}" if title else message, severity)
+            self.base_screen.show_notice(text, severity)
 
     def run_in_thread(self, call: Callable[[], None]) -> None:
         """Run a call of the session that may take a moment, outside the UI thread."""
@@ -268,8 +252,6 @@ class AdvisorApp(ThemedApp[AppResult]):
     @on(UndoWanted)
     def _on_undo_wanted(self) -> None:
         """Take the last decision back."""
-        if not self.context.can_undo:
-            return
         self.decider.undo()
         self._take_events()
         self._draw()
@@ -309,33 +291,8 @@ class AdvisorApp(ThemedApp[AppResult]):
         self._draw()
 
     def action_choose_gpus(self) -> None:
-        """Ask on how many GPUs to train, where there is a choice."""
-        from advisor.tui.screens import PickScreen
-
-        if not (self.is_running and (gpus := self.context.gpus_to_offer)):
-            return
-        counts = [1, *(2**power for power in range(1, gpus.bit_length()) if 2**power < gpus), gpus]
-        names = ["One GPU", *(f"{count} GPUs" for count in counts[1:-1]), f"All {gpus} GPUs"]
-        now = self.context.gpus or gpus
-        about = "The search on one GPU goes on meanwhile. Several GPUs share each batch, and get half of the time."
-        title = f"This machine has {gpus} GPUs: train on how many?"
-        screen = PickScreen(title, names, counts.index(now) if now in counts else 0, about)
-        self.push_screen(screen, lambda place: None if place is None else self._use_gpus(counts[place]))
-
-    def _ask_for_gpus(self) -> None:
-        """Ask once the baseline is known, where the session is about one GPU; not over another question."""
-        if self.context.gpus == 1 and len(self.screen_stack) == 1:
-            self.action_choose_gpus()
-
-    def _use_gpus(self, count: int) -> None:
-        if count == self.context.gpus or self.context.control is None:
-            return
-        if not self.context.gpus_to_offer:
-            self.tell("The search on one GPU is over. A new session with --gpus measures on several.")
-            return
-        self.run_in_thread(partial(self.context.control.use_gpus, count))
-        after = "one GPU only" if count == 1 else f"{count} GPUs after the search on one"
-        self.tell(f"Measuring on {after}. G changes it.")
+        """Ask on how many GPUs to train."""
+        self.gpus_question.ask()
 
     def action_help(self) -> None:
         """Show the help screen."""
@@ -355,12 +312,7 @@ class AdvisorApp(ThemedApp[AppResult]):
         """The actions in the palette; :class:`ThingsProvider` finds the rest."""
         from advisor.tui.palette import actions
 
-        yield from actions(self.base_screen)
-        yield SystemCommand("Theme", "Choose another theme", self.action_change_theme)
-        # Textual's own place for it is ~/Downloads, which a server has not got.
-        screenshot = partial(self.set_timer, 0.1, partial(self.deliver_screenshot, path=str(Path.cwd())))
-        yield SystemCommand("Screenshot", "Save an SVG of the screen here", lambda: (screenshot(), None)[1])
-        yield SystemCommand("Quit", "Leave; everything measured is kept", self.action_quit)
+        return actions(self, self.base_screen)
 
     # --- other sessions --------------------------------------------------------------------------------------
 
@@ -374,8 +326,8 @@ class AdvisorApp(ThemedApp[AppResult]):
         from advisor.tui.sessions import ComparisonScreen
 
         now = Measured(self._session_id, self.context.request, self.context.state.snapshot())
-        title, target = "Compare with an earlier session", self.context.request.target.target
-        self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)), target)
+        target = self.context.request.target.target
+        self._pick_session("Compare with", lambda picked: self.push_screen(ComparisonScreen(picked, now)), target)
 
     def _pick_session(self, title: str, then: Callable[[str], object], target: str = "") -> None:
         from advisor.tui.sessions import SessionsScreen
@@ -401,8 +353,7 @@ class AdvisorApp(ThemedApp[AppResult]):
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
-        can_finish = self.steering.can("finish")
-        self.push_screen(QuitScreen(self.context.state.running, can_finish=can_finish), self._leave)
+        self.push_screen(QuitScreen(self.context.state.running, can_finish=self.steering.can("finish")), self._leave)
 
     async def _leave(self, answer: Leaving | None) -> None:
         from advisor.tui.screens import Leaving

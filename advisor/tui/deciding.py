@@ -51,12 +51,11 @@ class Decider:
         self._take(recipe, decision, value)
         self._context.can_undo = bool(self._replaced)
 
-    def undo(self) -> str:
-        """Undo the last decision, and return the recipe that it was about."""
-        recipe, decision, value = self._replaced.pop()
-        self._take(recipe, decision, value)
-        self._context.can_undo = bool(self._replaced)
-        return recipe
+    def undo(self) -> None:
+        """Undo the last decision, if there is one."""
+        if self._replaced:
+            self._take(*self._replaced.pop())
+            self._context.can_undo = bool(self._replaced)
 
     def _take(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
         control, recorded = self._context.control, self._context.recorded

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.command import Hit, Hits, Matcher, Provider
 from textual.content import Content
 
@@ -15,19 +16,24 @@ from advisor.tui.views.result import ResultView
 from advisor.tui.views.trials import TrialsView
 
 
-def actions(screen: MainScreen) -> Iterable[SystemCommand]:
-    """The actions that do something now, and the files that can be written."""
+def actions(app: App[Any], screen: MainScreen) -> Iterable[SystemCommand]:
+    """The actions that do something now, the files that can be written, and what Textual offers every app."""
     seen = set[str]()
     for node, binding, _, _ in screen.active_bindings.values():
         if binding.id and not binding.system and binding.id not in seen:
             seen.add(binding.id)
             goes = binding.action.startswith("show_view")
             title = f"Go to {binding.description}" if goes else screen.view.palette_title(binding.description)
-            run = partial(screen.app.run_action, binding.action, node)
+            run = partial(app.run_action, binding.action, node)
             yield SystemCommand(_literal(title), binding.tooltip, run)
     for item in screen.context.exporter.formats():
         title = f"Export {item.title}: {item.default_name}"
         yield SystemCommand(_literal(title), _literal(item.description), partial(_show_export, screen, item.id))
+    yield SystemCommand("Theme", "Choose another theme", app.action_change_theme)
+    # Textual's own place for it is ~/Downloads, which a server has not got.
+    screenshot = partial(app.set_timer, 0.1, partial(app.deliver_screenshot, path=str(Path.cwd())))
+    yield SystemCommand("Screenshot", "Save an SVG of the screen here", lambda: (screenshot(), None)[1])
+    yield SystemCommand("Quit", "Leave; everything measured is kept", app.action_quit)
 
 
 class Thing(NamedTuple):

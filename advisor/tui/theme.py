@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 from textual.app import App, ReturnType
+from textual.notifications import SeverityLevel
 from textual.theme import Theme
 
 from advisor.files.state_folder import read_record, write_record
@@ -124,3 +125,18 @@ class ThemedApp(App[ReturnType]):
         """Offer the themes, and remember the one that is chosen."""
         super().search_themes()
         self.theme_changed_signal.subscribe(self, lambda theme: write_record(_REMEMBERED, ChosenTheme(theme.name)))
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Tell the person something, in place of Textual's toasts. It is text, never markup."""
+        self.show_notice(f"{title}: {message}" if title else message, severity)
+
+    def show_notice(self, text: str, severity: SeverityLevel) -> None:
+        """Show a notice, where the app has a place for it."""

@@ -23,9 +23,9 @@ from advisor.report.rows import Fold, Row, Tick
 from advisor.tui.context import Context
 from advisor.tui.keys import key
 from advisor.tui.messages import Decided, RetryWanted, UndoWanted
-from advisor.tui.views import result_text
+from advisor.tui.views import cards, headline, result_table
 from advisor.tui.views.base import COPY, PLOT, SORT, View, highlighted
-from advisor.tui.views.result_text import TOGETHER
+from advisor.tui.views.result_table import TOGETHER
 from advisor.tui.views.session_text import session_facts
 from advisor.tui.widgets.fact_list import fact_lines
 from advisor.tui.widgets.phase_bar import line_of
@@ -79,7 +79,7 @@ class ResultView(View):
 
     def show(self) -> None:
         self._show_headline()
-        bars, alert = phases_chart(self.context.state), result_text.alert_text(self.context)
+        bars, alert = phases_chart(self.context.state), headline.alert_text(self.context)
         phases = self.query_one("#phases", Static)
         phases.display = bars is not None
         if bars is not None:
@@ -96,7 +96,7 @@ class ResultView(View):
             self._show_headline()
 
     def _show_headline(self) -> None:
-        found = result_text.headline(self.context, wide=self.width >= BROAD)
+        found = headline.headline(self.context, wide=self.width >= BROAD)
         figure = self.query_one("#figure", Digits)
         figure.display = bool(found.figure)
         if figure.value != found.figure:
@@ -105,9 +105,9 @@ class ResultView(View):
         show_text(self.query_one("#headline-text", Static), Content("\n").join(found.lines))
 
     def _show_table(self) -> None:
-        columns = [self.order.headed(column) for column in result_text.columns_of(self._table_width)]
+        columns = [self.order.headed(column) for column in result_table.columns_of(self._table_width)]
         bar = next((column.width for column in columns if column.key == "bar"), 0)
-        rows = result_text.table_rows(self.context, self.unfolded, bar)
+        rows = result_table.table_rows(self.context, self.unfolded, bar)
         if self.order.column:
             rows = self._sorted(rows)
         self._table.show(
@@ -119,13 +119,13 @@ class ResultView(View):
             self._table.go_to(next(iter(rows), ""))
         self._over = over
 
-    def _sorted(self, rows: dict[str, result_text.Cells]) -> dict[str, result_text.Cells]:
+    def _sorted(self, rows: dict[str, result_table.Cells]) -> dict[str, result_table.Cells]:
         """The settings in the chosen order, between the combination and what is not one of them."""
         ranking = self.context.ranking
         settings = [row.key for row in ranking.rows]
         inner = {row.key: [value.key for value in row.values if value.key in rows] for row in ranking.rows}
         by_key = {row.key: row for row in ranking.rows}
-        keys = self.order.sort(settings, lambda name: result_text.figure_of(by_key[name], self.order.column))
+        keys = self.order.sort(settings, lambda name: result_table.figure_of(by_key[name], self.order.column))
         listed = [each for name in keys for each in (name, *inner[name])]
         others = [name for name in rows if name not in listed]
         first = [name for name in others if name == TOGETHER]
@@ -176,10 +176,10 @@ class ResultView(View):
             show_titles(pane, row.title)
         elif selected == TOGETHER:
             count = len(self.context.ranking.settings)
-            pane.show(lambda width: _lines(fact_lines(result_text.together_facts(self.context), width)))
+            pane.show(lambda width: _lines(fact_lines(cards.together_facts(self.context), width)))
             show_titles(pane, f"{count} settings together")
         elif fold is not None:
-            pane.show(lambda width: _lines(fact_lines(result_text.fold_facts(fold), width, 0)))
+            pane.show(lambda width: _lines(fact_lines(cards.fold_facts(fold), width, 0)))
             show_titles(pane, fold.title)
         else:
             sections = session_facts(self.context)
@@ -187,14 +187,14 @@ class ResultView(View):
             show_titles(pane, "Your settings")
 
     def _card_of_row(self, row: Row, width: int) -> Content:
-        facts = fact_lines(result_text.row_facts(row, self.context), width)
+        facts = fact_lines(cards.row_facts(row, self.context), width)
         recipe = self.context.recipe(row.candidate.recipe)
         parts = [("", [Content.styled(row.name, "bold $primary"), *facts])]
         if code := self._code_of(row.candidate):
             lines = [Content(" ") + line.pad_right(width) for line in highlighted(code, "python").wrap(width - 2)]
             parts.append(("The code", [line.truncate(width).stylize_before("on $surface") for line in lines]))
         if recipe:
-            parts.append(("About this setting", [result_text.card_text(card(recipe))]))
+            parts.append(("About this setting", [cards.card_text(card(recipe))]))
         return _sections(parts)
 
     def _code_of(self, candidate: Candidate) -> str:
@@ -301,7 +301,7 @@ class ResultView(View):
 
     def action_sort(self) -> None:
         """Sort by the next column."""
-        self.order = self.order.by_next([column.key for column in result_text.columns_of(self._table_width)])
+        self.order = self.order.by_next([column.key for column in result_table.columns_of(self._table_width)])
 
     @on(DataTable.HeaderSelected)
     def _on_header_selected(self, message: DataTable.HeaderSelected) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.geometry import Size
 from textual.message import Message
 from textual.style import Style
 from textual.widgets import DataTable
@@ -30,6 +31,7 @@ class Column:
 
 
 _Item = TypeVar("_Item")
+_MOVING = ("up", "down", "j", "k", "pageup", "pagedown", "home", "end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class Table(DataTable[Text]):
         self.touched = False
         self._cells: dict[str, tuple[Content, ...]] = {}
         self.shown: tuple[Column, ...] = ()
-        self._colours = ""
+        self._colours = self._styled = ""
+        self._sized = Size()
 
     def show(self, columns: Sequence[Column], rows: Mapping[str, Iterable[Content]]) -> None:
         """Draw these rows. The cursor stays on its row or, where that is gone, at its place."""
@@ -148,8 +151,20 @@ class Table(DataTable[Text]):
         """The content of a cell."""
         return self._cells[row][[one.key for one in self.shown].index(column)]
 
+    def notify_style_update(self) -> None:
+        """Forget what was drawn in other colours; the focus changes none, and Textual would draw all cells again."""
+        if self._styled != self.app.theme:
+            self._styled = self.app.theme
+            super().notify_style_update()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Keep what was drawn where the table only comes back on screen."""
+        if event.size == self._sized:
+            event.prevent_default()
+        self._sized = event.size
+
     def on_key(self, event: events.Key) -> None:
-        self.touched = True
+        self.touched = self.touched or event.key in _MOVING
 
     def on_click(self, event: events.Click) -> None:
         self.touched = True

@@ -14,7 +14,7 @@ from tui_pilot import LARGE, SIZES, SMALL, driven, notice, press, screen_text, s
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.records import Outcome, TrialResult
-from advisor.tui.views.result_text import columns_of
+from advisor.tui.views.result_table import columns_of
 from advisor.tui.widgets.table import Table
 
 WIDE = (200, 50)
@@ -115,7 +115,7 @@ async def test_the_best_single_setting_is_told_while_there_is_no_combination() -
 
 async def test_with_memory_as_the_objective_the_saving_is_large() -> None:
     async with driven(histories.by_memory()) as (_pilot, app, _control):
-        assert headline(app).startswith("-66 % memory at 0.94x the speed, the speed: 32.6 → 34.6 ms a step")
+        assert headline(app).startswith("-66 % memory at 0.94x the speed: 32.6 → 34.6 ms a step")
 
 
 async def test_where_nothing_helped_the_headline_says_so() -> None:

@@ -1,0 +1,152 @@
+"""The headline of view 1 and the warning under it, as text. Pure functions of the ranked settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from textual.content import Content
+
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import (
+    counted,
+    format_change,
+    format_ms,
+)
+from advisor.records import Objective, Verdict
+from advisor.report.conclusions import count_untried, stack_helps
+from advisor.report.figures import how_confirmed, interval_words, other_batch
+from advisor.report.rows import Figures, Ranking, Tick
+from advisor.report.several_gpus import result_sentence, row_words
+from advisor.report.verdict import Cause, no_result
+from advisor.tui.context import Context, is_about_others
+from advisor.tui.text import DIM, said_text
+from advisor.tui.views.figures_text import (
+    digits_of,
+    interval_text,
+    memory_text,
+    numerics_text,
+    steps_text,
+)
+
+_SEPARATOR = Content.styled(" · ", DIM)
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A figure for large digits, its colour, and the lines beside it."""
+
+    figure: str
+    style: str
+    lines: tuple[Content, ...]
+
+
+def headline(context: Context, *, wide: bool = True) -> Headline:
+    """The result so far: a speed-up beside the two step times of which it is the quotient; before that the step."""
+    state, ranking = context.state, context.ranking
+    if state.failure:
+        return Headline("", "", (Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)))
+    if state.baseline is None or ranking.step_ms is None:
+        return _before_the_baseline(state, context.kept_trials)
+    if ranking.pending:
+        told = Content.styled(f"The combination is not measured yet: {ranking.pending}.", "$warning")
+        return _own_step(ranking.step_ms, "", told, state)
+    if ranking.together:
+        return _of_the_combination(state, ranking, ranking.together, wide=wide)
+    return _own_step(ranking.step_ms, interval_words(state.baseline), _best_so_far(state, ranking), state)
+
+
+def _own_step(step_ms: float, interval: str, found: Content, state: SessionState) -> Headline:
+    """The person's own step in large digits, with its unit and what was found beside it."""
+    figure, unit = format_ms(step_ms).split(" ")
+    first = Content.assemble(f"{unit} a step with your settings", (f"  {interval}", DIM))
+    return Headline(figure, "$primary", (first, found, _next(state)))
+
+
+def _before_the_baseline(state: SessionState, kept_trials: int) -> Headline:
+    if state.finished:
+        told = Content.styled("Nothing was measured: the session ended before its baseline.", "bold $warning")
+        return Headline("", "", (told, Content("Run it again.")))
+    then = "Then the usual combination is tried, and improved one change at a time."
+    if kept_trials:
+        then = f"{counted(kept_trials, 'trial')} of this session are shown after that."
+    if state.live_ms:
+        figure, unit = format_ms(median(state.live_ms)).split(" ")
+        words = Content(f"{unit} a step with your settings, so far")
+        return Headline(figure, "$primary", (words, Content.styled(then, DIM)))
+    doing = "Loading your model in a separate process" if state.is_loading else "Timing your own step first"
+    about = "Your files are not changed." if state.is_loading else then
+    return Headline("", "", (Content.styled(f"{doing}…", "bold"), Content.styled(about, DIM)))
+
+
+def _of_the_combination(state: SessionState, ranking: Ranking, together: Figures, *, wide: bool) -> Headline:
+    stack = state.stack
+    assert stack is not None
+    sure = how_confirmed(stack)
+    sure = "not confirmed yet" if not stack.confirmed and state.finished is None else sure
+    helps = stack_helps(state)
+    style = "$success" if helps else "$warning"
+    effect = together.effect
+    words = {Verdict.FASTER: "faster", Verdict.SLOWER: "the speed", Verdict.SAME: "the same speed"}
+    figure, word = f"{effect.speedup:.{digits_of(effect)}f}x", words.get(effect.verdict, "unclear (noise)")
+    if state.goal.objective in (Objective.MEMORY, Objective.ENERGY):
+        pair = together.memory_bytes if state.goal.objective is Objective.MEMORY else together.energy_j
+        figure, word = format_change(pair[1], pair[0]), f"{state.goal.objective.value} at {figure} the speed"
+    first = Content.assemble(
+        (word, f"bold {style}"),
+        f": {steps_text(together)} a step{other_batch(stack, state.baseline)}",
+        (f"  {interval_text(effect)}, {sure}", DIM),
+    )
+    count = len(ranking.settings)
+    costs = [
+        Content.assemble("memory ", memory_text(together)),
+        Content(f"numerics {numerics_text(together)}"),
+        *([Content(f"{count} settings" if count > 1 else "one setting")] if wide else []),
+    ]
+    return Headline(figure, style, (first, _SEPARATOR.join(costs), *_several_gpus(state), _next(state)))
+
+
+def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
+    found = no_result(state)
+    best = next((row for row in ranking.rows if row.figures and row.figures.verdict is Verdict.FASTER), None)
+    if best and best.figures:
+        opt_in = " It changes results: press a to use it." if best.consent and best.tick is Tick.OFF else ""
+        told = f"{best.figures.effect.speedup:.{digits_of(best.figures.effect)}f}x faster with {best.name}"
+        return Content.assemble((told, "bold $success"), f": {steps_text(best.figures)} a step.", (opt_in, "$warning"))
+    if state.finished:
+        return Content.styled(found.sentence, "bold $warning" if found.cause is not Cause.NO_GAIN else "bold")
+    return Content.styled("Nothing faster yet." if ranking.rows else "The usual combination is tried first.", DIM)
+
+
+def _several_gpus(state: SessionState) -> list[Content]:
+    record = state.scaling
+    if record is None or not record.rows or not (record.best or state.finished):
+        return []
+    best = record.row(record.best)
+    return [Content.styled(row_words(best), "bold $success") if best else Content(result_sentence(record))]
+
+
+def _next(state: SessionState) -> Content:
+    """What to do next."""
+    untried = count_untried(state)
+    if state.finished is None:
+        return Content.styled("The search goes on. 4 exports what is known so far.", DIM)
+    parts = [Content.assemble(("4", "bold $accent"), " exports it")] if state.stack_settings else []
+    if untried:
+        parts.append(Content.assemble(f"{untried} not tried (out of time). ", ("R", "bold $accent"), " tries them"))
+    elif not state.stack_settings:
+        parts.append(Content.styled("3 shows everything that ran.", DIM))
+    return _SEPARATOR.join(parts)
+
+
+def alert_text(context: Context) -> Content:
+    """The warning that matters most: other programs on this machine, with the key that waits; else the last one."""
+    warnings = [said for said in context.state.messages if said.severity != "information"]
+    if not warnings:
+        return Content("")
+    busy = [said for said in warnings if is_about_others(said)]
+    said = busy[-1] if busy else warnings[-1]
+    waits = " w waits until it is quiet." if busy and context.can_wait else ""
+    more = f"  (+{len(warnings) - 1}: see your settings)" if len(warnings) > 1 else ""
+    text = said_text(said)
+    return Content.styled(f"! {text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}{waits}{more}", "$warning")
