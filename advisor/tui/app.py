@@ -49,11 +49,8 @@ if TYPE_CHECKING:
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
 STOP_WAIT_S, BEGINS_WITHIN_S = 2.0, 5.0
+RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks elsewhere
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
-
-
-# A session that measured for longer than this rings the bell at its end: the person looks elsewhere. Seconds.
-RINGS_AFTER_S = 30.0
 
 
 def _things_provider() -> type[Provider]:
@@ -69,7 +66,7 @@ class AdvisorApp(ThemedApp[AppResult]):
 
     COMMANDS = App.COMMANDS | {_things_provider}
     BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (30, "-tall")]  # noqa: RUF012
 
     def __init__(
         self,

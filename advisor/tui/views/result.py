@@ -35,6 +35,7 @@ from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
 # From this width of the screen on, the card stands beside the table; and its least width. Cells.
 BROAD, LEAST_CARD = 100, 36
+_TINY = 16  # a screen of fewer lines
 # The share of the screen that the card has there.
 CARD_SHARE = 0.33
 
@@ -81,11 +82,11 @@ class ResultView(View):
         self._show_headline()
         bars, alert = phases_chart(self.context.state), headline.alert_text(self.context)
         phases = self.query_one("#phases", Static)
-        phases.display = bars is not None
+        phases.set_class(bars is None, "-missing")
         if bars is not None:
             kind = self.context.state.profile.kind_of_step if self.context.state.profile else ""
             show_text(phases, line_of(bars, kind, self.width - 2))
-        self.query_one("#alert").display = bool(alert)
+        self.query_one("#alert").set_class(not alert, "-missing")
         show_text(self.query_one("#alert", Static), alert)
         self._show_table()
         self._show_card()
@@ -98,11 +99,14 @@ class ResultView(View):
     def _show_headline(self) -> None:
         found = headline.headline(self.context, wide=self.width >= BROAD)
         figure = self.query_one("#figure", Digits)
-        figure.display = bool(found.figure)
+        figure.set_class(not found.figure, "-missing")
         if figure.value != found.figure:
             figure.update(found.figure)
         figure.styles.color = self.app.theme_variables.get(found.style.removeprefix("$"), "")
-        show_text(self.query_one("#headline-text", Static), Content("\n").join(found.lines))
+        lines = Content("\n").join(found.lines)
+        if found.figure and self.app.size.height < _TINY:  # there is no room for large digits
+            lines = Content.styled(f"{found.figure} ", f"bold {found.style}") + lines
+        show_text(self.query_one("#headline-text", Static), lines)
 
     def _show_table(self) -> None:
         columns = [self.order.headed(column) for column in result_table.columns_of(self._table_width)]
@@ -166,7 +170,6 @@ class ResultView(View):
 
     def _show_card(self) -> None:
         pane, selected, row, fold = self.query_one("#card", TextPane), self.selected, self.row, self._fold
-        pane.display = bool(selected)
         pane.styles.width = self._card_width if self.width >= BROAD else "1fr"
         if self._drawn != selected:
             pane.scroll_home(animate=False)

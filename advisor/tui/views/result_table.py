@@ -32,7 +32,7 @@ TICKS: Mapping[Tick, tuple[str, str]] = {
     Tick.REFUSED: ("☒", "bold $error"),
 }
 
-_NAME = Column("name", "setting", 18)
+_NAME = Column("name", "setting", 17)
 _SPEED = Column("speed", "speed-up", 8, number=True)
 _BAR = Column("bar", "interval", 9)
 _STEP = Column("step", "step", 8, number=True)
@@ -42,7 +42,7 @@ _MEMORIES = Column("memories", "memory", 17, number=True)
 _NUMERICS = Column("numerics", "numerics", 8)
 _TICK = Column("tick", "use", 3)
 # What a table gets with more room, in this order; the least important comes last.
-_BY_WEIGHT = (_NAME, _TICK, _SPEED, _STEP, _MEMORY, _BAR, _NUMERICS)
+_BY_WEIGHT = (_NAME, _SPEED, _TICK, _STEP, _MEMORY, _BAR, _NUMERICS)
 _LEFT_TO_RIGHT = (_NAME, _SPEED, _BAR, _STEP, _STEPS, _MEMORY, _MEMORIES, _NUMERICS, _TICK)
 _LONGEST_NAME, _WIDEST_BAR = 36, 33
 

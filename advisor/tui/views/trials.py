@@ -30,7 +30,7 @@ from advisor.tui.views.readings import energy_text, live_state, readings_text, r
 from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.log_tail import LogTail
 from advisor.tui.widgets.table import Column, Order, Table
-from advisor.tui.widgets.texts import show_text, show_titles
+from advisor.tui.widgets.texts import Details, show_text, show_titles
 
 _TALL, _WIDEST = 30, 200
 # The widest line of step times, in cells.
@@ -104,7 +104,7 @@ class TrialsView(View):
         yield Placeholder(id="trials-empty")
         yield Input(placeholder="words to look for; Enter goes to the table, Escape clears", id="filter", compact=True)
         yield Table(id="trials-table")
-        yield Static(id="selection", markup=False)
+        yield Details(id="selection")
         yield LogTail(id="log")
 
     def on_mount(self) -> None:
@@ -200,10 +200,10 @@ class TrialsView(View):
             log.follow(run.log_path)
 
     def _show_details(self) -> None:
-        run, details = self._runs.get(self.selected), self.query_one("#selection", Static)
+        run, details = self._runs.get(self.selected), self.query_one("#selection", Details)
         details.display = run is not None
         if run is not None:
-            show_text(details, Content("\n").join(details_of(run, self.context.state)))
+            details.tell(Content("\n").join(details_of(run, self.context.state)), self.width)
 
     @property
     def _log_shown(self) -> bool:

@@ -26,6 +26,7 @@ from advisor.experiment import events
 from advisor.records import Outcome
 from advisor.tui.theme import THEMES
 from advisor.tui.views import VIEWS
+from advisor.tui.views.result_table import TICKS
 from advisor.tui.widgets.log_tail import LogTail
 
 TINY = (40, 10)
@@ -145,10 +146,8 @@ def _simulated(colour: str, kind: str) -> tuple[float, float, float]:
 @pytest.mark.parametrize("kind", ["protanopia", "deuteranopia"])
 @pytest.mark.parametrize("theme", [theme.name for theme in THEMES])
 async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, kind) -> None:
-    """Faster and slower differ in brightness or blue too; all verdicts differ in their signs."""
-    from advisor.tui.text import MARKS
-
-    assert len({sign for sign, _ in MARKS.values()}) == len(MARKS)
+    """Faster and slower differ in brightness or blue too; ticks differ in their signs."""
+    assert len({sign for sign, _ in TICKS.values()}) == len(TICKS)
 
     async with driven(histories.whole()) as (pilot, app, _control):
         app.theme = theme
