@@ -70,10 +70,10 @@ class Reading:
 # The stages of a session, as it names them.
 STAGES = {
     "baseline": "measuring the baseline",
-    "leap": "measuring the usual stack",
+    "leap": "trying the usual combination",
     "instruments": "measuring noise and the profile",
-    "search": "improving the stack",
-    "confirmation": "confirming the stack",
+    "search": "improving the combination",
+    "confirmation": "confirming the combination",
     "alone": "measuring settings alone",
     "several GPUs": "measuring several GPUs",
 }

@@ -72,12 +72,15 @@ class Order:
         return [*(item for _, item in known), *unknown]
 
 
-class Table(DataTable[Text]):
+class Table(DataTable[Text], inherit_bindings=False):
     """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "cursor_down", "Down", show=False),
-        Binding("k", "cursor_up", "Up", show=False),
+        Binding("enter", "select_cursor", "Select", show=False),
+        Binding("down,j", "cursor_down", "Down", show=False),
+        Binding("up,k", "cursor_up", "Up", show=False),
+        Binding("pageup", "page_up", "Page up", show=False),
+        Binding("pagedown", "page_down", "Page down", show=False),
         Binding("home", "scroll_top", "Top", show=False),
         Binding("end", "scroll_bottom", "Bottom", show=False),
     ]
