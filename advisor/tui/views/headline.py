@@ -41,13 +41,15 @@ class Headline:
     lines: tuple[Content, ...]
 
 
-def headline(context: Context, *, wide: bool = True) -> Headline:
-    """The result so far: a speed-up beside the two step times of which it is the quotient; before that the step."""
-    state, ranking = context.state, context.ranking
+def headline(state: SessionState, ranking: Ranking, kept_trials: int = 0, *, wide: bool = True) -> Headline:
+    """The result so far: a speed-up beside the two step times of which it is the quotient; before that the step.
+
+    ``kept_trials`` are those of the session that goes on, which are shown after its baseline.
+    """
     if state.failure:
         return Headline("", "", (Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)))
     if state.baseline is None or ranking.step_ms is None:
-        return _before_the_baseline(state, context.kept_trials)
+        return _before_the_baseline(state, kept_trials)
     if ranking.pending:
         told = Content.styled(f"The combination is not measured yet: {ranking.pending}.", "$warning")
         return _own_step(ranking.step_ms, "", told, state)
@@ -83,7 +85,7 @@ def _of_the_combination(state: SessionState, ranking: Ranking, together: Figures
     stack = state.stack
     assert stack is not None
     sure = how_confirmed(stack)
-    sure = "not confirmed yet" if not stack.confirmed and state.finished is None else sure
+    sure += ", not confirmed yet" if not stack.confirmed and state.finished is None else ""
     helps = stack_helps(state)
     style = "$success" if helps else "$warning"
     effect = together.effect

@@ -97,7 +97,9 @@ class ResultView(View):
             self._show_headline()
 
     def _show_headline(self) -> None:
-        found = headline.headline(self.context, wide=self.width >= BROAD)
+        found = headline.headline(
+            self.context.state, self.context.ranking, self.context.kept_trials, wide=self.width >= BROAD
+        )
         figure = self.query_one("#figure", Digits)
         figure.set_class(not found.figure, "-missing")
         if figure.value != found.figure:
