@@ -375,7 +375,7 @@ class AdvisorApp(ThemedApp[AppResult]):
     def result(self) -> AppResult:
         """Return the app's result, also where it never opened."""
         if self.context.recorded:
-            return result_of_recorded(self._session_id)
+            return result_of_recorded(self.context.state, self._session_id)
         return result_of(self.context.state, self._session_id, self.context.kept_trials)
 
     def leave_soon(self) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from advisor.errors import ExitCode
 from advisor.experiment.events import SessionFailed
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import counted
+from advisor.figures.formatting import counted, format_ms
 from advisor.report.conclusions import candidates_tried
+from advisor.report.rows import ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class AppResult:
     then: Then | None = None
 
 
-def result_of_recorded(session_id: str) -> AppResult:
+def result_of_recorded(state: SessionState, session_id: str) -> AppResult:
     """Return the app's result after a recorded session."""
-    return AppResult(ExitCode.OK, (_open_again(session_id),))
+    return AppResult(ExitCode.OK, (*_found(state), _open_again(session_id)))
 
 
 def result_of(state: SessionState, session_id: str, kept_trials: int = 0) -> AppResult:
@@ -64,7 +65,16 @@ def _kept(state: SessionState, session_id: str, kept_trials: int) -> tuple[str, 
     unfinished = state.finished is None or state.finished.cancelled
     again = f"Go on with: perf-advisor --resume {session_id}".rstrip()
     open_again = (_open_again(session_id),) if session_id else ()
-    return (f"{what}{where}.", *open_again, *((again,) if unfinished else ()))
+    return (*_found(state), f"{what}{where}.", *open_again, *((again,) if unfinished else ()))
+
+
+def _found(state: SessionState) -> tuple[str, ...]:
+    """The result in a line; none where nothing was measured together."""
+    found = ranking(state)
+    if found.together is None:
+        return ()
+    steps = f"{format_ms(found.together.before_ms)} → {format_ms(found.together.after_ms)}"
+    return (f"Result: {found.together.words} with {counted(len(found.settings), 'setting')}, {steps} a step.",)
 
 
 def _open_again(session_id: str) -> str:

@@ -12,10 +12,6 @@ from textual.content import Content
 
 from advisor.experiment.events import Said
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_bytes,
-    format_change,
-)
 from advisor.records import (
     Comparison,
     Verdict,
@@ -78,13 +74,6 @@ def said_text(said: Said) -> str:
     told = said.text.replace("raise --budget", "key + gives more time")
     name, again, reason = told.partition(MEASURED_AGAIN)
     return f"{trial_name(name, _WIDEST_SAID)}{again}{reason}" if again else told
-
-
-def unmeasured_words(name: str, state: SessionState, waiting: str) -> str:
-    """The words for a trial without a result: ``waiting``, or that there will be none, since nothing is measured."""
-    if state.finished is None or state.running:
-        return waiting
-    return "stopped before it was measured" if name in state.logs else "not tried"
 
 
 def shortened(text: str, width: int) -> str:
@@ -166,11 +155,6 @@ def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
     shown = list(values)[-width:]
     levels = (min(len(_LEVELS) - 1, int(value / top * len(_LEVELS))) for value in shown)
     return "".join(_LEVELS[level] for level in levels).rjust(width)
-
-
-def memory_against(new_bytes: int | None, old_bytes: int | None) -> Content:
-    """A size with its change against the baseline: less is green, more is amber."""
-    return Content.assemble(format_bytes(new_bytes), " ", bracketed(format_change(new_bytes, old_bytes)))
 
 
 def bracketed(change: str) -> Content:
