@@ -193,7 +193,7 @@ def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
 
     Of one that was only measured with others, those of all of them.
     """
-    stack, peaks = state.stack, _peaks(state)
+    stack = state.stack
     only_together = not record.alone and record.contribution is None
     reported = stack is not None and stack.settings.get(record.candidate.key) == record.candidate.value
     of = stack if stack and only_together and reported and stack.comparison else record
@@ -205,7 +205,7 @@ def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
         return replace(whole, against=against, others=max(len(of.settings) - 1, int(only_together)))
     if record.contribution.speedup <= 0:
         return None
-    settings, after_ms = Settings(record.settings), whole.after_ms
+    settings, after_ms, peaks = Settings(record.settings), whole.after_ms, _peaks(state)
     if record.alone and stack and stack.comparison and stack.comparison.speedup > 0:
         settings, after_ms = Settings(stack.settings), whole.before_ms / stack.comparison.speedup
     return Figures(
