@@ -124,7 +124,7 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
 @pytest.mark.parametrize(("view", "above"), [("3", "#trials-table"), ("4", "#formats")])
 async def test_from_row_to_row_a_list_stays_in_place(view, above) -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, view, *(["down"] * 8))
+        await press(pilot, view, "home", *(["down"] * 12), "home", *(["down"] * 8))
         places = set[object]()
         for _ in range(8):
             await press(pilot, "up")
