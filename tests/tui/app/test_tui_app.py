@@ -26,6 +26,7 @@ from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.lists import ChoiceList, Palette
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar
 from advisor.tui.widgets.table import Table
@@ -290,6 +291,23 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             assert "95 % of those measured in turn" in text
             await pilot.press("escape")
             assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_a_page_is_turned_only_in_a_list_that_is_laid_out() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "4")
+        choices = ChoiceList(*"abc")
+        app.screen.mount(choices)
+        choices.highlighted = 0
+        with pytest.raises(KeyError):
+            choices.action_page_down()  # where Textual allows this, ChoiceList need not turn pages itself
+        choices.action_turn("page_down")
+        await press(pilot, "pagedown")
+        assert app.view.query_one("#formats", ChoiceList).highlighted == 3
+        await press(pilot, "ctrl+p")
+        assert isinstance(app.screen, Palette)
+        await press(pilot, "pagedown", "pageup", "escape")
+        assert app.view.id == "export"
 
 
 async def test_the_palette_depends_on_the_view() -> None:

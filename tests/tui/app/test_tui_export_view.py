@@ -178,3 +178,22 @@ async def test_every_format_is_seen_and_the_list_is_walked_by_j_and_k(size, monk
         assert app.view.chosen == offers[1]
         words = offers[1].description.split()
         assert [word for word in words if word not in screen_text(app)] == [], "what it is for is told too"
+
+
+async def test_what_a_format_is_can_be_read_to_its_end_where_the_list_is_narrow() -> None:
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
+        await press(pilot, "4")
+        formats = app.query_one("#formats", OptionList)
+        words = "The same in plain PyTorch, without perf-advisor"
+        formats.replace_option_prompt("python", f"Python file\n{words}")
+        await settle(pilot)
+        left = [line[1 : formats.size.width + 1].strip() for line in screen_text(app).splitlines()]
+        assert words in " ".join(left)
+
+
+async def test_the_steps_after_the_export_have_the_name_that_was_typed() -> None:
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
+        await press(pilot, "4")
+        assert '2  in your script: tuning = advisor.load("tuned.yaml")' in screen_text(app)
+        await press(pilot, "f", *"mine", "escape")
+        assert 'tuning = advisor.load("mine")' in screen_text(app)
