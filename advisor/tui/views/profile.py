@@ -22,7 +22,6 @@ from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
 from advisor.tui.keys import key
-from advisor.tui.messages import TraceSaved
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import PLOT, SORT, View
 from advisor.tui.views.profile_text import habits_text, roof_facts
@@ -201,14 +200,12 @@ class ProfileView(View):
     def _copy_trace(self, source: Path) -> None:
         """A trace can be large, so it is copied in a thread."""
         try:
-            self.post_message(TraceSaved(copy_trace(source, Path())))
+            path = copy_trace(source, Path())
         except OSError as error:
-            self.post_message(TraceSaved(None, f"{error.strerror or error}: {source.name}"))
-
-    @on(TraceSaved)
-    def _on_trace_saved(self, message: TraceSaved) -> None:
-        told = f"Trace saved: {message.path}. Open it in ui.perfetto.dev." if message.path else message.problem
-        self.notify(told, severity="information" if message.path else "error", markup=False)
+            told = f"{error.strerror or error}: {source.name}"
+            self.app.call_from_thread(self.notify, told, title="The trace was not saved", severity="error")
+        else:
+            self.app.call_from_thread(self.notify, f"{path}; open it in ui.perfetto.dev.", title="Trace saved")
 
 
 def _missing(state: SessionState, waiting: str) -> str:
