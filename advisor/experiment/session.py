@@ -78,6 +78,7 @@ class Session:
         self._closed = False
         self._gpus_settled = False
         self._running_afterwards = ""
+        self._files_read = 0
         self._decisions = Decisions(*((self._past.decisions, self._past.accepted_values) if self._past else ()))
         self._steering = Steering()
         budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
@@ -216,6 +217,7 @@ class Session:
         findings = self._read_source()
         self._lab.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
+        self._read_source(*(place.file for place in facts.workload.places))
         self._check_comparable(facts)
         self._outbox.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
@@ -284,10 +286,13 @@ class Session:
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
-    def _read_source(self) -> tuple[Finding, ...]:
-        """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""
+    def _read_source(self, *files: str) -> tuple[Finding, ...]:
+        """Read the user's files for habits, which the trials then price: those that are named, and ``files``."""
         target = self.request.target
-        readings = read_sources(target.target, target.directory, self.request.scripts)
+        readings = read_sources(target.target, target.directory, (*self.request.scripts, *files))
+        if len(readings) == self._files_read:
+            return ()
+        self._files_read = len(readings)
         findings = tuple(finding for reading in readings for finding in reading.findings)
         problems = tuple(reading.problem for reading in readings if reading.problem)
         self._outbox.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))

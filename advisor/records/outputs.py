@@ -21,6 +21,9 @@ class Outputs:
     config_kind: ConfigKind | None = None  # the program that reads the config; None when its keys tell
     verify: bool = True  # the export is applied to the target and timed
     streams_events: bool = False  # standard output gets each event as a line of JSON, the report last
+    own_file: str | None = None  # the target's own, whose change can be exported as well
+    is_script: bool = False  # it is a script, which has no build()
+    shows_diff: bool = False  # the change is printed too
 
     @property
     def json_to_stdout(self) -> bool:

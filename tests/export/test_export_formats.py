@@ -84,6 +84,27 @@ def test_a_path_means_a_format(option, path, config, wanted):
     assert format_for(option, path, Outputs(config_path=config)).id == wanted
 
 
+@pytest.mark.parametrize(
+    ("path", "is_script", "wanted"),
+    [
+        ("train.tuned.py", True, "script"),
+        ("tuned.py", True, "script"),
+        ("train.tuned.py", False, "script"),
+        ("tuned.py", False, "python"),
+        ("tuned.yaml", True, "settings"),
+    ],
+)
+def test_the_name_and_the_target_say_which_python_is_written(path, is_script, wanted):
+    outputs = Outputs(own_file="/work/train.py", is_script=is_script)
+    assert format_for("--export", path, outputs).id == wanted
+
+
+def test_of_a_session_without_places_the_change_says_what_to_do(state, tmp_path):
+    outputs = Outputs(export_path=str(tmp_path / "train.tuned.py"), own_file=str(tmp_path / "train.py"))
+    (error,) = write_outputs(state, sample_request(), outputs, Catalog({})).errors
+    assert "Measure again" in error.hint
+
+
 def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):
     path = tmp_path / "model.pt2"
     written = write_outputs(state, sample_request(), Outputs(export_path=str(path)), Catalog({}))

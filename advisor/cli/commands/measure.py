@@ -67,16 +67,16 @@ class Measure:
         _check_key_map(self.outputs)
         request, past = self.wanted()
         check_target(request.target.target, request.target.directory)
-        check_own_files(self.outputs, request)
+        outputs = check_own_files(self.outputs, request)
         opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
             with collector_waits():
                 from advisor.tui.launch import run_app
 
-            return run_app(request, self.outputs, past)
+            return run_app(request, outputs, past)
         from advisor.headless.run import run_headless
 
-        return run_headless(request, self.outputs, past)
+        return run_headless(request, outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
         """The request to measure, and the session that it takes up. Raises UsageError where there is no such session.

@@ -31,7 +31,7 @@ def revisit(session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], 
     from advisor.report.verdict import result_line
 
     past = open_session(session_id or None)
-    check_own_files(outputs, past.request)
+    outputs = check_own_files(outputs, past.request)
     state, catalog = SessionState.of(past.told()), load_catalog(recipe_folders)
     if past.damage and not (show and state.baseline):  # or it is shown with the rest
         print(f"warning: {past.damage}.", file=sys.stderr)

@@ -20,6 +20,7 @@ from advisor.figures.formatting import (
 )
 from advisor.records import BaselineRecord, GpuInfo, Hardware, Mode, Profile, StackRecord, Value, WorkloadFacts
 from advisor.report.figures import interval_words
+from advisor.report.verdict import whole_loop
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, said_text
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
@@ -139,6 +140,7 @@ def _notes(state: SessionState, goal: Goal, budget_s: float) -> list[Fact]:
     words = goal.words.short.format(kept=goal.kept_speed)
     rows: list[Fact] = [("Goal", f"{words}{limit}, within {format_seconds(budget_s)}")]
     told = state.baseline.result.notes if state.baseline else ()
+    rows += [("Loop", text) for text in filter(None, [whole_loop(state)])]
     rows += [("Note", note) for note in (state.facts.workload.notes if state.facts else ()) if note not in told]
     for said in state.messages:
         label = "Note" if said.severity == "information" else said.severity.capitalize()
