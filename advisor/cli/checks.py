@@ -4,18 +4,14 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from advisor.errors import UsageError
-from advisor.experiment.request import Request
+from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.export.formats import format_for, formats_of
 from advisor.figures.options import alternatives, named
 from advisor.files.paths import exists, is_file, is_folder
 from advisor.records import Value, text_of
-from advisor.records.outputs import STANDARD_OUTPUT, Outputs
-from advisor.source.reading import target_file
-from advisor.target.scripts import is_script
 
 
 def check_recipes(
@@ -108,18 +104,6 @@ def check_writable(option: str, path: Path) -> None:
         allowed = os.access(path, os.W_OK)
     if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
-
-
-def check_own_files(outputs: Outputs, request: Request) -> Outputs:
-    """The outputs with the target's own file. Raises UsageError for one that would replace it or a training script."""
-    target, directory = request.target.target, request.target.directory
-    of_target = target_file(target, directory)
-    own = {os.path.realpath(file) for file in (of_target, *request.scripts) if file}
-    for option, text in outputs.files.items():
-        if os.path.realpath(text) in own:
-            raise UsageError(f"{option}: {text} is the code that is measured.", "Name another file.")
-    own_file = str(of_target.resolve()) if of_target else None
-    return replace(outputs, own_file=own_file, is_script=is_script(target, directory, "build"))
 
 
 def shows_the_app() -> bool:

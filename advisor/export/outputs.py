@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from advisor.errors import AdvisorError, UsageError
+from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
@@ -12,7 +13,6 @@ from advisor.export.format import File, Format, Found
 from advisor.export.formats import FORMATS, format_for
 from advisor.recipe.catalog import Catalog
 from advisor.records import Exported
-from advisor.records.outputs import STANDARD_OUTPUT, Outputs
 
 Verify = Callable[[Exported], None]
 

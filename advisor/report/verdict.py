@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from advisor.experiment.gains import stack_helps, whole_loop
 from advisor.experiment.objective import Yardstick, figure, format_figure
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -11,24 +12,18 @@ from advisor.figures.formatting import (
     format_interval,
     format_ms,
     format_pending,
-    format_percent,
     format_rate,
-    format_times,
     interval_or_words,
     plain,
 )
-from advisor.records import BaselineRecord, LeftOut, Mode, Objective, StackRecord, Verdict
+from advisor.records import BaselineRecord, Mode, Objective, StackRecord, Verdict
 from advisor.report.conclusions import (
     candidates_tried,
     count_untried,
     settings_to_export,
-    stack_helps,
     stack_is_unclear,
 )
 from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, own_comparison, tokens_per_s
-
-# A step with more of a round than this is all of it. Unitless.
-_MOST_OF_A_ROUND = 0.95
 
 
 def verdict(state: SessionState) -> str:
@@ -41,28 +36,6 @@ def verdict(state: SessionState) -> str:
     interrupted = state.finished is None or state.finished.cancelled
     remark = " The session did not run to its end: these are the measurements until then." if interrupted else ""
     return " ".join(filter(None, (_result_sentence(state, state.baseline), whole_loop(state)))) + remark
-
-
-def whole_loop(state: SessionState) -> str:
-    """The step's share of a round of a script's loop, what takes the rest, and the gain of the whole; empty if all."""
-    times = state.baseline.result.whole_rounds if state.baseline else None
-    if times is None or times.step_ms > _MOST_OF_A_ROUND * times.round_ms:
-        return ""
-    share = times.step_ms / times.round_ms
-    rest = (f"{_named(one)} takes {format_percent(one.share)}" for one in times.left_out)
-    said = (
-        f"Your step is {format_percent(share)} of a round of your loop; {', '.join(rest) or 'the rest is not named'}."
-    )
-    stack = state.stack
-    if stack is None or not stack.comparison or not stack_helps(state):
-        return said
-    whole = 1 / (1 - share * (1 - 1 / stack.comparison.speedup))
-    return f"{said} So the whole loop gets about {format_times(whole)} as fast."
-
-
-def _named(one: LeftOut) -> str:
-    statement = f"`{one.text}` (line {one.line})"
-    return f"evaluation, {statement}," if one.evaluates else statement
 
 
 def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:

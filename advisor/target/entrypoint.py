@@ -25,6 +25,7 @@ from torch.optim import optimizer as hooks
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
 from advisor.process.streams import Printed
+from advisor.python.places import BuildWatch
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.step.compile import Models
@@ -34,7 +35,6 @@ from advisor.target.loop import Loop
 from advisor.target.normalise import normalise
 from advisor.target.scripts import is_script
 from advisor.target.scripts.files import run_in_place
-from advisor.target.scripts.places import BuildWatch
 from advisor.target.scripts.run import script_workload
 
 T = TypeVar("T")

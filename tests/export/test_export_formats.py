@@ -8,6 +8,7 @@ from sample_session import sample_history, sample_request
 from advisor.cli.commands.measure import measure_parser
 from advisor.errors import UsageError
 from advisor.experiment import events
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export import formats, outputs
 from advisor.export.format import Found
@@ -15,7 +16,6 @@ from advisor.export.formats import FORMATS, format_for, format_of
 from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode
-from advisor.records.outputs import Outputs
 from advisor.tui.exporting import FileExporter
 
 CSV = """

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from sample_session import sample_history
 
+from advisor.experiment.gains import whole_loop
 from advisor.experiment.state import SessionState
 from advisor.records import LeftOut, RoundTimes
-from advisor.report.verdict import verdict, whole_loop
+from advisor.report.verdict import verdict
 
 
 def session(times):

@@ -17,7 +17,7 @@ import torch
 
 from advisor.cli.main import main
 from advisor.errors import UsageError
-from advisor.export.script_patch import patched_files
+from advisor.python.changes import patched_files
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Finding, Mode, TargetSpec, WorkloadFacts
 from advisor.target.entrypoint import load_target

@@ -4,8 +4,8 @@ import pkgutil
 from collections.abc import Iterator
 from importlib import import_module
 
+from advisor.experiment.outputs import Outputs
 from advisor.export.format import Format
-from advisor.records.outputs import Outputs
 
 
 def _all_formats() -> Iterator[Format]:

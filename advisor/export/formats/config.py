@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.experiment.outputs import Outputs
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported
-from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
     from advisor.export.patched_config import ExportedConfig

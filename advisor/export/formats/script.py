@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.errors import UsageError
+from advisor.experiment.outputs import Outputs
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported
-from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
-    from advisor.export.script_patch import Patched
+    from advisor.python.changes import Patched
 
 
 class PatchedScript(Format):
@@ -75,8 +75,8 @@ def _paths(found: Found, path: str) -> dict[str, str]:
 
 
 def _patched(found: Found) -> Patched:
-    from advisor.export.script_patch import patched_files
     from advisor.export.settings_file import stack_line
+    from advisor.python.changes import patched_files
 
     state, settings, stack = found.state, found.settings, found.state.stack
     facts = state.facts.workload if state.facts else None

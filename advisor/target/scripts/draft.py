@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.errors import AdvisorError, TargetError
+from advisor.python.loops import tree_of
+from advisor.python.positions import COUNTED
 from advisor.records import Place
 from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
-from advisor.target.scripts.loops import tree_of
 from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.positions import COUNTED
 from advisor.target.scripts.run import check_seen, package_of, places_of, watched
 from advisor.target.scripts.seen import Seen
 

@@ -13,13 +13,13 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from advisor.errors import TargetError
+from advisor.python.places import LoopPlaces, View, places_of_call, places_of_made
+from advisor.python.positions import Loop
 from advisor.records import Place
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
 from advisor.target.scripts.files import source_of
-from advisor.target.scripts.places import LoopPlaces, View, places_of_call, places_of_made
 from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.positions import Loop
 from advisor.target.scripts.seen import Seen
 from advisor.target.scripts.surroundings import terminal_as_input
 from advisor.target.scripts.watch import LoopSeen, Watch

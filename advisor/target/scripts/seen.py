@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.files.paths import is_library
+from advisor.python.places import Pass
+from advisor.python.positions import Iterators
 from advisor.records import Place
-from advisor.target.scripts.places import Pass
-from advisor.target.scripts.positions import Iterators
 
 
 @dataclass(slots=True)

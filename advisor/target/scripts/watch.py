@@ -24,10 +24,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
+from advisor.python.places import Line, Pass, call_in_users_code
+from advisor.python.positions import Loop
 from advisor.step.batch import tensors_of
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
-from advisor.target.scripts.places import Line, Pass, call_in_users_code
-from advisor.target.scripts.positions import Loop
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.rounds import RoundTrace
 from advisor.target.scripts.seen import GenerateCall, LossCall, ModelCall, Round, Seen, Where, autocast, gradients

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from textual.content import Content
 
+from advisor.experiment.gains import whole_loop
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -20,7 +21,6 @@ from advisor.figures.formatting import (
 )
 from advisor.records import BaselineRecord, GpuInfo, Hardware, Mode, Profile, StackRecord, Value, WorkloadFacts
 from advisor.report.figures import interval_words
-from advisor.report.verdict import whole_loop
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, said_text
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.errors import UsageError
-from advisor.export import python_template as template
-from advisor.export.python_file import with_functions
-from advisor.export.python_step import StepText, WrittenFor
 from advisor.figures.formatting import format_setting
+from advisor.python import template
+from advisor.python.edits import Edits, edited, position_of, start_of, what_it_sets
+from advisor.python.file import with_functions
+from advisor.python.step import StepText, WrittenFor
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
-from advisor.target.scripts.edits import Edits, edited, position_of, start_of, what_it_sets
 
 _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line

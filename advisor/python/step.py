@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from advisor.export import python_template as template
+from advisor.python import template
 from advisor.recipe import MODES_WITH_GRAPHS, Recipe
 from advisor.recipe.plan import StepPlan
 from advisor.records import BatchForm, Mode, Value, WorkloadFacts

@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
+from advisor.python.loops import blocks, bound_in, clears, name_called, tree_of
+from advisor.python.positions import Loop, value_of
 from advisor.records import Place
-from advisor.target.scripts.loops import blocks, bound_in, clears, name_called, tree_of
-from advisor.target.scripts.positions import Loop, value_of
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})

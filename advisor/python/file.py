@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from advisor.errors import UsageError
-from advisor.export import python_template as template
-from advisor.export.python_step import LINE, OF_DDP, StepText, WrittenFor, call
 from advisor.figures.formatting import format_setting
+from advisor.python import template
+from advisor.python.step import LINE, OF_DDP, StepText, WrittenFor, call
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
