@@ -80,16 +80,22 @@ def make_capturable(optimizer):
     optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps
 
 
-def take_transforms(dataset):
+def normalizing(step, device):
+    """A normalisation with its numbers on the device; torchvision's copies them there for each batch."""
+    mean, std = (torch.tensor(one, device=device)[:, None, None] for one in (step.mean, step.std))
+    return lambda images: (images - mean) / std
+
+
+def take_transforms(dataset, device):
     """Take the last transforms out of a dataset; it has <LAST> that can run on whole batches."""
     if not hasattr(dataset, "transform"):  # it is a part of the dataset that has them
-        return take_transforms(dataset.dataset)
+        return take_transforms(dataset.dataset, device)
     steps = list(getattr(dataset.transform, "transforms", [dataset.transform]))
     rest = steps[:-<LAST>]
     dataset.transform = type(dataset.transform)(rest) if rest else torch.nn.Identity()
     if hasattr(dataset, "transforms"):  # torchvision's datasets hold it twice
         dataset.transforms.transform = dataset.transform
-    return steps[-<LAST>:]
+    return [normalizing(step, device) if hasattr(step, "mean") else step for step in steps[-<LAST>:]]
 
 
 def transformed(batch, transforms):
@@ -144,7 +150,7 @@ def prepare(model, optimizer=None, loader=None):
     <GLOBALS>
     if optimizer is not None:  # of several models, one may have none of its own  #= own optimizer
         <OPTIMIZER>
-    transforms = take_transforms(loader.dataset)  #? last
+    transforms = take_transforms(loader.dataset, device)  #? last
     <LOADER>
     torch._inductor.config.freezing = True  #? freezing
     torch._functorch.config.enable_autograd_cache = False  # it confuses attention kernels  #? compiles with_attention

@@ -73,7 +73,7 @@ CASES = {
     "own graphs": ({"compile.mode": "reduce-overhead"}, "infer", WrittenFor("", form("list", "", "*batch"), FACTS), 50),
     "inference graph": ({**GRAPH, "infer.grad": "inference_mode"}, "infer", WrittenFor("", KEYWORDS, FACTS), 110),
     "ddp": ({**DDP, **GRAPH}, "train", PAIR, 130),
-    "transforms": ({**WORKERS, **ON_DEVICE}, "train", replace(PAIR, facts=MOVABLE), 105),
+    "transforms": ({**WORKERS, **ON_DEVICE}, "train", replace(PAIR, facts=MOVABLE), 110),
 }
 
 
