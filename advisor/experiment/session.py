@@ -335,7 +335,10 @@ class Session:
         self._skip_the_rest(known)
         self._tell_refusals(known)
         self._keep_hints(known)
-        for warning in filter(None, closing.warnings(known, self._bench)):
+        budget = self._bench.budget
+        if too_short := caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s):
+            self._outbox.warn(too_short)
+        for warning in caveats.of_the_limits(known):
             self._outbox.warn(warning)
         self._outbox.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
         self._lab.enter("done")

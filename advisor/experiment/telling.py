@@ -1,11 +1,13 @@
 """Posts events for what is new in a session's knowledge: to the journal first, then to the user interface."""
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 
 from advisor import records
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.events import Event, Said, SessionFailed, SessionFinished, TrialEnded, printable_event
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.records import stack_record, trial_record
 from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
 from advisor.experiment.known import Kind, Known
@@ -16,133 +18,103 @@ from advisor.source.prints import SourceWatch
 
 
 class Teller:
-    """Posts an event for each change since the last call."""
+    """Posts an event for each change since the last call. ``records`` and ``stack`` are those that were posted last."""
 
-    def __init__(self, emit: Callable[[events.Event], None]) -> None:
+    def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
-        self._runs: dict[Settings, int] = {}
+        self._runs: Counter[Settings] = Counter()
         self._alternated: set[Settings] = set()
-        self._baseline: records.BaselineRecord | None = None
-        self._planned: events.TrialsPlanned | None = None
-        self._combinations: set[Settings] = set()
+        self._latest: dict[Hashable, Event] = {events.Ranked: events.Ranked(())}
         self.records: dict[str, records.TrialRecord] = {}
         self.stack: records.StackRecord | None = None
-        self._ranked: tuple[records.Recommendation, ...] = ()
 
-    def mark_as_posted(self, history: Iterable[events.Event]) -> None:
+    def mark_as_posted(self, history: Iterable[Event]) -> None:
         """Take the runs of these events as told: a resumed session has them in its journal."""
         for event in history:
             if isinstance(event, events.RunMeasured):
-                settings = Settings(event.settings)
-                self._runs[settings] = self._runs.get(settings, 0) + 1
+                self._runs[Settings(event.settings)] += 1
             elif isinstance(event, events.TurnsMeasured):
                 self._alternated.add(Settings(event.settings))
 
     def tell(self, known: Known) -> None:
         """Post the new events."""
-        self._tell_runs(known)
-        baseline = known.judge.baseline_record()
-        if baseline != self._baseline:
-            self._baseline = baseline
-            self._emit(events.BaselineMeasured(baseline))
-        self._tell_plan(known)
-        for record in self._records(known):
-            if record != self.records.get(record.candidate.name):
-                self.keep(record)
+        judge, plan = known.judge, known.plan
+        self._tell_runs(judge)
+        self._tell(events.BaselineMeasured, events.BaselineMeasured(judge.baseline_record()))
+        consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.needs_consent(candidate))
+        self._tell(events.TrialsPlanned, events.TrialsPlanned(plan.candidates, dict(plan.skipped), consent))
+        beside = plan.partnered(known.stack) if known.stack else []
+        tried = [candidate for candidate in beside if candidate.name in known.tried]
+        found = (known.record(candidate) for candidate in dict.fromkeys((*plan.candidates, *tried)))
+        for record in (_control(known), *found):
+            if record is not None:
+                self._tell_record(record)
         self._tell_combinations(known)
         self.tell_stack(known)
-        self._tell_ranking(known)
-
-    def keep(self, record: records.TrialRecord) -> None:
-        """Tell a candidate's record in place of an earlier one."""
-        self.records[record.candidate.name] = record
-        self._emit(events.TrialMeasured(record))
+        stacked = self.stack.settings if self.stack else {}
+        ranked = recommend(plan.facts, self.records.values(), judge.yardstick, stacked, plan.consent)
+        self._tell(events.Ranked, events.Ranked(ranked))
 
     def skip(self, candidate: records.Candidate, reason: str) -> None:
         """Tell that a candidate is left out, and why."""
-        self.keep(
-            records.TrialRecord(candidate, candidate.settings, records.TrialResult(records.Outcome.SKIPPED, reason))
-        )
+        result = records.TrialResult(records.Outcome.SKIPPED, reason)
+        self._tell_record(records.TrialRecord(candidate, candidate.settings, result))
 
-    def _tell_runs(self, known: Known) -> None:
+    def tell_stack(self, known: Known, *, at_end: bool = False) -> None:
+        """Tell the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
+        result = known.judge.result(known.found)
+        exceeds = bool(known.found) and (result is None or not known.judge.goal.fits(result))
+        too_early = self.stack is None and not (known.stack or at_end)
+        if not (known.pending or exceeds or too_early):
+            self.stack = stack_record(known.judge, known.found, known.left_out)
+            self._tell(events.StackMeasured, events.StackMeasured(self.stack))
+
+    def _tell(self, about: Hashable, event: Event) -> None:
+        """Post an event unless it is the latest about the same."""
+        if self._latest.get(about) != event:
+            self._latest[about] = event
+            self._emit(event)
+
+    def _tell_record(self, record: records.TrialRecord) -> None:
+        self.records[record.candidate.name] = record
+        self._tell(record.candidate.name, events.TrialMeasured(record))
+
+    def _tell_runs(self, judge: Judge) -> None:
         turns_of = {
             id(run): dict(settings)
-            for settings, turns in known.judge.in_turn.items()
+            for settings, turns in judge.in_turn.items()
             if isinstance(turns, RunsInTurn)
             for run in (*turns.new, *turns.old)
         }
-        for settings, runs in known.judge.runs.items():
-            for run in runs[self._runs.get(settings, 0) :]:
+        for settings, runs in judge.runs.items():
+            for run in runs[self._runs[settings] :]:
                 self._emit(events.RunMeasured(dict(settings), run, turns_of.get(id(run))))
             self._runs[settings] = len(runs)
-        for settings, turns in known.judge.in_turn.items():
+        for settings, turns in judge.in_turn.items():
             if settings not in self._alternated and isinstance(turns, AlternatedBlocks):
                 self._alternated.add(settings)
                 self._emit(events.TurnsMeasured(dict(settings), turns.new, turns.old, turns.result))
-
-    def _tell_plan(self, known: Known) -> None:
-        plan = known.plan
-        consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.needs_consent(candidate))
-        planned = events.TrialsPlanned(plan.candidates, dict(plan.skipped), consent)
-        if planned != self._planned:
-            self._planned = planned
-            self._emit(planned)
-
-    def _records(self, known: Known) -> list[records.TrialRecord]:
-        found = [known.record(candidate) for candidate in _candidates(known)]
-        measured = [record for record in found if record is not None]
-        control = self._control(known)
-        return [control, *measured] if control else measured
-
-    def _control(self, known: Known) -> records.TrialRecord | None:
-        judge = known.judge
-        if Kind.CONTROL not in known.done or not judge.controls:
-            return None
-        recipe = known.plan.catalog[CONTROL]
-        candidate = records.Candidate(CONTROL, recipe.key, True)
-        measured = [run for run in judge.controls if run.measured]  # a repeat that crashed replaces none
-        control = measured[-1] if measured else judge.controls[-1]
-        return trial_record(judge.with_run(candidate.settings, control), candidate, candidate.settings)
 
     def _tell_combinations(self, known: Known) -> None:
         """Tell the effect of each new combination of settings: a choice between time and memory."""
         for settings in known.judge.runs:
             result = known.judge.result(settings)
-            told = settings in self._combinations or len(settings) < 2 or result is None
-            if told or result is None or result.peak_reserved_bytes is None or not known.usable(settings):
+            if settings in self._latest or len(settings) < 2 or not known.usable(settings):
                 continue
-            self._combinations.add(settings)
-            comparison = known.judge.compare(settings)
-            point = records.ParetoPoint(str(settings), dict(settings), comparison, result.peak_reserved_bytes)
-            self._emit(events.CombinationMeasured(point))
-
-    def tell_stack(self, known: Known, *, at_end: bool = False) -> None:
-        """Tell the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
-        if known.pending:
-            return
-        result = known.judge.result(known.found)
-        if known.found and (result is None or not known.judge.goal.fits(result)):
-            return
-        stack = stack_record(known.judge, known.found, known.left_out)
-        too_early = self.stack is None and not (known.stack or at_end)
-        if stack != self.stack and not too_early:
-            self.stack = stack
-            self._emit(events.StackMeasured(stack))
-
-    def _tell_ranking(self, known: Known) -> None:
-        by, stack = known.judge.yardstick, self.stack.settings if self.stack else {}
-        ranked = recommend(known.plan.facts, self.records.values(), by, stack, known.plan.consent)
-        if ranked != self._ranked:
-            self._ranked = ranked
-            self._emit(events.Ranked(ranked))
+            if result is not None and result.peak_reserved_bytes is not None:
+                comparison, peak_bytes = known.judge.compare(settings), result.peak_reserved_bytes
+                point = records.ParetoPoint(str(settings), dict(settings), comparison, peak_bytes)
+                self._tell(settings, events.CombinationMeasured(point))
 
 
-def _candidates(known: Known) -> list[records.Candidate]:
-    planned = {candidate.name: candidate for candidate in known.plan.candidates}
-    for candidate in known.plan.partnered(known.stack) if known.stack else ():
-        if candidate.name in known.tried:
-            planned.setdefault(candidate.name, candidate)
-    return list(planned.values())
+def _control(known: Known) -> records.TrialRecord | None:
+    """The record of the control, by its latest run that measured: a repeat that crashed replaces none."""
+    judge = known.judge
+    if Kind.CONTROL not in known.done or not judge.controls:
+        return None
+    candidate = records.Candidate(CONTROL, known.plan.catalog[CONTROL].key, True)
+    latest = max(enumerate(judge.controls), key=lambda run: (run[1].measured, run[0]))[1]
+    return trial_record(judge.with_run(candidate.settings, latest), candidate, candidate.settings)
 
 
 class Outbox:
@@ -167,13 +139,19 @@ class Outbox:
 
     def emit(self, event: Event) -> None:
         """Journal and post an event."""
-        if isinstance(event, TrialEnded):
-            self._notice_changed_sources()
         event = printable_event(event)
-        problem = "" if self._spoils_the_record(event) else self._journal.record(event)
+        spoils = isinstance(event, SessionFailed) or (
+            isinstance(event, SessionFinished) and (event.cancelled or self.exit_code is not ExitCode.OK)
+        )
+        problem = "" if self.keeps_complete and spoils else self._journal.record(event)
         self.post(event)
         if problem:
             self.warn(f"the journal cannot be written any more: {problem}; the session goes on without it")
+        for path in self.watch.changed() if isinstance(event, TrialEnded) else ():
+            self.warn(
+                f"{path} has changed since the baseline was measured, so later trials may run other code: "
+                "end this session and start another"
+            )
 
     def warn(self, text: str, *, once: str = "") -> None:
         """Tell the person something that they should act on, or know when they read the figures."""
@@ -197,17 +175,3 @@ class Outbox:
         """Tell that the session failed."""
         self.exit_code = error.exit_code
         self.emit(SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
-
-    def _spoils_the_record(self, event: Event) -> bool:
-        """Whether an event would turn the record of a session that was complete into one that was not."""
-        if isinstance(event, SessionFinished):
-            return self.keeps_complete and (event.cancelled or self.exit_code is not ExitCode.OK)
-        return self.keeps_complete and isinstance(event, SessionFailed)
-
-    def _notice_changed_sources(self) -> None:
-        """Say once of each file of the user's that another one measures from now on than the baseline did."""
-        for path in self.watch.changed():
-            self.warn(
-                f"{path} has changed since the baseline was measured, so later trials may run other code: "
-                "end this session and start another"
-            )

@@ -58,7 +58,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
             bench.build_anew(f"its first run failed in a process that was forked after building: {result.reason}")
         result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
-        raise TargetError(_problem(result), _hint(result, hardware.host.usable_cores), result.details)
+        raise TargetError(_problem(result), _hint(result), result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
     profile = bench.profiled.profile if bench.profiled else None
@@ -116,9 +116,9 @@ def _free_bytes(facts: Facts) -> int:
     return facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
 
 
-def _hint(result: TrialResult, cores: int) -> str:
+def _hint(result: TrialResult) -> str:
     hint = result.hint or "Fix the target and try again."
-    return with_the_load(hint, cores) if result.outcome is Outcome.TIMED_OUT else hint
+    return with_the_load(hint) if result.outcome is Outcome.TIMED_OUT else hint
 
 
 def _problem(result: TrialResult) -> str:
