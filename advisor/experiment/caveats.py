@@ -107,8 +107,9 @@ def of_the_limits(known: Known) -> Iterator[str]:
         yield "the latency limit is about calls in inference, and this loop trains: give --mode infer"
     elif goal.latency_limit_ms is not None and shortest_ms is not None and shortest_ms > goal.latency_limit_ms:
         yield (
-            f"nothing that was measured keeps the latency limit of {format_ms(goal.latency_limit_ms)}: the shortest "
-            f"95th percentile of single calls was {format_ms(shortest_ms)}; raise --latency-limit, or give --batch-size 1"
+            f"nothing that was measured keeps the latency limit of {format_ms(goal.latency_limit_ms)}: the "
+            f"shortest 95th percentile of single calls was {format_ms(shortest_ms)}; raise "
+            "--latency-limit, or give --batch-size 1"
         )
 
 

@@ -15,7 +15,7 @@ from advisor.records import Candidate
 def left_out(known: Known, bench: Bench) -> Iterator[tuple[Candidate, str]]:
     """The candidates that have no result of their own, with the reasons."""
     for candidate in known.plan.candidates:
-        if not known.has_record(candidate):
+        if known.record(candidate) is None:
             yield candidate, why_not(known, candidate) or _too_late(known, candidate, bench)
 
 

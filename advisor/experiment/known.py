@@ -156,25 +156,23 @@ class Known:
         """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""
         return not self.why_unusable(settings)
 
-    def has_record(self, candidate: Candidate) -> bool:
-        """Whether anything is known of a candidate."""
-        return self.judge.has_tried(candidate.settings) or bool(self._most_telling(candidate)[0])
-
     @kept
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
-        alone = Settings(candidate.settings)
+        alone, key = Settings(candidate.settings), candidate.key
         if self.judge.has_tried(alone):
-            return replace(trial_record(self.judge, candidate, alone), contribution=self._on_the_stack(candidate))
-        whole, rest = self._most_telling(candidate)
-        return trial_record(self.judge, candidate, whole, rest) if whole else None
+            in_stack = self.stack.get(key) == candidate.value
+            contribution = self.contribution(key, self.stack) if in_stack else None
+            return replace(trial_record(self.judge, candidate, alone), contribution=contribution)
+        whole = self._most_telling(candidate)
+        return trial_record(self.judge, candidate, whole, whole.without(key)) if whole else None
 
-    def contribution_of(self, key: str) -> float | None:
-        """The speed-up that a setting adds to the stack or, where unknown, to the uncompiled stack; else None."""
-        for whole in (self.stack, self.uncompiled):
+    def contribution(self, key: str, *combinations: Settings) -> Comparison | None:
+        """What a setting adds to the first of these combinations that was measured with and without it; else None."""
+        for whole in combinations:
             rest = self.plan.without(whole, key)
-            if key in whole and rest != whole and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
-                return self.judge.contribution(whole, rest).speedup
+            if key in whole and rest and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
+                return self.judge.contribution(whole, rest)
         return None
 
     def fails_with_others(self, candidate: Candidate) -> bool:
@@ -185,34 +183,19 @@ class Known:
             for whole in holds
         )
 
-    def _on_the_stack(self, candidate: Candidate) -> Comparison | None:
-        """The stack compared with itself without this candidate; None unless both were measured."""
-        rest = self.plan.without(self.stack, candidate.key)
-        if not rest or self.stack.get(candidate.key) != candidate.value:
-            return None
-        both = self.judge.measured_runs(self.stack) and self.judge.measured_runs(rest)
-        return self.judge.contribution(self.stack, rest) if both else None
-
     @property
     def uncompiled(self) -> Settings:
         """The stack without the settings that compile it."""
         return self.stack.filtered(lambda key: not self.plan.catalog.by_key(key).expensive)
 
-    @kept
-    def _most_telling(self, candidate: Candidate) -> tuple[Settings, Settings]:
-        """The measured combination that tells most about a candidate, and the same without the candidate."""
-        holds = [s for s in self.judge.runs if s.get(candidate.key) == candidate.value]
-        pairs = [(whole, whole.without(candidate.key)) for whole in holds if self.judge.measured_runs(whole)]
-        compared = [pair for pair in pairs if self.judge.measured_runs(pair[1])]
-        tried = self.tried.get(candidate.name)
-        order = sorted(compared, key=lambda pair: (pair[0] == self.stack, pair[0] == tried, len(pair[0])))
-        if order:
-            return order[-1]
-        if tried is not None and self.judge.has_tried(tried):
-            return tried, tried.without(candidate.key)
-        if self.stack.get(candidate.key) == candidate.value and self.judge.has_tried(self.stack):
-            return self.stack, self.stack.without(candidate.key)
-        return BASELINE, BASELINE
+    def _most_telling(self, candidate: Candidate) -> Settings:
+        """The measured combination that tells most about a candidate: compared with the same without it, if any was."""
+        ran, key, tried = self.judge.measured_runs, candidate.key, self.tried.get(candidate.name)
+        holds = [s for s in self.judge.runs if s.get(key) == candidate.value and ran(s) and ran(s.without(key))]
+        if holds:
+            return max(holds, key=lambda whole: (whole == self.stack, whole == tried, len(whole)))
+        in_stack = self.stack if self.stack.get(key) == candidate.value else BASELINE
+        return next((one for one in (tried, in_stack) if one and self.judge.has_tried(one)), BASELINE)
 
     # --- what is reported -----------------------------------------------------------------------------------------
 
