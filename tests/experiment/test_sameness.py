@@ -7,6 +7,7 @@ from datetime import UTC, datetime, time
 from pprint import pformat
 
 import pytest
+from msgspec import structs
 from planted import TINY_TARGET
 from real_session import Run, short_trials
 from sample_session import cancelled_history, sample_request
@@ -175,7 +176,9 @@ def test_a_config_that_is_gone_is_taken_from_the_session():
 
 def facts_with(history, sources):
     return [
-        replace(event, facts=replace(event.facts, sources=sources)) if isinstance(event, events.FactsFound) else event
+        structs.replace(event, facts=replace(event.facts, sources=sources))
+        if isinstance(event, events.FactsFound)
+        else event
         for event in history
     ]
 
