@@ -233,17 +233,6 @@ def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
 # --- older and shorter journals -------------------------------------------------------------------------------
 
 
-def test_a_journal_of_records_only_is_taken_over_as_well():
-    """Versions before this one told of candidates and of nothing else."""
-    told, before = told_by(ALONE_RUN, CONTROL)
-    old = [event for event in told if not isinstance(event, (events.RunMeasured, events.TurnsMeasured))]
-    after = resumed(old)
-    assert after.judge.measured_runs(ALONE) == before.judge.measured_runs(ALONE)
-    assert after.judge.controls == before.judge.controls
-    assert after.done == {Kind.CONTROL}
-    assert after.stack == ALONE
-
-
 def test_what_was_skipped_was_not_tried():
     told, _ = told_by()
     Teller(told.append).skip(GRADS, "there was no time")
