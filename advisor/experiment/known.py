@@ -17,7 +17,7 @@ from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
+from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
 _NOT_SHOWN = "it is unclear whether the stack is better with it, so the simpler one stays"
@@ -132,10 +132,9 @@ class Known:
         if result is None or not result.measured:
             return result.reason if result else "it was not measured"
         by = self.judge.yardstick
-        if not by.beyond_limits and (limit := by.goal.exceeded(result)):
-            return f"it takes {limit}"
-        bounded = by.goal.objective is Objective.MEMORY and not by.too_large
-        if bounded and settings and not by.may_keep_speed(self.judge.compare(settings)):
+        if by.goal.fits(by.baseline.result) and (limit := by.goal.exceeded(result)):
+            return f"it takes {limit}"  # where the baseline does as well, it may be a step towards the limit
+        if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
         return self.plan.consent.why_not(settings, self.judge.numerics(settings, result), seen=self._seen(settings))
 
@@ -264,10 +263,8 @@ class Known:
                 known = known._after_leap(move)
             case Kind.ADD | Kind.SWAP | Kind.ALONE:
                 known = known._after_candidate(move)
-            case Kind.DROP:
-                known = known._simplified()
-            case Kind.AGAIN:
-                known = known._after_repeat(move)
+            case Kind.DROP | Kind.AGAIN:
+                known = known._simplified(move)
             case Kind.TURNS:
                 known = known._after_turns(move)
         known = known._with_best_leap()._with_accepted()
@@ -365,16 +362,15 @@ class Known:
     # --- how the stack follows ------------------------------------------------------------------------------------
 
     def _after_leap(self, move: Move) -> Known:
+        """What a leap that is no better adds is not asked for again; a better one is taken with the best leap."""
         if move.settings == self.stack:  # the rest of a stack after a rejection
             return self if self.usable(self.stack) else self._with_stack(self.best_usable())
-        if self.usable(move.settings) and self.judge.gain(move.settings, self.stack).ratio > 1:
-            return self._with_stack(move.settings)
+        if not self.stack or not self.usable(move.settings) or self.judge.gain(move.settings, self.stack).ratio > 1:
+            return self
         added = [key for key in move.settings if key not in self.stack]
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
             added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next leap compiles the same without them
-        if self.stack and self.usable(move.settings):
-            return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
-        return self
+        return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
 
     def _with_best_leap(self) -> Known:
         """The knowledge with the best of the stack, the leaps and the user's own settings as its stack.
@@ -419,8 +415,11 @@ class Known:
             return False
         return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
 
-    def _simplified(self) -> Known:
-        """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each."""
+    def _simplified(self, move: Move) -> Known:
+        """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each.
+
+        Else another run may show that a combination is better than the stack after all.
+        """
         for rest in self._without_one(self.stack):
             gone = [key for key in self.stack if key not in rest]
             if not self.usable(rest) or any(key in self._accepted() for key in gone):
@@ -432,19 +431,14 @@ class Known:
             if as_good or (gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)):
                 why = dict.fromkeys(gone, "the others do as well without it")
                 return replace(self._with_stack(rest), dropped={**self.dropped, **why})
-        return self
-
-    def _after_repeat(self, move: Move) -> Known:
-        """Another run may show that a combination is better than the stack after all, or as good and simpler."""
-        known = self._simplified()
-        ran = move.settings and self.judge.measured_runs(move.settings) and self.usable(move.settings)
-        better = known is self and ran and self.judge.gain(move.settings, self.stack).is_better
-        return self._with_stack(move.settings) if better else known
+        ran = move.kind is Kind.AGAIN and move.settings and self.usable(move.settings)
+        better = ran and self.judge.gain(move.settings, self.stack).is_better
+        return self._with_stack(move.settings) if better else self
 
     def _after_turns(self, move: Move) -> Known:
         """A stack whose turns with the baseline show that it is no better is given up; nothing accepted leaves."""
         if move.settings != self.stack:
-            return self._simplified()
+            return self._simplified(move)
         if not self.judge.took_turns(self.stack) or self.found or self.undecided(self.stack):
             return self
         why = self.why_unusable(self.stack)

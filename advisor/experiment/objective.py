@@ -206,11 +206,6 @@ class Yardstick:
         """Whether the baseline exceeds the memory limit: then less memory is a gain even above the limit."""
         return not self.goal.fits_memory(self.baseline.result)
 
-    @property
-    def beyond_limits(self) -> bool:
-        """Whether the baseline itself exceeds a limit. Settings that exceed it too may then be a step towards it."""
-        return not self.goal.fits(self.baseline.result)
-
     # --- against the baseline -------------------------------------------------------------------------------------
 
     def gain(self, result: TrialResult, comparison: Comparison | None) -> Gain | None:
@@ -247,10 +242,9 @@ class Yardstick:
         if comparison is None or not self.keeps_speed(comparison):
             return False
         gain, saving = self.gain(result, comparison), self.saving(result)
-        if (gain is not None and gain.is_better) or (self.too_large and saving is not None and saving.is_better):
-            return True
-        free = self.goal.objective is Objective.MEMORY and not (saving is None or saving.is_worse)
-        return free and comparison.verdict is Verdict.FASTER
+        saves = self.too_large and saving is not None and saving.is_better
+        free = self.goal.objective is Objective.MEMORY and saving is not None and not saving.is_worse
+        return (gain is not None and gain.is_better) or saves or (free and comparison.verdict is Verdict.FASTER)
 
     def may_recommend(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings may be recommended: they help, and stay within the limits."""
@@ -262,9 +256,8 @@ class Yardstick:
         The others follow by their speed.
         """
         gain = self.gain(result, comparison)
-        if gain is not None and gain.is_better:
-            return True, gain.ratio
-        return False, comparison.speedup if comparison else 0.0
+        is_better = gain is not None and gain.is_better
+        return is_better, gain.ratio if gain and is_better else comparison.speedup if comparison else 0.0
 
     # --- in words -------------------------------------------------------------------------------------------------
 
