@@ -29,14 +29,15 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import CUDA, Components, code_of, gain_from
+from advisor.recipe import CUDA, Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 _CODE = """\
-dataset, moved = without_last_transforms(loader.dataset)
-on_device = OnDevice(moved)  # in the loop, when the batch is on the device: batch = on_device(batch)
-loader = torch.utils.data.DataLoader(dataset, ...)
+steps = loader.dataset.transform.transforms
+loader.dataset.transform = torchvision.transforms.v2.Compose(steps[:-2])  # without ToDtype and Normalize
+on_device = torchvision.transforms.v2.Compose(steps[-2:])
+# in the loop: images = on_device(images.to(device, non_blocking=True))
 """
 _NONE = (
     "the dataset's attribute transform does not end in a transform that can run on whole batches (ToDtype, "
@@ -75,9 +76,7 @@ class GpuTransforms(LoaderRecipe):
             workload.plan = replace(workload.plan, device_transform=OnDevice(moved))
 
     def code(self, value: Value) -> str:
-        if not value:
-            return "# the dataset runs its transforms, sample by sample\n"
-        return code_of("transforms", _CODE)
+        return _CODE if value else "# the dataset runs its transforms, sample by sample\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         loader = facts.workload.loader

@@ -75,6 +75,7 @@ class LargeBatchOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if value != self.default and workload.optimizer is not None:
-            from advisor.step.optimizer import use_class
+            from advisor.step.optimizer import change_class
 
-            use_class(workload.optimizer, str(value))
+            classes = [name for name, other in _VALUES.items() if other == value]
+            change_class(workload, classes, lambda: self.run_code(workload, value))

@@ -32,6 +32,7 @@ from advisor.recipe import TRAINING, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 _PACKAGES = ("bitsandbytes", "torchao")
+_REPLACED = ("Adam", "AdamW")
 _LEAST_SHARE = 0.2
 _CODE = """\
 # before the first step, and before a scheduler is made
@@ -51,8 +52,10 @@ class OptimizerMemory(Recipe):
     codes = {
         "full": "# the optimizer keeps its whole state\n",
         "adafactor": _CODE.replace("{cls}", "torch.optim.Adafactor").replace("{kept}", _KEPT),
-        "8-bit": "import bitsandbytes\n\n"
-        + _CODE.replace("{cls}", "bitsandbytes.optim.AdamW8bit").replace("{kept}", _KEPT_BY_ADAM),
+        "8-bit": "import bitsandbytes.optim\n\n"
+        + _CODE.replace("{cls}", 'getattr(bitsandbytes.optim, f"{type(optimizer).__name__}8bit")').replace(
+            "{kept}", _KEPT_BY_ADAM
+        ),
     }
     saves_memory = True
     excludes = {
@@ -65,7 +68,7 @@ class OptimizerMemory(Recipe):
         optimizer = facts.workload.optimizer
         if optimizer is None:
             return Skip("the workload has no optimizer")
-        if not optimizer.builtin or optimizer.name not in ("Adam", "AdamW"):
+        if not optimizer.builtin or optimizer.name not in _REPLACED:
             return Skip(f"only the state of a single Adam or AdamW can be made smaller, not of {optimizer.full_name}")
         if optimizer.made_steps:
             return Skip("the optimizer has made steps, as a script's has: change it where it is made")
@@ -77,9 +80,13 @@ class OptimizerMemory(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if value != self.default and workload.optimizer is not None:
-            from advisor.step.optimizer import use_class
+            from advisor.step.optimizer import change_class
 
-            use_class(workload.optimizer, str(value))
+            change_class(workload, _REPLACED, lambda: self.run_code(workload, value))
+
+    def code(self, value: Value) -> str:
+        instead = find_spec("bitsandbytes") is None and find_spec("torchao") is not None
+        return super().code(value).replace("bitsandbytes", "torchao" if instead else "bitsandbytes")
 
     def why(self, facts: Facts, value: Value) -> str:
         more = "" if any(map(find_spec, _PACKAGES)) or not facts.on_cuda else " For 8-bit: pip install bitsandbytes."

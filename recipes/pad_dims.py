@@ -2,10 +2,9 @@
 
 What it does
 ------------
-Gives each linear layer whose number of outputs is off the multiple (8, or 64) rows of zeros up to the next, and returns
-a view of its results without them: a vocabulary of 50,257 is computed as one of 50,304, and the loss sees 50,257. An
-embedding that shares the weight goes on sharing it. Layers that would grow by more than an eighth stay, and those whose
-weights are used by others than linear layers and embeddings.
+Has each linear layer whose number of outputs is off the multiple (8, or 64) compute outputs up to the next, and return
+a view of the usual ones: a vocabulary of 50,257 is computed as one of 50,304, and the loss sees 50,257. Layers that
+would grow by more than an eighth stay.
 
 Why it helps
 ------------
@@ -14,15 +13,13 @@ kernels, or copies first. It matters in half precision and TF32.
 
 When it does not
 ------------
-In float32 without TF32 no tensor core is used. The next operation reads a view whose rows are not adjacent: for a small
-layer that can cost more than it gains. `parameters()` have the padded shapes, so copy a model for an average after it
-was prepared, not before. Do not prune, parametrize or replace weights of padded layers.
+In float32 without TF32 no tensor core is used. Each call copies the weight, with rows of zeros added, which a large
+batch repays and a small one may not. The next operation reads a view whose rows are not adjacent: for a small layer
+that can cost more than it gains.
 
 Numerics
 ------------
-close: the rows of zeros get no gradient and stay zero. It is not tried beside an optimizer that looks at a tensor's
-shape or mean (Adafactor, Muon), or one of another package. State dicts of the model keep the usual shapes; those of the
-optimizer do in `prepare`, not in an exported file.
+close: the rows of zeros are no part of the parameters, the optimizer or the state dict; other kernels round elsewhere.
 
 References
 ------------
@@ -30,10 +27,7 @@ NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirement
 """
 
 from advisor.recipe import CUDA, Components, Recipe, Stage, WholeNumbers, code_of, lacks_units, runs_in_half
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
-
-# Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
-_READ_SHAPES = frozenset({"Adafactor", "Muon"})
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class PadDims(Recipe):
@@ -50,13 +44,9 @@ class PadDims(Recipe):
     }
 
     def candidates(self, facts: Facts) -> Proposal:
-        workload = facts.workload
         if lacking := lacks_units(facts, "float16", "tensor cores, which the multiples are for"):
             return lacking
-        optimizer = workload.optimizer
-        if optimizer is not None and (not optimizer.builtin or optimizer.name in _READ_SHAPES):
-            return Skip(f"{optimizer.full_name} may look at a weight's shape or mean, which rows of zeros would change")
-        multiples = [multiple for multiple, _, _ in workload.paddable_outputs]
+        multiples = [multiple for multiple, _, _ in facts.workload.paddable_outputs]
         return multiples or Skip("no linear layer's number of outputs is off a multiple of 64 by an eighth at most")
 
     def gain_for(self, facts: Facts, value: Value) -> float:
@@ -65,19 +55,13 @@ class PadDims(Recipe):
         return 1.06 if fast else 1.0
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.optimizer import follow_parameters
         from advisor.step.padding import pad_outputs
 
-        follow_parameters(workload.optimizer, pad_outputs(workload.model, int(value), workload.optimizer))
+        pad_outputs(workload.model, int(value))
 
     def code(self, value: Value) -> str:
         padded = value != self.default
-        return code_of("padding", f"pad_outputs(model, {value}, optimizer)") if padded else super().code(value)
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        if value != 1 and settings.get("optimizer.state") == "adafactor":
-            return "Adafactor averages over the rows of a weight, and would count the rows of zeros"
-        return super().conflict(value, settings)
+        return code_of("padding", f"pad_outputs(model, {value})") if padded else super().code(value)
 
     def why(self, facts: Facts, value: Value) -> str:
         found = {multiple: (layers, widest) for multiple, layers, widest in facts.workload.paddable_outputs}

@@ -10,7 +10,7 @@ from torch import nn
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.apply import apply_settings
+from advisor.step.tuning import apply_settings
 
 
 class Block(nn.Module):

@@ -10,6 +10,7 @@ from facts import gpu_facts
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE, Judge
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.objective import Goal
 from advisor.experiment.plan import Plan
@@ -92,9 +93,13 @@ class FakeLab:
         once_s = (8.0 if code in self.compiled else 30.0) if code else 2.0
         return once_s + 2.0 if move.kind is Kind.TURNS else once_s
 
+    def comes_first(self, move):
+        return move.is_bold
+
     def affords(self, move: Move, known: Known) -> bool:
         longer_s = POLICY.safe * self.cost_s(move.in_place_of, known) if move.in_place_of else math.inf
-        if self.spent_s + longer_s <= self.budget_s or len(self.asked) >= self.most:
+        before_a_leap = move.kind is Kind.TURNS and move.is_bold  # here every compilation ends in time
+        if before_a_leap or self.spent_s + longer_s <= self.budget_s or len(self.asked) >= self.most:
             return False
         return self.spent_s + self.cost_s(move, known) <= self.budget_s
 
@@ -110,7 +115,9 @@ class FakeLab:
             case Kind.REFERENCE | Kind.HOST:
                 return Evidence()
             case Kind.TURNS:
-                return Evidence(runs=((move.settings, self.run(move.settings)), (BASELINE, result_at(1.0))))
+                new, old = self.run(move.settings), result_at(1.0)
+                turns = Turns((new,), (old,)) if new.measured else None
+                return Evidence(runs=((move.settings, new), (BASELINE, old)), turns=turns)
         return Evidence(runs=((move.settings, self.run(move.settings)),))
 
     def run(self, settings: Settings) -> TrialResult:

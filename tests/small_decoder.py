@@ -12,8 +12,8 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.apply import apply_settings
 from advisor.step.step import make_step
+from advisor.step.tuning import apply_settings
 
 CATALOG = load_catalog()
 CPU = torch.device("cpu")

@@ -46,6 +46,16 @@ def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
             yield recipe, "" if is_found else told
 
 
+def unfinished(bench: Bench) -> str:
+    """A remark on code that still compiles when the time is over, and how to go on; empty where none does."""
+    if bench.has_compiled_beside() or not bench.compiling:
+        return ""
+    return (
+        f"{bench.compiling} still compiled when the time was over, after {bench.compiling_s:.0f} s: "
+        f"`--resume` with a longer --budget goes on, and finds what is done in the compiler's cache"
+    )
+
+
 def _why_refused(known: Known, bench: Bench, recipe: str) -> str:
     """The reason that an accepted recipe is not in the stack."""
     accepted = [c for c in known.plan.candidates if known.plan.consent.accepts(recipe, c.value) and c.recipe == recipe]

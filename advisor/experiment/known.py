@@ -10,7 +10,7 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.records import trial_record
-from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.kept import kept
 from advisor.experiment.plan import COMPILE_MODE, Plan
@@ -65,20 +65,20 @@ class Move:
 
     @property
     def is_bold(self) -> bool:
-        """Whether a leap, or measuring the noise before it, promises so much that it comes before all others."""
-        first = self.kind in (Kind.LEAP, Kind.CONTROL) or (self.kind is Kind.AGAIN and not self.settings)
+        """Whether a leap, or what is measured before it, promises so much that it comes before all others."""
+        first = self.kind in (Kind.LEAP, Kind.CONTROL, Kind.TURNS) or (self.kind is Kind.AGAIN and not self.settings)
         return first and self.gain >= POLICY.bold
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The outcome of a move: runs by their settings, blocks in turn, or the result of an instrument.
+    """The outcome of a move: runs by their settings, those in turn, or the result of an instrument.
 
     ``others`` are moves that were measured on other GPUs meanwhile, with their own outcomes.
     """
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
-    alternated: AlternatedBlocks | None = None
+    turns: Turns | None = None
     control: TrialResult | None = None
     reference: TrialResult | None = None
     facts: Facts | None = None
@@ -136,7 +136,7 @@ class Known:
             return f"it takes {limit}"  # where the baseline does as well, it may be a step towards the limit
         if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
-        return self.plan.consent.why_not(settings, self.judge.numerics(settings, result), seen=self._seen(settings))
+        return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=self._seen(settings))
 
     def _seen(self, settings: Settings) -> tuple[Numerics, ...]:
         """What each of these that was accepted was seen to change: the person knew it, so that consent covers it."""
@@ -154,7 +154,7 @@ class Known:
     def numerics(self, settings: Settings) -> NumericsResult | None:
         """The measured numerics of settings that ran."""
         result = self.judge.result(settings)
-        return self.judge.numerics(settings, result) if result is not None and result.measured else None
+        return self.judge.numerics(settings) if result is not None and result.measured else None
 
     def usable(self, settings: Settings) -> bool:
         """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""
@@ -255,8 +255,10 @@ class Known:
 
     # --- what a move changes --------------------------------------------------------------------------------------
 
-    def after(self, move: Move, evidence: Evidence) -> Known:
-        """The knowledge after a move."""
+    def after(self, move: Move, evidence: Evidence | None) -> Known:
+        """The knowledge after a move; without evidence it could not be measured yet."""
+        if evidence is None:
+            return self
         known = self._with(move, evidence)
         match move.kind:
             case Kind.LEAP:
@@ -325,12 +327,8 @@ class Known:
         judge = self.judge
         for settings, result in evidence.runs:
             judge = judge.with_run(settings, result)
-        if evidence.alternated is not None:
-            judge = judge.with_turns(move.settings, evidence.alternated)
-        elif move.kind is Kind.TURNS and all(result.measured for _, result in evidence.runs):
-            new = tuple(result for settings, result in evidence.runs if settings)
-            old = tuple(result for settings, result in evidence.runs if not settings)
-            judge = judge.with_turns(move.settings, RunsInTurn(new, old))
+        if evidence.turns is not None:
+            judge = judge.with_turns(move.settings, evidence.turns)
         if evidence.control is not None:
             judge = judge.with_control(evidence.control)
         if evidence.reference is not None and evidence.reference.probed:
@@ -452,7 +450,7 @@ class Known:
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
         turns, result = self.judge.in_turn.get(settings), self.judge.result(settings)
-        if not isinstance(turns, RunsInTurn) or len(turns.new) >= POLICY.most_runs or result is None:
+        if turns is None or turns.by_block or len(turns.new) >= POLICY.most_runs or result is None:
             return False
         gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
         return gain is not None and gain.ratio > 1 and not gain.is_better

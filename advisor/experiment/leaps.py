@@ -17,7 +17,7 @@ from advisor.experiment.weaken import GRAPH, compiled_without_loss, may_be_compi
 from advisor.figures.roof import INPUT_BOUND_SHARE
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
-from advisor.records import Phase, TrialResult
+from advisor.records import Phase
 
 Moves = Iterator[Move]
 
@@ -57,6 +57,7 @@ def _compiled_leaps(known: Known, plain: Settings) -> Moves:
     move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack, is_doubtful=doubtful)
     if move.is_bold:
         yield from _noise_first(known)
+        yield from _proof_first(known)
     yield move
     if in_blocks and not known.judge.has_tried(in_blocks):
         yield replace(move, settings=in_blocks, name=f"stack: {in_blocks}", in_place_of=move)
@@ -126,6 +127,19 @@ def _noise_first(known: Known) -> Moves:
         yield Move(Kind.CONTROL, BASELINE, POLICY.leap_gain, f"{CONTROL}=true")
 
 
+def _proof_first(known: Known) -> Moves:
+    """The turns of the best stack before a compilation that may not end in time: what is found then is confirmed."""
+    stack = known.to_confirm
+    if stack and known.usable(stack) and not known.judge.took_turns(stack):
+        yield Move(Kind.TURNS, stack, POLICY.leap_gain, "stack, confirmed")
+
+
+def compiled_next(known: Known, plain: Settings) -> Settings:
+    """What is compiled after a leap that compiles nothing, if that runs; empty where nothing is."""
+    move = next((move for move in _compiled_leaps(known, plain) if move.kind is Kind.LEAP and move.is_bold), None)
+    return move.settings if move else BASELINE
+
+
 def _uncompiled_with_effect(known: Known, usual: Settings) -> Settings:
     """The stack's uncompiled settings that still have an effect beside the usual ones."""
     members = [c for c in known.plan.candidates if known.uncompiled.get(c.key) == c.value]
@@ -193,19 +207,19 @@ def _is_unexplained(known: Known, settings: Settings) -> bool:
     result = known.judge.result(settings)
     if result is None or not result.measured:
         return False
-    if known.plan.consent.permits(settings, known.judge.numerics(settings, result)):
+    if known.plan.consent.permits(settings, known.judge.numerics(settings)):
         return False
-    return not {Kind.CONTROL, Kind.REFERENCE} <= known.done or _may_be_chance(known, settings, result)
+    return not {Kind.CONTROL, Kind.REFERENCE} <= known.done or _may_be_chance(known, settings)
 
 
-def _may_be_chance(known: Known, settings: Settings, result: TrialResult) -> bool:
+def _may_be_chance(known: Known, settings: Settings) -> bool:
     """Whether steps that draw random numbers were seen too seldom to tell another draw from a fault."""
     judge = known.judge
     again = len(judge.runs.get(BASELINE, ()))
     draws = {run.losses or run.outputs for run in (*judge.baseline_runs, *judge.controls) if run.measured}
     if not judge.spread.random or len(draws) >= POLICY.enough_draws or again >= POLICY.most_runs:
         return False
-    return known.plan.consent.permits(settings, judge.numerics(settings, result, unseen_draws=True))
+    return known.plan.consent.permits(settings, judge.numerics(settings, unseen_draws=True))
 
 
 def _usable_form(known: Known, goal: Settings) -> Settings:

@@ -27,7 +27,7 @@ class Policy:
     proof: float = 1.02
     # The same where the machine is so noisy that nothing else can show what the stack gains: before a setting is left
     # out. Of six 90-second sessions of the demo on two cores with seven busy programs, three had no time for the turns.
-    only_proof: float = 1.25
+    only_proof: float = 1.24
     # Average gain of leaving out a usual setting. cudnn.benchmark alone can cost a fifth (ResNet-50 inference with a
     # batch of 1: 0.44 and 0.37 ms).
     drop_gain: float = 1.02
@@ -51,6 +51,9 @@ class Policy:
     reserve_share: float = 0.2
     # A bold leap starts if at least this share of its expected duration is left.
     gamble: float = 0.5
+    # What compiles beside the trials for more than this multiple of its expected duration is late: the other moves, and
+    # the turns of the best stack, do not wait for it any longer.
+    late: float = 1.5
     # A shorter leap replaces a compilation only if less than this multiple of its expected duration is left. The guess
     # before the first compilation is a fifth off at most for eleven models (tests/experiment/test_compile_time.py).
     safe: float = 1.2

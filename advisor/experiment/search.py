@@ -6,8 +6,8 @@ The names on this page:
   best together). A frozen value (``known.py``); each move turns it into the next.
 - A *move* is one thing to measure next: settings, and the speed-up factor that is expected of them (``Move.gain``).
   ``moves(known)`` lists all (``moves.py``).
-- The *lab* runs trials (``measuring/lab.py``). It knows what a move costs in seconds, whether the budget affords it,
-  and what the person has decided meanwhile.
+- The *lab* runs trials (``measuring/move_trials.py``). It knows what a move costs in seconds, whether there is
+  time for it, and what the person has decided meanwhile.
 
 Retrying, resuming, following a decision and a longer budget run this loop from another ``known``; the search over
 several GPUs runs it with knowledge, moves and a lab of its own (``scaling/``). So the loop is generic: the protocols
@@ -42,10 +42,10 @@ def best(possible: Iterable[MoveT], known: KnownT, lab: Lab[KnownT, MoveT]) -> M
 
 
 def rank(possible: Iterable[MoveT], known: KnownT, lab: Lab[KnownT, MoveT]) -> list[MoveT]:
-    """The affordable moves by expected gain (as a logarithm) per second, bold ones before all others."""
+    """The affordable moves by expected gain (as a logarithm) per second, after those that come first."""
 
     def worth(move: MoveT) -> tuple[bool, float]:
-        return move.is_bold, math.log(move.gain) / lab.cost_s(move, known)
+        return lab.comes_first(move), math.log(move.gain) / lab.cost_s(move, known)
 
     return sorted((move for move in possible if lab.affords(move, known)), key=worth, reverse=True)
 
@@ -59,10 +59,6 @@ class AnyMove(Protocol):
     @property
     def gain(self) -> float:
         """The speed-up factor that is expected of it."""
-
-    @property
-    def is_bold(self) -> bool:
-        """Whether it promises so much that it comes before all others."""
 
 
 class Knowledge(Protocol):
@@ -88,6 +84,9 @@ class Lab(Protocol[KnownT, AskedT_contra]):
 
     def affords(self, move: AskedT_contra, known: KnownT, /) -> bool:
         """Whether there is time for a move and for confirming the stack after it."""
+
+    def comes_first(self, move: AskedT_contra, /) -> bool:
+        """Whether a move promises so much that it comes before all others."""
 
     def tell(self, known: KnownT, /) -> KnownT:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""

@@ -18,7 +18,7 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
-from advisor.experiment.measuring.lab import Lab
+from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, PastSession
 from advisor.experiment.past.resuming import hints_for, keep_hints, take_over, workload_name
@@ -28,9 +28,9 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
-from advisor.experiment.scaling.known import ONE
-from advisor.experiment.scaling.lab import ScalingLab, losses_compare
-from advisor.experiment.scaling.moves import moves as scaling_moves
+from advisor.experiment.scaling.rank_moves import moves as scaling_moves
+from advisor.experiment.scaling.rank_trials import RankTrials, losses_compare
+from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
 from advisor.experiment.telling import Outbox, Teller
@@ -85,7 +85,7 @@ class Session:
         emit = self._outbox.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
         self._teller = Teller(emit)
-        self._lab = Lab(self._bench, emit, consent=self._consented, report=self._report)
+        self._lab = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
 
@@ -252,7 +252,7 @@ class Session:
         self._lab.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        lab = ScalingLab(self._bench, self._outbox.emit, known.found, self._consented)
+        lab = RankTrials(self._bench, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
         scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
@@ -283,7 +283,7 @@ class Session:
     def _begin(self, facts: Facts, result: TrialResult) -> None:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
         hints, budget = hints_for(workload_name(self.request.target, facts)), self._bench.budget
-        budget.guessed_compile_s, budget.hinted_compile_s = expected_compile_s(facts), hints.compile_s
+        budget.guessed_compile_s = hints.compile_s or expected_compile_s(facts)
         consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow))
         judge = Judge(
             self.catalog,
@@ -302,7 +302,6 @@ class Session:
             self._outbox.recall(self._past.messages)
         self._known = known
         self._outbox.emit(events.FactsFound(known.plan.facts))
-        self._bench.tell_how_it_builds()
         if busy := caveats.of_other_programs(judge, facts):
             self._outbox.warn(busy, once="company")
         if not finite(result):
@@ -324,7 +323,7 @@ class Session:
         if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
             keep_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
-        for warning in filter(None, (too_short, *caveats.of_the_limits(known))):
+        for warning in filter(None, (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known))):
             self._outbox.warn(warning)
         self._outbox.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
         self._lab.enter("done")
@@ -383,7 +382,7 @@ class Session:
     def _begin_anew(self, seconds: float | None = None) -> None:
         """Begin a budget for measurements after the session: as long as the session's, or of this length."""
         self._steering.begin_anew()
-        self._bench.budget = self._bench.budget.renewed(seconds)
+        self._bench.budget.begin_anew(seconds)
 
     def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""

@@ -9,7 +9,6 @@ from advisor.experiment import events
 from advisor.experiment.events import Event, Said, SessionFailed, SessionFinished, TrialEnded, printable_event
 from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.records import stack_record, trial_record
-from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.ranking import CONTROL, recommend
@@ -83,7 +82,7 @@ class Teller:
         turns_of = {
             id(run): dict(settings)
             for settings, turns in judge.in_turn.items()
-            if isinstance(turns, RunsInTurn)
+            if not turns.by_block
             for run in (*turns.new, *turns.old)
         }
         for settings, runs in judge.runs.items():
@@ -91,9 +90,10 @@ class Teller:
                 self._emit(events.RunMeasured(dict(settings), run, turns_of.get(id(run))))
             self._runs[settings] = len(runs)
         for settings, turns in judge.in_turn.items():
-            if settings not in self._alternated and isinstance(turns, AlternatedBlocks):
+            if settings not in self._alternated and turns.by_block:
                 self._alternated.add(settings)
-                self._emit(events.TurnsMeasured(dict(settings), turns.new, turns.old, turns.result))
+                new, old = turns.new[0], turns.old[0]
+                self._emit(events.TurnsMeasured(dict(settings), new.blocks, old.blocks, new))
 
     def _tell_combinations(self, known: Known) -> None:
         """Tell the effect of each new combination of settings: a choice between time and memory."""

@@ -148,7 +148,8 @@ class _File:
         for recipe, value in self.settings:
             lacks = recipe.key.startswith("parallel.") and recipe.plan_field not in of_parallel
             lacks |= recipe.plan_field == "cuda_graph" and "graph" not in self.step.words
-            if value != recipe.default and (lacks or recipe.key == "data.transforms_on_device"):
+            lacks |= recipe.key == "data.transforms_on_device" and not self.step.transforms
+            if value != recipe.default and lacks:
                 text = format_setting(recipe.key, value)
                 yield f"# Not in this file: {text}. It takes more code; advisor.load applies it."
 

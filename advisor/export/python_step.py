@@ -51,12 +51,14 @@ class WrittenFor:
 class StepText:
     """The text of a step and of the functions that it calls.
 
-    ``captures_update``: a graph can hold the optimizer's step, in which the host has no part.
+    ``captures_update``: a graph can hold the optimizer's step, in which the host has no part. ``transforms`` is the
+    number of the dataset's last transforms that run on the device.
     """
 
     plan: StepPlan
     workload: WrittenFor
     captures_update: bool = False
+    transforms: int = 0
 
     @classmethod
     def of(cls, settings: Iterable[tuple[Recipe, Value]], mode: Mode, device: str, workload: WrittenFor) -> Self:
@@ -66,12 +68,15 @@ class StepText:
         chosen: dict[str, Any] = {"grad_mode": "caller", "clip_norm": facts.clip_norm if facts else None}
         chosen |= {one.plan_field: value for one, value in settings if one.plan_field and value != "contiguous"}
         plan = StepPlan(mode, device, **chosen)
+        values = {one.key: value for one, value in settings}
+        loader = facts.loader if facts and values.get("data.transforms_on_device") else None
+        transforms = len(loader.movable_transforms) if loader else 0
         if optimizer is None or plan.scales_gradients:
-            return cls(plan, workload)
-        how = {one.key: value for one, value in settings}.get("optimizer.implementation", optimizer.implementation)
+            return cls(plan, workload, transforms=transforms)
+        how = values.get("optimizer.implementation", optimizer.implementation)
         if optimizer.name == "SGD":
-            return cls(plan, workload, how == "fused")
-        return cls(plan, workload, optimizer.builtin and optimizer.capturable and how != "for-loop")
+            return cls(plan, workload, how == "fused", transforms)
+        return cls(plan, workload, optimizer.builtin and optimizer.capturable and how != "for-loop", transforms)
 
     @property
     def form(self) -> str:
@@ -97,7 +102,7 @@ class StepText:
         train = kind == "train"
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
         inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
-        several = graph or plan.device_prefetch or plan.converts_batches  # calls, or lines
+        several = graph or plan.device_prefetch or plan.converts_batches or self.transforms  # calls, or lines
         holds = {
             "graph": graph,
             "inside": inside,
@@ -153,6 +158,7 @@ class StepText:
             "CLASS": f"{self.kind.title()}Step",
             "TAKES": _KINDS[self.kind]["TAKES"] + ("=None" if self.form == "own" else ""),
             "HOW": how,
+            "LAST": str(self.transforms or ""),
             "RANK": "5" if plan.memory_format.endswith("3d") else "4",
             "MEMORY_FORMAT": plan.memory_format.removeprefix("none"),
             "INPUT_DTYPE": plan.input_dtype.removeprefix("none"),

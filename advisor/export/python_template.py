@@ -80,11 +80,39 @@ def make_capturable(optimizer):
     optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps
 
 
-class DeviceLoader:
-    """A loader whose next batch is copied to the device while the present one is computed on."""
+def take_transforms(dataset):
+    """Take the last transforms out of a dataset; it has <LAST> that can run on whole batches."""
+    if not hasattr(dataset, "transform"):  # it is a part of the dataset that has them
+        return take_transforms(dataset.dataset)
+    steps = list(getattr(dataset.transform, "transforms", [dataset.transform]))
+    rest = steps[:-<LAST>]
+    dataset.transform = type(dataset.transform)(rest) if rest else torch.nn.Identity()
+    if hasattr(dataset, "transforms"):  # torchvision's datasets hold it twice
+        dataset.transforms.transform = dataset.transform
+    return steps[-<LAST>:]
 
-    def __init__(self, loader, device):
+
+def transformed(batch, transforms):
+    """The batch with its images transformed: they are its first tensor of four dimensions or more."""
+    if isinstance(batch, torch.Tensor):
+        for transform in transforms:
+            batch = transform(batch)
+        return batch
+    parts = dict(batch) if isinstance(batch, dict) else dict(enumerate(batch))
+    images = next(name for name, part in parts.items() if getattr(part, "ndim", 0) > 3)
+    parts[images] = transformed(parts[images], transforms)
+    return parts if isinstance(batch, dict) else list(parts.values())
+
+
+class DeviceLoader:
+    """A loader whose next batch is copied to the device while the present one is computed on."""  #? device_prefetch
+    """A loader whose batches are copied to the device and transformed there."""  #? !device_prefetch
+
+    def __init__(self, loader, device):  #? !last
         self.loader, self.device = loader, device
+
+    def __init__(self, loader, device, transforms):  #? last
+        self.loader, self.device, self.transforms = loader, device, transforms
 
     def __len__(self):
         return len(self.loader)
@@ -92,13 +120,18 @@ class DeviceLoader:
     def __getattr__(self, name):
         return getattr(self.loader, name)
 
-    def __iter__(self):
+    def __iter__(self):  #? !device_prefetch
+        for batch in self.loader:
+            yield transformed(<MOVED>, self.transforms)
+
+    def __iter__(self):  #? device_prefetch
         computing, copying = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
         ready = []
         for batch in self.loader:
             copying.wait_stream(computing)  # memory that was given back may still be read
             with torch.cuda.stream(copying):
-                coming = <MOVED>
+                coming = <MOVED>  #? !last
+                coming = transformed(<MOVED>, self.transforms)  #? last
             yield from ready
             computing.wait_stream(copying)
             ready = [coming]
@@ -111,6 +144,7 @@ def prepare(model, optimizer=None, loader=None):
     <GLOBALS>
     if optimizer is not None:  # of several models, one may have none of its own  #= own optimizer
         <OPTIMIZER>
+    transforms = take_transforms(loader.dataset)  #? last
     <LOADER>
     torch._inductor.config.freezing = True  #? freezing
     torch._functorch.config.enable_autograd_cache = False  # it confuses attention kernels  #? compiles with_attention
@@ -122,7 +156,8 @@ def prepare(model, optimizer=None, loader=None):
     if torch.distributed.is_initialized():  # under torchrun; each rank needs its part of the data  #? ddp
         <DDP>
     <OTHERS>
-    loader = DeviceLoader(loader, device)  #? device_prefetch
+    loader = DeviceLoader(loader, device)  #? device_prefetch !last
+    loader = DeviceLoader(loader, device, transforms)  #? last
     return model, optimizer, loader
 '''
 UPDATE = """

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from advisor.step.wrappers import as_prepared
+from advisor.step.compile import as_prepared
 
 _RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
 # Objects inside objects are searched for tensors to this depth. Levels; a PyTorch Geometric batch needs two.
@@ -29,11 +29,8 @@ def tensors_of(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     """Every tensor in a nested batch, depth first: in mappings, lists, tuples, and attributes of other objects."""
     if isinstance(batch, torch.Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from tensors_of(part, depth)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
+    elif isinstance(batch, Mapping | list | tuple):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from tensors_of(part, depth)
     elif depth < _DEEPEST:
         for part in _attributes_of(batch).values():
@@ -120,11 +117,6 @@ def mover(
         return moved if rank is None and wanted is None else map_tensors(converted, moved)
 
     return lambda batch: map_tensors(move_tensor, batch, move_object)
-
-
-def copy_of_batch(batch: Any) -> Any:
-    """A batch of the same structure with tensors of its own, which need gradients where those of ``batch`` do."""
-    return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), batch)
 
 
 @torch.no_grad()

@@ -45,7 +45,8 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
     dynamo.recompile_limit = max(dynamo.recompile_limit, 2 * len(units))
     for unit in units:
         if plan.freezing:
-            unit.register_load_state_dict_post_hook(_forget_constants)
+            # The weights that were loaded are constants of the code.
+            unit.register_load_state_dict_post_hook(lambda *_: torch.compiler.reset())
         if plan.strategy == "fully_shard":  # its hooks gather the parameters, and would break up the compiler's graph
             unit.forward = compiled_call(unit.forward, plan, unit)
         else:
@@ -135,11 +136,6 @@ def marks_steps(plan: StepPlan) -> bool:
     return plan.compile_mode in MODES_WITH_GRAPHS and plan.device_type == "cuda"
 
 
-def _forget_constants(*_: object) -> None:
-    """Have everything compiled anew: the weights that were loaded are constants of the code."""
-    torch.compiler.reset()
-
-
 def collect_rarely_while_compiling() -> None:
     """Have Python's garbage collector start a hundredth as often while PyTorch compiles, from now on in this process.
 
@@ -149,19 +145,24 @@ def collect_rarely_while_compiling() -> None:
     """
     from torch._dynamo.callback import callback_handler
 
-    if _collect_rarely not in callback_handler.start_callbacks:  # torch.compiler.reset() forgets it
-        callback_handler.register_start_callback(_collect_rarely)
-        callback_handler.register_end_callback(_collect_as_before)
-
-
-def _collect_rarely(*_: object) -> None:
     first, *others = gc.get_threshold()
-    gc.set_threshold(_RARER * first, *others)
+    callback_handler.register_start_callback(lambda _: gc.set_threshold(_RARER * first, *others))
+    callback_handler.register_end_callback(lambda _: gc.set_threshold(first, *others))
 
 
-def _collect_as_before(*_: object) -> None:
-    first, *others = gc.get_threshold()
-    gc.set_threshold(first // _RARER, *others)
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside a wrapper for several GPUs; else the model itself."""
+    inner: nn.Module = (
+        model.module if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel) else model
+    )
+    return inner
+
+
+def as_prepared(model: nn.Module) -> nn.Module:
+    """The model inside all wrappers that a loop may put around it: of torch.compile, several GPUs, and Fabric."""
+    inner = unwrapped(getattr(model, "_orig_mod", model))
+    inner = getattr(inner, "_original_module", inner)  # of Fabric's wrapper
+    return model if inner is model else as_prepared(inner)
 
 
 def is_compiled(model: nn.Module) -> bool:

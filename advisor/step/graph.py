@@ -10,13 +10,13 @@ import torch
 
 from advisor.errors import UsageError
 from advisor.recipe.plan import AROUND_LOSS
-from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
+from advisor.step.batch import copy_into, map_tensors, signature_of, tensors_of
+from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import CaptureError, CudaGraph, as_if_captured, reason_of
-from advisor.step.near import PLAIN, Place, numbers_of_modules, objects_near, places_near
-from advisor.step.optimizer import TensorRates, make_capturable, mark_stepped, updates_without_host
+from advisor.step.loss import LossForm
+from advisor.step.optimizer import TensorRates, make_capturable, updates_without_host
 from advisor.step.step import OwnStep, Step, TrainStep
-from advisor.step.watch import OPTIONS, Saved, Watch
-from advisor.step.wrappers import unwrapped
+from advisor.step.watch import OPTIONS, PLAIN, Place, Saved, Watch, numbers_of_modules, objects_near, places_near
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
 WARM_UP_STEPS = 3
@@ -63,7 +63,7 @@ class GraphedStep:
     compared with an eager step from the same state. Learning rates are followed. Before each replay the step looks at
     what is cheap to look at, and is captured anew where it changed: training modes, parameters and which of them
     require gradients, the number of hooks, the optimizer's numbers, and plain numbers, texts and flags near the step
-    (:mod:`advisor.step.near`). After every 1,000 replays, but for a step of the user's own, the forward pass and the
+    (:mod:`advisor.step.watch`). After every 1,000 replays, but for a step of the user's own, the forward pass and the
     loss run once eagerly on the same batch; where nothing is drawn at random and the results differ, the step warns and
     is captured anew. For a change of anything else call :meth:`recapture`.
 
@@ -171,7 +171,8 @@ class GraphedStep:
         parameters = [one for module in self._modules() for one in module.parameters()]
         gradients = {one: one.grad for one in (*self._trained(), *parameters)}
         try:
-            recorded = self._record(copy_of_batch(batch), gradients, numbers)
+            static = map_tensors(lambda one: one.detach().clone().requires_grad_(one.requires_grad), batch)
+            recorded = self._record(static, gradients, numbers)
         except Exception as error:  # whatever the user's code or CUDA raises
             for place, value in numbers:
                 place.put(value)
@@ -278,10 +279,7 @@ class GraphedStep:
                 parameter.grad = gradient
         for parameter, gradient in recorded.others:
             parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
-        if recorded.updates:
-            for optimizer in self._optimizers:
-                mark_stepped(optimizer)
-        else:
+        if not recorded.updates:
             self.step.update()
         return result
 
@@ -310,6 +308,52 @@ class GraphedStep:
         return result
 
 
+class GraphedAroundLoss(GraphedStep):
+    """A captured training step whose loss is computed eagerly, for a loss that the host has a part in.
+
+    One graph has the forward pass, the other the model's backward pass, which begins with the loss's gradients of the
+    outputs. The loss may look at values, match boxes or read lengths as it likes. The update is made eagerly too. As
+    with ``torch.cuda.make_graphed_callables``, but for outputs of any structure.
+    """
+
+    @property
+    def _updates_inside(self) -> bool:
+        return False
+
+    def _places(self) -> list[Place]:
+        return numbers_of_modules(self.step.model)
+
+    def _capture_calls(self, recorded: Recorded, beside: Any) -> None:
+        if self.step.call.form is LossForm.MODEL_BATCH or self.step.plan.compiles_loss:
+            raise ValueError("the loss calls the model or is compiled with it: it cannot stay outside the graphs")
+        recorded.graph.capture(lambda: self.step.forward(recorded.batch), (), beside)
+        found = {id(one): one for one in tensors_of(recorded.graph.result) if one.requires_grad}
+        recorded.outputs = list(found.values())
+        recorded.seeds = [torch.zeros_like(output) for output in recorded.outputs]
+        recorded.backward = self._make_graph(self.device)
+        recorded.backward.capture(lambda: torch.autograd.backward(recorded.outputs, recorded.seeds), (), recorded.graph)
+
+    def _replay_calls(self, recorded: Recorded) -> Any:
+        recorded.graph.replay()
+        for parameter in self.step.parameters:
+            parameter.grad = None
+        # A loss may keep what it gets, and replays overwrite the graph's own.
+        result = recorded.graph.result
+        copies = {id(one): one.detach().clone().requires_grad_(one.requires_grad) for one in tensors_of(result)}
+        output = map_tensors(lambda tensor: copies[id(tensor)], result)
+        loss = self.step.loss(output, map_tensors(own_copy, recorded.batch))
+        self.step.backward(loss)
+        for one, seed in zip(recorded.outputs, recorded.seeds, strict=True):
+            gradient = copies[id(one)].grad
+            seed.zero_() if gradient is None else seed.copy_(gradient)
+        recorded.backward.replay()
+        # A loss may reach parameters by itself too, as one that holds weights down or has some of its own.
+        for parameter, gradient in recorded.gradients:
+            if parameter.grad is not None:
+                gradient.add_(parameter.grad)
+        return loss.detach()
+
+
 def _agree(one: Any, other: Any, tolerance: float) -> bool:
     """Whether the floating-point tensors of two results are of the same size, tensor by tensor."""
     pairs = [pair for pair in zip(tensors_of(one), tensors_of(other), strict=False) if pair[0].is_floating_point()]
@@ -336,13 +380,5 @@ def captured(step: Step, refuse: Callable[[str, Exception | None], None] | None 
     if step.device.type != "cuda":
         raise UsageError(f"step.cuda_graph needs a CUDA GPU, and the model is on the {step.device}.", "Leave it out.")
     if step.plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
-        from advisor.step.graph_around_loss import GraphedAroundLoss
-
         return GraphedAroundLoss(step, refuse=refuse)
     return GraphedStep(step, refuse=refuse)
-
-
-def refuse_if_never_captured(step: Any) -> None:
-    """Raise CaptureError, with what was in the way, for a step that should have been captured by now."""
-    if isinstance(step, GraphedStep) and not step.captured:
-        refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)

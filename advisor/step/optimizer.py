@@ -5,8 +5,6 @@ Optimizers stay the objects that they are, so that schedulers, hooks and referen
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -18,23 +16,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from advisor.errors import RefusedError
+from advisor.recipe import Components
 
 # State that is on the device where a step is fused or capturable, and else on the host.
 COUNTERS = frozenset({"step", "mu_product"})
-# The mark that schedulers put on a step, and what they read to warn when they come before it. torch 2.4 to 2.14.
-SCHEDULED, STEPPED = "_wrapped_by_lr_sched", "_opt_called"
 # Set by constructors: a gradient scaler leaves unscaling to fused steps. torch 2.0 to 2.14.
 UNSCALES = "_step_supports_amp_scaling"
 # The attribute of an optimizer that holds its PlainState; it ends as those with the hooks of PyTorch do.
 PLAIN_STATE = "_plain_state_hooks"
-ADAMS = (torch.optim.Adam, torch.optim.AdamW)
-# Classes that can take the place of others: of which, the packages that may have it, its name, the options it keeps.
-REPLACEMENTS: dict[str, tuple[tuple[type[Optimizer], ...], str, str, str]] = {
-    "adafactor": (ADAMS, "torch", "Adafactor", "lr weight_decay maximize"),
-    "8-bit": (ADAMS, "bitsandbytes torchao", "{}8bit", "lr betas eps weight_decay"),
-    "lars": ((torch.optim.SGD,), "timm", "Lars", "lr momentum weight_decay nesterov"),
-    "lamb": (ADAMS, "timm", "Lamb", "lr betas eps weight_decay"),
-}
 
 
 def torch_class(optimizer: Optimizer) -> type[Optimizer] | None:
@@ -112,7 +101,8 @@ def set_options(optimizer: Optimizer, sparse: Collection[Tensor] = (), /, **chan
         vars(optimizer)[UNSCALES] = bool(changes["fused"])
         if changes["fused"] and torch_class(optimizer) is torch.optim.SGD:
             optimizer.register_step_pre_hook(begin_momenta)
-    plain.settle(optimizer)
+    if optimizer.state:
+        optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps
 
 
 def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -132,36 +122,25 @@ def on_device(group: Mapping[str, Any]) -> bool:
     return bool(group.get("fused") or group.get("capturable"))
 
 
-def _place_counters(state: dict[Any, Any], parameter: Tensor, group: Mapping[str, Any]) -> None:
-    for name in COUNTERS & state.keys():
-        if isinstance(value := state[name], Tensor):
-            state[name] = value.to(parameter.device, torch.float32) if on_device(group) else value.cpu()
+def follow_parameters(optimizer: Any) -> None:
+    """Give an optimizer's state, and any that it loads later, the memory layout of its parameters.
 
-
-def follow_parameters(optimizer: Any, rows: Mapping[Tensor, int] | None = None) -> None:
-    """Give an optimizer's state, and any that it loads later, the memory layout and the rows of its parameters.
-
-    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous, and has only
-    the given number of ``rows`` of a parameter that was padded.
+    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous.
     """
     for one in optimizers_in(optimizer):
         keeper = getattr(one, "_base_optimizer", one)  # a wrapper such as timm's Lookahead has no hooks of its own
-        plain = PlainState.of(keeper)
-        plain.rows.update(rows or {})
-        plain.settle(keeper)
+        PlainState.of(keeper).settle(keeper)
 
 
 class PlainState:
     """Hooks by which a changed optimizer saves and loads the state of a plain one.
 
-    ``options`` are the owner's values of those that were changed. ``rows``: the rows of padded parameters that are the
-    owner's.
+    ``options`` are the owner's values of those that were changed.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self.options: dict[str, Any] = {}
-        self.rows: dict[Tensor, int] = {}
-        optimizer.register_state_dict_post_hook(self.save)
+        optimizer.register_state_dict_post_hook(lambda _, saved: _with_options(saved, self.options))
         optimizer.register_load_state_dict_pre_hook(self.before_loading)
         optimizer.register_load_state_dict_post_hook(self.settle)
 
@@ -171,38 +150,32 @@ class PlainState:
         attributes: dict[str, PlainState] = vars(optimizer)
         return attributes.get(PLAIN_STATE) or attributes.setdefault(PLAIN_STATE, cls(optimizer))
 
-    def save(self, optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-        """Return the state that a plain optimizer would save; it shares tensors with this one, as usual."""
-        groups = [{**group, **self.options} for group in saved["param_groups"]]
-        state = dict(saved["state"])
-        for group, own in zip(groups, optimizer.param_groups, strict=True):
-            for key, parameter in zip(group["params"], own["params"], strict=True):
-                if key in state:
-                    values = state[key] = dict(state[key])
-                    _place_counters(values, parameter, group)
-                    for name, value in values.items():
-                        if type(value) is Tensor and value.dim() and value.shape == parameter.shape:
-                            values[name] = value[: self.rows.get(parameter)].contiguous()
-        return {**saved, "state": state, "param_groups": groups}
-
     def before_loading(self, optimizer: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
         """Return the loaded state with the present options in place of the saved ones."""
-        present = {name: optimizer.defaults[name] for name in self.options}
-        return {**loaded, "param_groups": [{**group, **present} for group in loaded["param_groups"]]}
+        return _with_options(loaded, {name: optimizer.defaults[name] for name in self.options})
 
     def settle(self, optimizer: Optimizer) -> None:
-        """Put counters where the step reads them, and give the rest of the state the rows and layout of parameters."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                _place_counters(state, parameter, group)
-                shapes = parameter.shape, (self.rows.get(parameter), *parameter.shape[1:])
-                shape_and_stride = parameter.shape, parameter.stride()
-                for name, value in state.items():
-                    is_like = type(value) is Tensor and value.dim() and value.shape in shapes
-                    if is_like and (value.shape, value.stride()) != shape_and_stride:
-                        state[name] = torch.zeros_like(parameter, dtype=value.dtype)
-                        state[name][: value.shape[0]] = value
+        """Give the state the memory layout of its parameters."""
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                like = type(value) is Tensor and value.dim() and value.shape == parameter.shape
+                if like and value.stride() != parameter.stride():
+                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state dict with these options, contiguous, and with its step counts where a step with them reads them.
+
+    It shares tensors with the given one, as usual. PyTorch brings the counts to the device when it loads them.
+    """
+    groups = [{**group, **options} for group in saved["param_groups"]]
+    counts_on_host = {key for group in groups if not on_device(group) for key in group["params"]}
+    state = {key: dict(values) for key, values in saved["state"].items()}
+    for key, values in state.items():
+        for name, value in values.items():
+            if type(value) is Tensor:
+                values[name] = value.cpu() if name in COUNTERS and key in counts_on_host else value.contiguous()
+    return {**saved, "state": state, "param_groups": groups}
 
 
 def expected_state_bytes(optimizer: Optimizer) -> int:
@@ -235,7 +208,7 @@ class TensorRates:
         self.optimizer = optimizer
         self.device = device
         self.tensors: list[Tensor] = []
-        self._seen: list[Any] = []
+        self._seen: dict[int, Any] = {}
 
     def refresh(self) -> None:
         """Copy the rates that have changed into the tensors. Nothing waits for the device."""
@@ -243,10 +216,9 @@ class TensorRates:
             rate = group["lr"]
             if place == len(self.tensors):
                 self.tensors.append(torch.empty((), dtype=torch.float32, device=self.device))
-                self._seen.append(None)
             if isinstance(rate, Tensor):
                 self.tensors[place].copy_(rate.detach().view(()))
-            elif rate != self._seen[place]:
+            elif rate != self._seen.get(place):
                 self.tensors[place].fill_(rate)
             self._seen[place] = rate
 
@@ -303,53 +275,40 @@ def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
     def run() -> None:
         with with_rates():
             step()
-        mark_stepped(optimizer)
 
     return run
 
 
-def mark_stepped(optimizer: Any) -> None:
-    """Tell schedulers that a step has run without ``optimizer.step()``: else they warn that they are called first."""
-    if hasattr(optimizer.step, SCHEDULED):
-        vars(optimizer)[STEPPED] = True
+def change_class(workload: Components, classes: Collection[str], code: Callable[[], None]) -> None:
+    """Turn an optimizer of one of these classes into that which ``code`` puts in its place; it stays the same object.
 
-
-def use_class(optimizer: Any, kind: str) -> None:
-    """Make an optimizer one of another class, out of ``REPLACEMENTS``, with the options that it takes over.
-
-    It stays the same object with the same groups and hooks, so that a scheduler made before goes on. Raises
-    RefusedError for a class that ``kind`` does not replace, for state, and where no package has the new class.
+    A scheduler made before goes on; PyTorch warns once that the step is another one. Raises RefusedError for another
+    class, for state, and where a package is missing.
     """
-    replaced, packages, name, options = REPLACEMENTS[kind]
-    own = type(optimizer).__name__
-    if type(optimizer) not in replaced:
-        raise RefusedError(f"{kind} takes the place of {' or '.join(one.__name__ for one in replaced)}, not of {own}")
+    optimizer = workload.optimizer
+    name = type(optimizer).__name__
+    if name not in classes or not type(optimizer).__module__.startswith("torch.optim"):
+        raise RefusedError(f"it takes the place of {' or '.join(classes)}, not of {name}")
     if optimizer.state:
-        raise RefusedError(f"{own} has made steps, and {kind} could not go on from its state: change it before")
-    package = next(filter(importlib.util.find_spec, packages.split()), None)
-    if package is None:
-        raise RefusedError(f"{kind} needs {packages.replace(' ', ' or ')}: pip install {packages.split()[0]}")
-    cls = getattr(importlib.import_module(f"{package}.optim"), name.format(own))
-    groups, rate, scheduled = optimizer.param_groups, optimizer.defaults["lr"], hasattr(optimizer.step, SCHEDULED)
-    for group in groups:
-        for option in (optimizer.defaults.keys() - set(options.split())) & group.keys():
-            del group[option]
+        raise RefusedError(f"{name} has made steps, and another class could not go on from its state: change it before")
+    try:
+        code()
+    except ImportError as error:
+        raise RefusedError(f"{error.name} is not installed: pip install {error.name}") from error
+    made, workload.optimizer = workload.optimizer, optimizer
+    for group, own in zip(made.param_groups, optimizer.param_groups, strict=True):
+        group.update({name: value for name, value in own.items() if name not in ("params", *optimizer.defaults)})
     hooks = {name: value for name, value in vars(optimizer).items() if name.endswith("_hooks")}
     vars(optimizer).clear()
-    optimizer.__class__ = cls
-    cls.__init__(optimizer, groups, lr=rate)
-    vars(optimizer).update(hooks)
-    if scheduled:  # schedulers warn where the step is not the one that they saw
-        optimizer.step = functools.partial(cls.step, optimizer)
-        vars(optimizer.step)[SCHEDULED] = vars(optimizer)[STEPPED] = True
+    optimizer.__class__ = type(made)
+    vars(optimizer).update(vars(made) | hooks)
 
 
 @dataclass(eq=False)
 class Together:
-    """The optimizers of one model as one. ``fresh``: those that no setting about optimizers was applied to."""
+    """The optimizers of one model as one."""
 
     optimizers: list[Any]
-    fresh: list[Any]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

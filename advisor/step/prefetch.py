@@ -1,6 +1,5 @@
 """A loader whose batches arrive on the device, the next one copied while the present one is computed on."""
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from advisor.step.spread import uses_accelerate
 from advisor.step.step import mover_of
 
 # The attributes of a DeviceLoader that are its own, and not those of its loader.
-_OWN = ("loader", "device", "move", "stream", "end_of_dataloader")
+_OWN = ("loader", "device", "move", "stream")
 
 
 class DeviceLoader:
@@ -22,8 +21,6 @@ class DeviceLoader:
     With ``ahead`` the next batch is copied on a CUDA stream of its own while the present one is computed on; elsewhere
     than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. Attributes are
     those of the loader, read or set, so ``len``, ``loader.sampler``, ``loader.epoch = 3`` and the like work as before.
-
-    Accelerate accumulates gradients by ``end_of_dataloader``, which says when the last batch of an epoch is given out.
     """
 
     def __init__(self, loader: Any, device: torch.device, move: Callable[[Any], Any], ahead: bool) -> None:
@@ -32,7 +29,6 @@ class DeviceLoader:
         self.move = move
         # One for all epochs: memory that is freed stays with the stream it was allocated on.
         self.stream = torch.cuda.Stream(device) if ahead and device.type == "cuda" else None
-        self.end_of_dataloader = False
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -48,59 +44,35 @@ class DeviceLoader:
         else:
             setattr(self.loader, name, value)
 
-    @property
-    def remainder(self) -> int:
-        """The number of samples of the last batch that Accelerate keeps of what it gathers; 0 for all of them."""
-        return getattr(self.loader, "remainder", 0)
-
     def __iter__(self) -> Iterator[Any]:
-        if uses_accelerate():
-            return self._announced()
-        return map(self.move, self.loader) if self.stream is None else self._one_ahead()
+        return map(self.move, self.loader) if self.stream is None else self._one_ahead(self.stream)
 
-    def _announced(self) -> Iterator[Any]:
-        """The batches, while this is the loader in Accelerate's record of those that are read."""
-        state = sys.modules["accelerate.state"].GradientState()
-        try:
-            for place, batch in enumerate(self._one_ahead()):
-                if not place:  # a loader of Accelerate's inside has begun by now, and would be in front
-                    state._add_dataloader(self)
-                yield batch
-        finally:
-            state._remove_dataloader(self)
-
-    def _one_ahead(self) -> Iterator[Any]:
+    def _one_ahead(self, stream: torch.cuda.Stream) -> Iterator[Any]:
         """The batches, each copied before the one ahead of it is given out."""
-        self.end_of_dataloader = False
         ready: list[Any] = []
         for batch in self.loader:
-            upcoming = self._copied(batch)
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(stream)
+            stream.wait_stream(current)  # memory that an earlier batch gave back may still be read by a step under way
+            with torch.cuda.stream(stream):
+                upcoming = self.move(batch)
             yield from ready
             ready = [upcoming]
-        if self.stream is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        self.end_of_dataloader = True
+        torch.cuda.current_stream(self.device).wait_stream(stream)
         yield from ready
-
-    def _copied(self, batch: Any) -> Any:
-        """A batch, its copy under way, once that of the batch before it is waited for."""
-        if self.stream is None:
-            return self.move(batch)
-        current = torch.cuda.current_stream(self.device)
-        current.wait_stream(self.stream)
-        self.stream.wait_stream(current)  # memory that an earlier batch gave back may still be read by a step under way
-        with torch.cuda.stream(self.stream):
-            return self.move(batch)
 
 
 def loop_loader(data: Any, plan: StepPlan) -> Any:
-    """``data`` as the loop gets it: a DataLoader wrapped as the plan says; anything else as it is."""
+    """``data`` as the loop gets it: a DataLoader wrapped as the plan says; anything else as it is.
+
+    Accelerate reads a batch ahead itself, and says by that when an epoch ends: under it nothing else runs ahead.
+    """
     if not isinstance(data, DataLoader) or not (plan.device_prefetch or plan.device_transform):
         return data
     move = mover_of(replace(plan, non_blocking=plan.non_blocking or plan.device_prefetch))
     transform = plan.device_transform
     moved = move if transform is None else lambda batch: transform(move(batch))
-    return DeviceLoader(data, torch.device(plan.device), moved, plan.device_prefetch)
+    return DeviceLoader(data, torch.device(plan.device), moved, plan.device_prefetch and not uses_accelerate())
 
 
 def is_loader(data: Any) -> bool:

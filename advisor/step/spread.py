@@ -1,7 +1,6 @@
 """Training on several GPUs: a model, its optimizer and its loader spread over the processes (ranks) of a group.
 
-``spread_model`` and ``spread_loader`` do it for trials; ``spread_over_ranks`` and ``share_of_loader`` for a loop of the
-user's own that torchrun starts. Without a process group only ``data_parallel`` has an effect.
+Without a process group only ``data_parallel`` has an effect.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import IterableDataset
@@ -24,23 +23,21 @@ from torch.utils.data import IterableDataset
 from advisor.errors import RefusedError
 from advisor.recipe.plan import StepPlan
 from advisor.step.blocks import repeated_blocks
+from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import capture_stream
 from advisor.step.loader import rebuild
-from advisor.step.wrappers import unwrapped
 
 # Strategies for which torchrun starts a process for each GPU.
 OVER_RANKS = frozenset({"ddp", "fully_shard"})
 # Global batches whose samples are sorted by length together; their batches are then put in random order. A count.
 BATCHES_IN_A_BUCKET = 50
-# Batches whose samples rank 0 draws and sends to the others at a time. A count.
-BATCHES_SENT = 500
 
 
 def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan, gpus: int | None = None) -> nn.Module:
     """Return the model wrapped by the plan's strategy; compile it before, and make steps of the result.
 
-    ``fully_shard`` changes the model in place and gives the optimizer the new parameters; it raises RefusedError where
-    that has made steps. ``gpus``: those of ``data_parallel``, None for all.
+    All ranks begin with the weights of rank 0. ``fully_shard`` changes the model in place, and gives the optimizer the
+    new parameters; it raises RefusedError where that has made steps. ``gpus`` of ``data_parallel``: None for all.
     """
     if plan.strategy == "data_parallel":
         return DataParallel(model, device_ids=list(range(gpus)) if gpus else None)
@@ -83,14 +80,16 @@ def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
 
     if optimizer is not None and optimizer.state:
         raise RefusedError("the optimizer has state of whole parameters: shard the model before its first step")
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        distributed.broadcast(tensor.detach(), src=0)
     names = {parameter: name for name, parameter in model.named_parameters()}
     mesh = init_device_mesh(plan.device_type, (distributed.get_world_size(),))
     options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": plan.reshard_after_forward}
     if plan.shard_precision != "none":
         half = getattr(torch, plan.shard_precision)
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
-    groups: list[list[Any]] = [[block for _, block in group] for group in repeated_blocks(model)]
-    groups = groups if plan.shard_unit == "blocks" else []
+    repeated = repeated_blocks(model) if plan.shard_unit == "blocks" else []
+    groups: list[list[Any]] = [[block for _, block in group] for group in repeated]
     for block in itertools.chain.from_iterable(groups):
         fully_shard(block, **options)
     fully_shard(model, **options)
@@ -117,30 +116,23 @@ def synchronise_gradients(model: Any, wanted: bool) -> None:
 class ShareOfBatches:
     """A batch sampler that gives each rank its part of every batch.
 
-    A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. With a ``seed``
-    all ranks draw alike: a sampler that draws by PyTorch's generator gets one of its own, seeded anew for each epoch.
-    With None rank 0 draws for all, whatever random numbers the others have; they have to iterate at the same time.
+    A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. Rank 0 draws a
+    seed for each epoch, so the ranks have to iterate at the same time; a sampler that draws by PyTorch's generator
+    draws by that seed, in the order of a loop without ranks. Any other sampler has to draw alike in all ranks.
 
     With ``lengths``, those of all samples, batches are of like lengths: the samples of fifty batches are sorted, and
     their batches come in random order. Neighbours in a batch go to different ranks, so that none waits for another's
     long samples.
     """
 
-    def __init__(
-        self, batches: Any, rank: int, ranks: int, seed: int | None = 0, lengths: list[int] | None = None
-    ) -> None:
+    def __init__(self, batches: Any, rank: int, ranks: int, lengths: list[int] | None = None) -> None:
         self.batches = copy.copy(batches)
-        whole = getattr(batches, "batch_size", None)
-        self.batch_size = whole and -(-whole // ranks)
-        self.drop_last = getattr(batches, "drop_last", False)
         self.rank = rank
         self.ranks = ranks
-        self.seed = seed
         self.lengths = lengths
-        self.epoch = 0
         self.generator = torch.Generator()
         sampler = getattr(batches, "sampler", None)
-        if seed is not None and getattr(sampler, "generator", self) is None:
+        if getattr(sampler, "generator", self) is None:
             self.batches.sampler = copy.copy(sampler)
             self.batches.sampler.generator = self.generator
 
@@ -148,22 +140,14 @@ class ShareOfBatches:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        self.generator.manual_seed((self.seed or 0) + self.epoch)
-        self.epoch += 1
-        drawn = map(list, self.batches) if self.seed is not None else self.drawn_by_rank_zero()
+        seed = [int(torch.empty((), dtype=torch.int64).random_())]  # as samplers of PyTorch's draw theirs
+        if self.ranks > 1 and distributed.is_initialized():
+            distributed.broadcast_object_list(seed)
+        self.generator.manual_seed(seed[0])
+        drawn = map(list, self.batches)
         for batch in drawn if self.lengths is None else self.of_like_lengths(drawn, self.lengths):
             size = -(-len(batch) // self.ranks)
             yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
-
-    def drawn_by_rank_zero(self) -> Iterator[list[Any]]:
-        """Yield the batches of an epoch as rank 0 draws and sends them."""
-        own = iter(self.batches) if self.rank == 0 else iter(())
-        while True:
-            sent: list[Any] = [[list(batch) for batch in itertools.islice(own, BATCHES_SENT)]]
-            distributed.broadcast_object_list(sent)
-            yield from sent[0]
-            if len(sent[0]) < BATCHES_SENT:
-                return
 
     def of_like_lengths(self, drawn: Iterator[list[Any]], lengths: list[int]) -> Iterator[list[Any]]:
         """Yield batches of like lengths, each in the order in which it is cut into parts."""
@@ -174,28 +158,16 @@ class ShareOfBatches:
                 whole = (alike[place] * self.ranks)[: -(-len(alike[place]) // self.ranks) * self.ranks]
                 yield [sample for rank in range(self.ranks) for sample in whole[rank :: self.ranks]]
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch's number, as a resumed loop does; a sampler that counts them is told."""
-        self.epoch = epoch
-        with suppress(AttributeError):
-            self.batches.sampler.set_epoch(epoch)
 
-
-def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tensor:
-    """Return a rank's part of a tensor with an entry for each sample; any other tensor as it is."""
-    divides = tensor.dim() and tensor.shape[0] == samples
-    return tensor.tensor_split(ranks)[rank].contiguous() if divides else tensor
-
-
-def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int | None = 0) -> Any:
-    """Return a copy of a DataLoader that yields a rank's part of each batch; ``seed`` is that of ShareOfBatches.
+def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int) -> Any:
+    """Return a copy of a DataLoader that yields a rank's part of each batch.
 
     One rank of one draws the same batches, whole. Raises RefusedError for a loader that cannot be divided.
     """
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise RefusedError("the loader draws no batches of samples that could be divided: its dataset is iterable")
     lengths = _lengths_in(loader) if plan.length_bucketing else None
-    return rebuild(loader, batch_sampler=ShareOfBatches(loader.batch_sampler, rank, ranks, seed, lengths))
+    return rebuild(loader, batch_sampler=ShareOfBatches(loader.batch_sampler, rank, ranks, lengths))
 
 
 def _lengths_in(loader: Any) -> list[int]:
@@ -223,15 +195,17 @@ def _length_of(sample: Any) -> int:
 # --- a loop of the user's own, under torchrun -------------------------------------------------------------------------
 
 
-def why_not_spread(strategy: str) -> str:
+def why_not_spread(strategy: str, model: nn.Module) -> str:
     """Return the reason why settings for several devices are not applied; empty where they are, or there are none."""
-    if strategy != "single" and uses_accelerate():
+    if strategy == "single":
+        return ""
+    if unwrapped(model) is not model or hasattr(model, "set_requires_gradient_sync"):
+        return f"parallel.strategy: {strategy} is left out: the model is spread already"
+    if uses_accelerate():
         return (
             f"parallel.strategy: {strategy} is left to Accelerate, which spreads the model itself: give the "
             "Accelerator the options, such as DistributedDataParallelKwargs(static_graph=True)"
         )
-    if strategy == "data_parallel" and torch.cuda.device_count() < 2:
-        return "parallel.strategy: data_parallel needs several GPUs, and one is visible at most"
     if strategy not in OVER_RANKS or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return ""
     return (
@@ -259,48 +233,6 @@ def join_ranks(model: nn.Module) -> None:
         distributed.init_process_group("nccl" if on_cuda else "gloo")
 
 
-def spread_over_ranks(model: nn.Module, optimizer: Any, plan: StepPlan) -> None:
-    """Spread a model as the plan says, from rank 0's weights; it stays the object that it is, with its own names.
-
-    In training its calls go through the wrapper that exchanges gradients. While it evaluates, or without gradients, it
-    is called itself, for rank 0 may do that alone.
-    """
-    if unwrapped(model) is not model or hasattr(model, "set_requires_gradient_sync"):
-        warnings.warn(f"parallel.strategy: {plan.strategy} is left out: the model is spread already", stacklevel=3)
-        return
-    if plan.strategy == "fully_shard":  # DistributedDataParallel begins with rank 0's weights itself
-        for tensor in itertools.chain(model.parameters(), model.buffers()):
-            distributed.broadcast(tensor.detach(), src=0)
-        spread_model(model, optimizer, plan)
-        return
-    plain = CalledItself(model)
-    spread = spread_model(plain, optimizer, plan)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (spread if model.training and torch.is_grad_enabled() else plain)(*args, **kwargs)
-
-    call.spread = spread  # type: ignore[attr-defined]
-    model._compiled_call_impl = call
-
-
-class CalledItself(nn.Module):
-    """The model inside a wrapper, whose own calls do not go through the wrapper."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._orig_mod = model
-        self._compiled: Callable[..., Any] | None = model._compiled_call_impl
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model; where it is compiled, its compiled code."""
-        return (self._compiled or self._orig_mod._call_impl)(*args, **kwargs)
-
-
-def over_ranks(model: Any) -> Any:
-    """Return the wrapper that spreads a model, whose calls are those of a step; the model itself where it has none."""
-    return getattr(getattr(model, "_compiled_call_impl", None), "spread", model)
-
-
 def share_of_loader(loader: Any, plan: StepPlan) -> Any:
     """Return a copy of a loader with this rank's part of each batch; itself, with a warning, where none can be.
 
@@ -309,7 +241,7 @@ def share_of_loader(loader: Any, plan: StepPlan) -> Any:
     if plan.strategy not in OVER_RANKS or hasattr(loader.sampler, "num_replicas"):
         return loader
     try:
-        return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size(), seed=None)
+        return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size())
     except RefusedError as problem:
         warnings.warn(f"each rank reads all batches: {problem}", stacklevel=3)
         return loader

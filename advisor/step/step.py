@@ -105,6 +105,8 @@ class TrainStep(Step):
         self.call = LossCall(model, loss, form)
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
         self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model)) if plan.compiles_loss else None
+        if plan.compile_optimizer or plan.cuda_graph:
+            make_capturable(optimizer, self.device)
         self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
@@ -288,7 +290,7 @@ def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
 
 
 def finish_components(components: Components) -> None:
-    """Finish the objects as the plan says: compile the model, make the optimizer capturable."""
+    """Compile the model as the plan says, once all else was done to it."""
     plan = components.plan
     if plan.compiles_with != "none":
         if plan.attention_backend != "auto":
@@ -298,15 +300,6 @@ def finish_components(components: Components) -> None:
             config.enable_autograd_cache = False
         collect_rarely_while_compiling()
         components.model = compile_model(components.model, plan)
-    settle_optimizers(components)
-
-
-def settle_optimizers(components: Components) -> None:
-    """Make the optimizers capturable where the plan compiles or captures their step: then they need no host."""
-    plan = components.plan
-    if plan.compile_optimizer or (plan.cuda_graph and plan.mode is Mode.TRAIN):
-        for optimizer in optimizers_in(components.optimizer):
-            make_capturable(optimizer, torch.device(plan.device))
 
 
 def make_step(components: Components, loss: Loss, *, form: LossForm | None = None, evaluates: bool = False) -> Step:
@@ -329,12 +322,8 @@ def loss_of_own(result: Any) -> torch.Tensor:
 
     Raises LossError where the step returns none.
     """
-    number = number_in(result)
-    if number is None:
-        number = number_in(_as_tensors(result))
-    if number is not None:
-        return number.detach()
-    several = [part.detach() for part in tensors_of(result) if is_number(part)]
+    numbers = [one for one in (number_in(result), number_in(_as_tensors(result))) if one is not None][:1]
+    several = [part.detach() for part in numbers or tensors_of(result) if is_number(part)]
     if not several:
         raise LossError(
             f"the step returns {returned(result)}.",

@@ -5,28 +5,24 @@ from typing import Any
 
 import torch
 
+from advisor.step.batch import map_tensors, tensors_of
+
 
 class OnDevice:
-    """Transforms that run on the images of a batch: its first tensor of four dimensions or more.
-
-    The batch is such a tensor itself, or a list, a tuple or a dict that holds one.
-    """
+    """Transforms that run on the images of a batch: its first tensor of four dimensions or more."""
 
     def __init__(self, transforms: list[Any]) -> None:
         self.transforms = [Normalize(one.mean, one.std) if hasattr(one, "mean") else one for one in transforms]
 
     def __call__(self, batch: Any) -> Any:
         """The batch with its images transformed; it is not changed itself."""
-        if isinstance(batch, torch.Tensor):
-            for transform in self.transforms:
-                batch = transform(batch)
-            return batch
-        for place in batch if isinstance(batch, dict) else range(len(batch)):
-            if isinstance(batch[place], torch.Tensor) and batch[place].dim() > 3:
-                changed = dict(batch) if isinstance(batch, dict) else list(batch)
-                changed[place] = self(batch[place])
-                return tuple(changed) if type(batch) is tuple else changed
-        return batch
+        images = next((tensor for tensor in tensors_of(batch) if tensor.dim() > 3), None)
+        return batch if images is None else map_tensors(lambda one: self._run(one) if one is images else one, batch)
+
+    def _run(self, images: torch.Tensor) -> torch.Tensor:
+        for transform in self.transforms:
+            images = transform(images)
+        return images
 
 
 class Normalize:

@@ -1,4 +1,4 @@
-"""Tuning: exported settings applied to a loop of the user's own. The public API behind ``advisor.load``."""
+"""Settings applied: in trials by ``apply_settings``, in a loop of the user's own by Tuning, behind ``advisor.load``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from advisor.errors import RefusedError
+from advisor.errors import RefusedError, UsageError
 from advisor.figures.formatting import format_setting
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog, load_catalog
@@ -26,14 +25,47 @@ from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.step import spread
-from advisor.step.apply import apply_recipe, apply_settings
-from advisor.step.compile import accept_wrapped_names, as_written, compiled_as
+from advisor.step.compile import accept_wrapped_names, as_prepared, as_written, compiled_as, unwrapped
 from advisor.step.graph import GraphedStep, captured
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
 from advisor.step.prefetch import loop_loader
-from advisor.step.step import InferStep, OwnStep, TrainStep, make_step, settle_optimizers
-from advisor.step.wrappers import as_prepared
+from advisor.step.step import InferStep, OwnStep, TrainStep, finish_components, make_step
+
+
+def apply_settings(
+    catalog: Catalog,
+    components: Components,
+    settings: Mapping[str, Value],
+    *,
+    refused: Callable[[Recipe, Value, RefusedError], None] | None = None,
+) -> None:
+    """Change ``components`` (and the process's global flags) as the settings say.
+
+    A setting whose recipe refuses these objects is left out where ``refused`` is given, which is told. Raises
+    UsageError when two settings cannot be combined or one is unknown; whatever else a recipe raises passes through.
+    """
+    catalog.check(settings)
+    if reason := catalog.conflict(settings):
+        raise UsageError(f"these settings cannot be combined: {reason}.", "Leave one of them out.")
+    for recipe, value in catalog.in_order(settings):
+        apply_recipe(recipe, components, value, refused)
+    finish_components(components)
+
+
+def apply_recipe(
+    recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
+) -> None:
+    """Apply one setting. With several optimizers, a setting about them is applied to each."""
+    several = recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together)
+    each = [replace(components, optimizer=one) for one in components.optimizer.optimizers] if several else [components]
+    for part in each:
+        try:
+            recipe.apply(part, value)
+        except RefusedError as error:
+            if refused is None:
+                raise
+            refused(recipe, value, error)
 
 
 class Tuning:
@@ -49,7 +81,6 @@ class Tuning:
         self._catalog.check(self.settings)
         self._prepared: WeakKeyDictionary[nn.Module, StepPlan] = WeakKeyDictionary()
         self._has_loader = False
-        self._tuned: WeakSet[Any] = WeakSet()
 
     @classmethod
     def from_file(cls, path: str | Path) -> Tuning:
@@ -70,8 +101,9 @@ class Tuning:
 
         Settings for several GPUs apply in processes that torchrun started, and leave one device alone with a warning
         elsewhere. There the process group is joined, and each model is moved to the GPU of its process and exchanges
-        gradients when it is called in training. The first loader gives each process its part of every batch: its batch
-        size is that of all processes together. The other loaders stay whole.
+        gradients when it is called in training: for ``ddp`` the model that comes back is the one given in PyTorch's
+        DistributedDataParallel. The first loader gives each process its part of every batch: its batch size is that of
+        all processes together. The other loaders stay whole.
         """
         once = list({id(item): item for item in objects}.values())
         models = _models_among(once)
@@ -80,44 +112,43 @@ class Tuning:
         if not models and (optimizers or not loaders or not self._prepared):
             raise TypeError("prepare() needs the model: tuning.prepare(model, optimizer, loader)")
         trains = {one: [model for model in models if _trains(one, model)] or models[:1] for one in optimizers}
-        plan = None if models else next(iter(self._prepared.values()))
+        plans = [] if models else list(self._prepared.values())[:1]
         back: dict[int, Any] = {}
         for model in models:
-            first = loaders.pop(0) if loaders and plan is None else None
             own = [one for one in optimizers if model in trains[one]]
-            components = self._prepare_model(model, own, first, Mode.TRAIN if optimizers else Mode.INFER)
-            if plan is not None:  # what the first loader was prepared for goes for its batches in every step
-                components.plan = replace(components.plan, non_blocking=plan.non_blocking)
-            plan = self._prepared[as_prepared(components.model)] = components.plan
-            back |= {id(model): components.model, id(first): loop_loader(self._divided(components.data, plan), plan)}
+            components = self._prepare_model(model, own, Mode.TRAIN if optimizers else Mode.INFER)
+            plans.append(components.plan)
+            back[id(model)] = components.model
             if len(own) == 1:
                 back.setdefault(id(own[0]), optimizers_in(components.optimizer)[0])
-        for loader in loaders:
-            assert plan is not None
-            back[id(loader)] = self._prepare_loader(loader, plan, divides=not models)
+        for place, loader in enumerate(loaders):
+            back[id(loader)], plan = self._prepare_loader(loader, plans[0], trains=bool(models) and not place)
+            for model in models if not place else ():  # the first loader's batches come to every step
+                key = as_prepared(back[id(model)])
+                self._prepared[key] = replace(self._prepared[key], non_blocking=plan.non_blocking)
         prepared = tuple(back.get(id(item), item) for item in objects)
         return prepared[0] if len(prepared) == 1 else prepared
 
-    def _prepare_model(self, model: nn.Module, optimizers: list[Any], loader: Any, mode: Mode) -> Components:
-        """A model with its optimizers; of one that is prepared already only what is new."""
-        fresh = [optimizer for optimizer in optimizers if optimizer not in self._tuned]
-        self._tuned.update(fresh)
-        optimizer = optimizers[0] if optimizers == fresh and len(fresh) == 1 else Together(optimizers, fresh)
+    def _prepare_model(self, model: nn.Module, optimizers: list[Any], mode: Mode) -> Components:
+        """A model with its optimizers; of one that is prepared already only the settings about optimizers."""
+        optimizer = Together(optimizers) if len(optimizers) > 1 else next(iter(optimizers), None)
         present = self._prepared.get(as_prepared(model))
         if present is not None and (present.mode is mode or mode is Mode.INFER):
             written = getattr(model, "_orig_mod", model) if compiled_as(model) else model
-            components = Components(written, optimizer, loader, present, getattr(loader, "batch_size", None))
-            self._apply_again(components, lambda recipe: recipe.stage is Stage.OPTIMIZER or _of_data(recipe))
-            settle_optimizers(components)
+            components = Components(written, optimizer, None, present)
+            self._apply_again(components, lambda recipe: recipe.stage is Stage.OPTIMIZER)
             return components
-        return self._apply(model, optimizer if optimizers else None, loader, mode)
+        return self._apply(model, optimizer, mode)
 
-    def _prepare_loader(self, loader: Any, plan: StepPlan, *, divides: bool) -> Any:
-        """A loader that comes after the first one, or after the models; it keeps its batch size."""
-        components = Components(None, None, loader, replace(plan, device_transform=None), loader.batch_size)
-        self._apply_again(components, lambda recipe: _of_data(recipe) and recipe.key != "data.batch_size")
-        share = self._divided(components.data, plan) if divides else components.data
-        return loop_loader(share, components.plan)
+    def _prepare_loader(self, loader: Any, plan: StepPlan, *, trains: bool) -> tuple[Any, StepPlan]:
+        """A loader, and the plan of its batches; the one that ``trains`` may get another batch size."""
+        components = Components(None, None, loader, plan, loader.batch_size)
+        kept = "" if trains else "data.batch_size"
+        self._apply_again(components, lambda recipe: recipe.key.startswith("data.") and recipe.key != kept)
+        if not self._has_loader:
+            self._has_loader = True
+            components.data = spread.share_of_loader(components.data, plan)
+        return loop_loader(components.data, components.plan), components.plan
 
     def _apply_again(self, components: Components, wanted: Callable[[Recipe], object]) -> None:
         """Some of the settings, for objects that come after the first."""
@@ -160,7 +191,7 @@ class Tuning:
             )
         if not model.training:
             model.train()
-        components = Components(spread.over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad))
+        components = Components(model, optimizer, None, replace(plan, clip_norm=clip_grad))
         step: TrainStep | GraphedStep = captured(
             make_step(components, loss, form=LossForm(loss_form) if loss_form else None)
         )
@@ -188,25 +219,26 @@ class Tuning:
         if plan is None or plan.mode is not Mode.TRAIN:
             model.eval()
         if plan is None:
-            components = self._apply(model, None, None, Mode.INFER)
+            components = self._apply(model, None, Mode.INFER)
         else:  # of one that is trained only the step is another
-            components = Components(model, None, None, replace(plan, mode=Mode.INFER))
+            components = Components(unwrapped(model), None, None, replace(plan, mode=Mode.INFER))
             self._apply_again(components, lambda recipe: recipe.stage is Stage.STEP and Mode.TRAIN not in recipe.modes)
         step: InferStep | GraphedStep = captured(make_step(components, None, evaluates=True))
         return step
 
-    def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
+    def _apply(self, model: nn.Module, optimizer: Any, mode: Mode) -> Components:
         strategy = str(self.settings.get("parallel.strategy", "single")) if mode is Mode.TRAIN else "single"
-        if alone := spread.why_not_spread(strategy):
+        if alone := spread.why_not_spread(strategy, model):
             warnings.warn(alone, stacklevel=_users_level())
         elif strategy in spread.OVER_RANKS:
             spread.join_ranks(model)
-        plan = StepPlan(mode=mode, device=str(_device_of(model)), grad_mode="caller")
+        tensor = next(chain(model.parameters(), model.buffers()), None)
+        plan = StepPlan(mode=mode, device="cpu" if tensor is None else str(tensor.device), grad_mode="caller")
         own = compiled_as(model)
         written = as_written(model) if own else model
         if written is not model:
             written.register_load_state_dict_pre_hook(accept_wrapped_names)
-        components = Components(written, optimizer, loader, plan, getattr(loader, "batch_size", None))
+        components = Components(written, optimizer, None, plan)
         # As in a trial: what the owner compiled is compiled behind the other settings, unless they say how.
         settings = Settings({**(own or {}), **self._settings_for(components, mode)})
         _warn_of_missing(self._catalog.environment(settings))
@@ -214,16 +246,9 @@ class Tuning:
         if alone:
             components.plan = replace(components.plan, strategy="single")
         elif strategy != "single":
-            spread.spread_over_ranks(components.model, components.optimizer, components.plan)
+            components.model = spread.spread_model(components.model, components.optimizer, components.plan)
         self._prepared[as_prepared(components.model)] = components.plan
         return components
-
-    def _divided(self, loader: Any, plan: StepPlan) -> Any:
-        """This process's part of the first loader, where the work is divided among several."""
-        if self._has_loader or loader is None:
-            return loader
-        self._has_loader = True
-        return spread.share_of_loader(loader, plan)
 
     def _settings_for(self, components: Components, mode: Mode) -> Settings:
         """The settings that concern the objects at hand: none of a loader without one, none of a GPU on the CPU."""
@@ -264,15 +289,6 @@ def _users_level() -> int:
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     """Warn that a setting is left out because these objects do not take it."""
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=_users_level())
-
-
-def _of_data(recipe: Recipe) -> bool:
-    return recipe.key.startswith("data.")
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    tensor = next(chain(model.parameters(), model.buffers()), None)
-    return tensor.device if tensor is not None else torch.device("cpu")
 
 
 def _models_among(objects: list[Any]) -> list[nn.Module]:

@@ -13,7 +13,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value
 from advisor.step.batch import TARGET_NAMES, ForwardInputs, splitter, tensors_of
-from advisor.step.near import objects_near
+from advisor.step.watch import objects_near
 
 
 @dataclass(slots=True)

@@ -74,7 +74,7 @@ def optimizers_of(workload: Workload) -> Any:
                 f"{type(optimizer).__name__} in optimizers is not a torch.optim.Optimizer.",
                 "Give the instances that the step uses.",
             )
-    return None if not found else found[0] if len(found) == 1 else Together(found, found)
+    return None if not found else found[0] if len(found) == 1 else Together(found)
 
 
 def _several(value: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFa
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.step.compile import Models
+from advisor.step.compile import Models, as_prepared
 from advisor.step.loader import (
     copy_problem,
     divides_samples,
@@ -34,7 +34,6 @@ from advisor.step.optimizer import (
     torch_class,
 )
 from advisor.step.transforms import without_last_transforms
-from advisor.step.wrappers import as_prepared
 from advisor.target.loop import GivenBatches, Loop, describe
 from advisor.target.resizing import resizing_problem
 

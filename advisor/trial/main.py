@@ -48,7 +48,7 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.source.prints import imported_sources
-from advisor.step.graph import GraphedStep, captured, refuse_graph, refuse_if_never_captured
+from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.loss import LossError, LossForm
 from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
@@ -283,7 +283,8 @@ class Trial:
         warm_mark = compile_mark()
         started = time.perf_counter()
         blocks = self._blocks(clock, feed, warm)
-        refuse_if_never_captured(step)
+        if isinstance(step, GraphedStep) and not step.captured:
+            refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
         memory = backend_of(parts.device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
         single = parts.loop.mode is Mode.INFER and self.spec.kind is not TrialKind.TURNS  # nobody waits for its turn

@@ -16,9 +16,9 @@ from advisor.files.paths import is_library
 from advisor.process.channel import Channel
 from advisor.records import Cause, Outcome, TargetFailure, TrialResult
 from advisor.step.batch import ForwardInputs
+from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import CaptureError
 from advisor.step.loss import LossCall
-from advisor.step.wrappers import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames
 from advisor.target.loop import describe
 

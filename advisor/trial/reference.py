@@ -14,10 +14,10 @@ from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec
-from advisor.step.apply import apply_settings
 from advisor.step.batch import map_tensors
-from advisor.step.near import objects_near
 from advisor.step.step import make_step
+from advisor.step.tuning import apply_settings
+from advisor.step.watch import objects_near
 from advisor.target.loop import Loop
 from advisor.trial.measurement.probe import probe_batches, probe_inference, probe_training
 from advisor.trial.timed_loop import form_of_loss

@@ -13,12 +13,12 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TrialSpec, Value
-from advisor.step.apply import apply_settings
 from advisor.step.batch import mover
 from advisor.step.graph import GraphedStep
 from advisor.step.loss import LossError, LossForm, form_of, form_that_works
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, TrainStep, mover_of
+from advisor.step.tuning import apply_settings
 from advisor.target.loop import Loop
 from advisor.target.resizing import resize_batch
 from advisor.trial.measurement.clock import batch_samples

@@ -104,17 +104,15 @@ def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
         return _by_python_file(loop, path, data)
     own = dict(loop.current)
     tuning = Tuning({**own, **Settings.from_file(path)} if path else own, catalog)
+    loaders = [data] if is_loader(data) else []
     if loop.step is not None:
         models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
-        loaders = [data] if is_loader(data) else []
         prepared = tuning.prepare(*models, *optimizers_in(loop.optimizer), *loaders)
         return tuning.own_step(loop.step, models[0]), prepared[-1] if loaders else data
     if loop.mode is Mode.INFER:
-        objects = (loop.model, data) if is_loader(data) else (loop.model,)
-        prepared = tuning.prepare(*objects)
-        model, data = prepared if len(objects) == 2 else (prepared, data)
-        return tuning.infer(model), data
-    model, optimizer, *loaders = tuning.prepare(loop.model, loop.optimizer, *([data] if is_loader(data) else []))
+        model, *loaders = tuning.prepare(loop.model, *loaders) if loaders else [tuning.prepare(loop.model)]
+        return tuning.infer(model), loaders[0] if loaders else data
+    model, optimizer, *loaders = tuning.prepare(loop.model, loop.optimizer, *loaders)
     step = tuning.train_step(
         model, optimizer, loop.loss, clip_grad=loop.clip_norm, loss_form=None if loop.loss is None else spec.loss_form
     )

@@ -8,7 +8,7 @@ from stopped_clock import Clock
 
 from advisor.cli.grammar import parse
 from advisor.errors import ExitCode, TargetError, UsageError
-from advisor.experiment.measuring import check as checking
+from advisor.experiment.measuring import verification as checking
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Mode, Outcome, TargetSpec, TrialKind, TrialResult
@@ -37,7 +37,9 @@ def settings(tmp_path):
 
 def checked(runner, settings, budget_s=60.0):
     request = Request(TargetSpec("t:build", "."), budget_s)
-    return checking.check(runner, request, settings, load_catalog(), lambda text: None)
+    return checking.check(
+        runner, request, settings, load_catalog(), lambda text: None, started=checking.time.monotonic()
+    )
 
 
 def test_the_speedup_is_that_of_pairs_of_processes(settings):
@@ -123,7 +125,7 @@ def test_mistakes_are_told_before_anything_is_measured(settings, arguments, said
 @pytest.mark.process
 def test_a_target_is_measured(tmp_path, monkeypatch, settings, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checking, "_MEASURE_S", 0.1)
+    monkeypatch.setattr(checking, "_CHECK_S", 0.1)
     Path("mine.py").write_text(
         "import torch\n\ndef build():\n    torch.set_num_threads(1)\n    return torch.nn.Linear(8, 8), torch.ones(4, 8)"
     )

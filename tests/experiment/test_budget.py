@@ -67,17 +67,6 @@ def test_what_only_the_first_trial_of_a_stack_takes_is_not_expected_of_all_its_n
     assert budget.expected_s(stack.merged({"planted.third": True})) == 5.0
 
 
-def test_the_overrun_is_that_over_what_trials_of_such_settings_take(clock):
-    budget, stack = Budget(90.0, clock), Settings({"precision.autocast": "bfloat16", "cpu.threads": 1})
-    assert budget.overrun_s == 0.0
-    budget.baseline_s = 18.0
-    for wall_s, settings in ((17.0, PLAIN), (2.5, stack), (2.5, stack), (16.0, PLAIN)):
-        budget.learn(wall_s, settings)
-    assert budget.overrun_s == 0.0
-    budget.learn(6.5, stack)
-    assert budget.overrun_s == 4.0
-
-
 def test_compilation_is_learned_apart_and_by_its_cost(clock):
     budget = Budget(300.0, clock)
     budget.learn(2.0, PLAIN)
@@ -127,17 +116,6 @@ def test_what_does_not_fit_is_not_allowed(clock):
     assert not budget.allows(0.1)
 
 
-def test_repeats_of_disturbed_trials_get_a_share_of_the_budget(clock):
-    budget = Budget(100.0, clock)
-    assert budget.allows_repeat(15.0)
-    budget.repeated_s = 10.0
-    assert budget.allows_repeat(5.0)
-    assert not budget.allows_repeat(6.0)
-    clock.now += 95
-    assert not budget.allows_repeat(3.0), "the next trial has to fit as well"
-    assert budget.allows_repeat(2.0)
-
-
 def test_a_trial_that_compiles_is_given_all_the_time_that_is_left(clock):
     budget = Budget(100.0, clock)
     assert 98 <= budget.timeout_s < 100
@@ -153,24 +131,17 @@ def test_a_first_compilation_takes_the_guess_and_an_ordinary_trial_until_one_is_
     budget.learn(2.0, PLAIN)
     budget.guessed_compile_s = 20.0
     assert budget.expected_s(DEFAULT, cost=1.0) == pytest.approx(22.0)
-    budget.hinted_compile_s = 30.0
-    assert budget.expected_s(DEFAULT, cost=1.0) == pytest.approx(32.0), "an earlier session knows better"
     budget.learn(12.0, DEFAULT, cost=1.0)
     assert budget.expected_s(TUNED, cost=1.0) == pytest.approx(12.0)
 
 
-def test_a_renewed_budget_begins_now_and_knows_what_trials_take(clock):
+def test_a_budget_that_begins_anew_knows_what_trials_take(clock):
     budget = Budget(60.0, clock)
     budget.learn(4.0, PLAIN)
     budget.learn(20.0, DEFAULT, cost=1)
-    budget.repeated_s = 5.0
     clock.now += 70
-    fresh = budget.renewed()
-    assert (fresh.left_s, fresh.repeated_s) == (60, 0)
-    assert (fresh.expected_s(), fresh.expected_s(TUNED, cost=1)) == (4.0, 20.0)
-    fresh.learn(9.0, PLAIN)
-    fresh.learn(30.0, TUNED, cost=1)
-    assert (budget.expected_s(), budget.compile_s) == (4.0, 20.0)
+    budget.begin_anew()
+    assert (budget.left_s, budget.expected_s(), budget.expected_s(TUNED, cost=1)) == (60, 4.0, 20.0)
 
 
 def test_the_first_trial_gets_what_is_left_of_a_short_budget_but_a_grace_at_least(clock):
@@ -190,8 +161,8 @@ def test_once_the_baseline_is_known_the_next_trial_is_expected_to_take_as_long(c
 
 def test_an_ordinary_trial_hangs_when_it_takes_many_times_as_long_as_usual(clock):
     budget = Budget(600.0, clock)
-    assert budget.patience_s == math.inf
+    assert budget.hangs_after_s == math.inf
     budget.learn(2.0, PLAIN)
-    assert 20.0 < budget.patience_s < 60.0 < budget.timeout_s
+    assert 20.0 < budget.hangs_after_s < 60.0 < budget.timeout_s
     budget.learn(2000.0, DEFAULT, cost=1)
-    assert budget.patience_s < 60.0
+    assert budget.hangs_after_s < 60.0

@@ -28,7 +28,7 @@ from sample_session import sample_request
 
 from advisor.experiment import events
 from advisor.experiment.control import OTHER_VALUE, Decision
-from advisor.experiment.judging.runs import AlternatedBlocks
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.search import search
@@ -56,7 +56,7 @@ def known_with(*runs, stack, **options):
 
 def in_turn(known, settings, speedup):
     """The same, once settings took turns with the baseline."""
-    blocks = AlternatedBlocks(result_at(speedup).blocks, result_at(1.0).blocks, result_at(speedup))
+    blocks = Turns((result_at(speedup),), (result_at(1.0),), by_block=True)
     return replace(known, judge=known.judge.with_turns(settings, blocks))
 
 

@@ -89,7 +89,7 @@ def test_hints_do_not_stand_in_for_consent():
 def test_what_a_compilation_took_before_is_expected_again():
     budget = Budget(300.0)
     ordinary_s = budget.expected_s()
-    budget.hinted_compile_s = 7.0
+    budget.guessed_compile_s = 7.0
     assert budget.expected_s(cost=1.0) == 7.0 + ordinary_s
     assert budget.compile_s is None
     budget.learn(9.0, Settings(), cost=1.0)

@@ -9,7 +9,7 @@ from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
 from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.records import overhead_s, stack_record, steps_to_break_even, trial_record
-from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn, speed
+from advisor.experiment.judging.runs import Turns, speed
 from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
@@ -48,7 +48,11 @@ def beside(new_ms, old_ms, drift=(1.0,) * 8):
     """Blocks in turn on a machine whose speed drifts by these factors."""
     new = tuple(Block(10, 80, 0.01 * new_ms * factor) for factor in drift)
     old = tuple(Block(10, 80, 0.01 * old_ms * factor) for factor in drift)
-    return AlternatedBlocks(new, old, result(new_ms))
+    return in_blocks(new, old)
+
+
+def in_blocks(new, old):
+    return Turns((replace(result(1.0), blocks=new),), (replace(result(1.0), blocks=old),), by_block=True)
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------
@@ -74,7 +78,7 @@ def test_the_same_is_said_once_many_runs_agree(judge):
 
 
 def test_a_judge_is_a_value(judge):
-    turns = RunsInTurn((result(5.0),), (result(10.0),))
+    turns = Turns((result(5.0),), (result(10.0),))
     later = judge.with_run(BF16, result(5.0)).with_control(result(10.0, seed=2)).with_turns(BF16, turns)
     assert not judge.runs
     assert not judge.controls
@@ -198,9 +202,9 @@ def test_a_scaler_that_skips_every_update_fails_its_candidate():
 
 
 def test_the_worst_class_that_is_declared_counts(judge):
-    assert judge.declared({}) is Numerics.EXACT
-    assert judge.declared({"step.zero_grad": "manual"}) is Numerics.EXACT
-    assert judge.declared({"step.zero_grad": "manual", **CANDIDATE.settings}) is Numerics.CLOSE
+    exact = Settings({"step.zero_grad": "manual"})
+    for settings, declared in ((exact, Numerics.EXACT), (exact.merged(CANDIDATE.settings), Numerics.CLOSE)):
+        assert judge.with_run(settings, result(10.0)).numerics(settings).declared is declared
 
 
 def test_the_spread_of_the_control_excuses_what_is_within_it(judge):
@@ -282,7 +286,7 @@ def test_the_times_beside_a_speed_up_agree_with_it_however_the_machine_drifts(ju
     new_ms, old_ms = (20.0, 5.0, 5.0, 5.0, 10.0), (40.0, 20.0, 15.0, 45.0, 45.0)
     new = tuple(Block(10, 80, 0.01 * step_ms) for step_ms in new_ms)
     old = tuple(Block(10, 80, 0.01 * step_ms) for step_ms in old_ms)
-    judge = judge.with_run(BF16, result(5.2)).with_turns(BF16, AlternatedBlocks(new, old, result(5.0)))
+    judge = judge.with_run(BF16, result(5.2)).with_turns(BF16, in_blocks(new, old))
     stack = stack_record(judge, BF16, {})
     assert stack.comparison.speedup == pytest.approx(4.0)
     assert (stack.step_ms, stack.baseline_step_ms) == pytest.approx((5.0, 20.0))
@@ -327,9 +331,9 @@ def test_a_machine_whose_runs_differ_by_a_fifth_still_tells_a_stack_of_1_8(seed)
     first, second, third = (result(10.0 * math.exp(draw.gauss(0.0, 0.2)), seed=seed) for _ in range(3))
     judge = Judge(CATALOG, Mode.TRAIN, first, prior=0.03).with_control(second).with_run({}, third)
     drift = [math.exp(draw.gauss(0.0, 0.2)) for _ in range(8)]
-    in_turn = beside(10.0 / 1.8, 10.0, drift)
-    scattered = tuple(replace(block, seconds=block.seconds * math.exp(draw.gauss(0.0, 0.1))) for block in in_turn.new)
-    judge = judge.with_run(BF16, result(5.6)).with_turns(BF16, replace(in_turn, new=scattered))
+    [new], [old] = beside(10.0 / 1.8, 10.0, drift).new, beside(10.0 / 1.8, 10.0, drift).old
+    scattered = tuple(replace(block, seconds=block.seconds * math.exp(draw.gauss(0.0, 0.1))) for block in new.blocks)
+    judge = judge.with_run(BF16, result(5.6)).with_turns(BF16, in_blocks(scattered, old.blocks))
     assert stack_record(judge, BF16, {}).verdict is Verdict.FASTER
 
 
@@ -338,7 +342,7 @@ def test_whole_runs_in_turn_confirm_by_those_that_chose_nothing(judge):
     assert not stack_record(ran, BF16, {}).confirmed
     new, old = [result(5.2, seed=2), result(5.1, seed=3)], [result(10.4, seed=12), result(10.2, seed=13)]
     for one, other in zip(new, old, strict=True):
-        ran = ran.with_run(BF16, one).with_run({}, other).with_turns(BF16, RunsInTurn((one,), (other,)))
+        ran = ran.with_run(BF16, one).with_run({}, other).with_turns(BF16, Turns((one,), (other,)))
     stack = stack_record(ran, BF16, {})
     assert (stack.confirmed, stack.comparison.paired) == (True, True)
     assert stack.comparison.speedup == pytest.approx(2.0, rel=0.01), "the run by which it was chosen was luckier"
@@ -350,7 +354,7 @@ def test_whole_runs_in_turn_confirm_by_those_that_chose_nothing(judge):
 
 def test_what_was_chosen_has_an_interval_of_99_per_cent_and_what_took_turns_one_of_95(judge):
     ran = judge.with_run(BF16, result(5.0, seed=1)).with_run({}, result(10.0, seed=2))
-    turns = RunsInTurn(ran.measured_runs(BF16), ran.baseline_runs)
+    turns = Turns(ran.measured_runs(BF16), ran.baseline_runs)
     chosen, measured = ran.compare(BF16), ran.with_turns(BF16, turns).compare(BF16)
     widths = [math.log(comparison.ci_high / comparison.ci_low) for comparison in (chosen, measured)]
     assert widths[0] / widths[1] == pytest.approx(4.032 / 2.571, rel=0.01)  # Student's t with five degrees of freedom
@@ -361,7 +365,8 @@ def test_the_stack_has_the_phases_that_one_of_its_trials_timed(judge):
     ran = judge.with_run(BF16, result(5.0, seed=1))
     assert stack_record(ran, BF16, {}).result.phases == {}
     assert stack_record(ran.with_run(BF16, timed).with_run(BF16, result(5.1)), BF16, {}).result.phases == timed.phases
-    in_turn = replace(beside(5.0, 10.0), result=timed)
+    in_turn = beside(5.0, 10.0)
+    in_turn = replace(in_turn, new=(replace(in_turn.new[0], phases=timed.phases),))
     assert stack_record(ran.with_turns(BF16, in_turn), BF16, {}).result.phases == timed.phases
 
 

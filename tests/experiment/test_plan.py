@@ -193,14 +193,6 @@ def test_the_leap_has_fewer_threads_where_other_programs_want_cores(foreign_core
 # --- the knowledge after a move -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("beside", "proven"), [(result_at(1.0), True), (failed("out of reach"), False)])
-def test_turns_prove_a_stack_only_when_all_of_them_ran(beside, proven):
-    turns = Move(Kind.TURNS, PAIR, 1.0, "stack, confirmed")
-    known = known_with((PAIR, result_at(1.5)), stack=PAIR)
-    known = known.after(turns, Evidence(runs=((PAIR, result_at(1.5)), (BASELINE, beside))))
-    assert known.judge.took_turns(PAIR) is proven
-
-
 @pytest.mark.parametrize("tried", [True, False])
 def test_what_a_profile_rules_out_stays_in_the_plan_only_where_it_was_tried(tried):
     slow, fast = (

@@ -9,7 +9,7 @@ from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE, Judge
-from advisor.experiment.judging.runs import AlternatedBlocks
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.moves import moves
@@ -90,13 +90,14 @@ PROFILE = (
     Evidence(runs=((BASELINE, result(10.02)),), facts=PROFILED),
 )
 HOST = Move(Kind.HOST, BASELINE, 1.0, "the same step on the CPU"), Evidence(cpu_step_ms=80.0)
+NEW, OLD = result(5.02), result(10.03)
 IN_TURN = (
     Move(Kind.TURNS, STACK, 1.0, "stack, confirmed"),
-    Evidence(runs=((STACK, result(5.02)), (BASELINE, result(10.03)))),
+    Evidence(runs=((STACK, NEW), (BASELINE, OLD)), turns=Turns((NEW,), (OLD,))),
 )
 SIDE_BY_SIDE = (
     Move(Kind.TURNS, STACK, 1.0, "stack, confirmed"),
-    Evidence(alternated=AlternatedBlocks(result(5.0).blocks, result(10.0).blocks, result(5.0))),
+    Evidence(turns=Turns((result(5.0),), (TrialResult(Outcome.MEASURED, blocks=result(10.0).blocks),), by_block=True)),
 )
 
 
@@ -174,7 +175,7 @@ def test_a_simpler_combination_that_does_nearly_as_well_is_what_is_recorded_and_
 
 
 def test_a_stack_that_was_given_up_is_not_taken_up_again():
-    even = Evidence(alternated=AlternatedBlocks(result(10.0).blocks, result(10.0).blocks, result(10.0)))
+    even = Evidence(turns=Turns((result(10.0),), (result(10.0),), by_block=True))
     told, before = told_by(LEAP, (SIDE_BY_SIDE[0], even))
     after = resumed(told)
     assert before.stack == after.stack == BASELINE

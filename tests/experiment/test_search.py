@@ -24,7 +24,7 @@ from made_up import (
 )
 
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import AlternatedBlocks
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves, why_not
 from advisor.experiment.search import best
@@ -37,7 +37,7 @@ def after_turns(late: float, *, noisy: bool):
     """A stack that took turns with the baseline (1.2x), and a later one that few runs show to be faster."""
     known, proven = known_of(), together(BF16, LAST)
     later = proven.merged(FUSED.settings)
-    turns = AlternatedBlocks(result_at(1.2).blocks, result_at(1.0).blocks, result_at(1.2))
+    turns = Turns((result_at(1.2),), (result_at(1.0),), by_block=True)
     judge = known.judge.with_run(proven, result_at(1.2)).with_turns(proven, turns)
     for speed in (0.7, 1.3, 0.8) if noisy else (1.0, 1.0, 1.0):
         judge = judge.with_run(BASELINE, result_at(speed))

@@ -45,9 +45,10 @@ def test_time_that_stands_still_is_not_spent_and_more_can_be_added():
     measure_s = budget.measure_s
     budget.extended_s += 60.0
     assert (budget.left_s, budget.measure_s) == (110.0, measure_s)
-    fresh = budget.renewed(20.0)
-    assert (fresh.total_s, fresh.left_s) == (20.0, 20.0)
-    assert budget.renewed().left_s == 60.0
+    budget.begin_anew()
+    assert budget.left_s == 60.0
+    budget.begin_anew(20.0)
+    assert (budget.total_s, budget.left_s) == (20.0, 20.0)
 
 
 def test_one_batch_size_that_is_accepted_does_not_accept_the_others():

@@ -18,7 +18,8 @@ from facts import gpu_facts
 from graph_stand_in import record_on_cpu
 from sample_session import sample_history, sample_request
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torchvision.transforms import v2
 
 from advisor.errors import UsageError
 from advisor.experiment.state import SessionState
@@ -42,6 +43,8 @@ STACK = {**AUTOCAST, **FUSED, "model.memory_format": "channels_last", "compile.s
 GRAPH = {"step.cuda_graph": True}
 WORKERS = {"data.num_workers": 2, "data.pin_memory": True, "data.persistent_workers": True}
 LOADED = replace(FACTS, loader=LOADER)
+MOVABLE = replace(FACTS, loader=replace(LOADER, movable_transforms=("ToDtype", "Normalize")))
+ON_DEVICE = {"data.transforms_on_device": True}
 AROUND = {"attention.backend": "flash", "step.create_on_device": True, "step.zero_grad": "zeros"}
 HALF = {"precision.autocast": "float16", "step.zero_grad": "manual", "data.device_prefetch": True}
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True, "parallel.no_sync": True}
@@ -70,6 +73,7 @@ CASES = {
     "own graphs": ({"compile.mode": "reduce-overhead"}, "infer", WrittenFor("", form("list", "", "*batch"), FACTS), 50),
     "inference graph": ({**GRAPH, "infer.grad": "inference_mode"}, "infer", WrittenFor("", KEYWORDS, FACTS), 110),
     "ddp": ({**DDP, **GRAPH}, "train", PAIR, 130),
+    "transforms": ({**WORKERS, **ON_DEVICE}, "train", replace(PAIR, facts=MOVABLE), 105),
 }
 
 
@@ -353,6 +357,32 @@ def test_settings_of_a_loader_make_one_loader(catalog):
     assert "make batches of 8 samples" in without
     iterable = replace(FACTS, loader=replace(LOADER, iterable_dataset=True))
     assert "sampler" not in python_source(catalog, settings, "train", replace(PAIR, facts=iterable))
+
+
+class Images(Dataset):
+    """Random images in bytes, and what is done to each of them."""
+
+    def __init__(self):
+        steps = [v2.CenterCrop(4), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.2, 0.4, 0.8])]
+        self.transform = v2.Compose(steps)
+        self.images = torch.randint(256, (8, 3, 6, 6), dtype=torch.uint8)
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.transform(self.images[index]), index
+
+
+@pytest.mark.parametrize("part", [lambda dataset: dataset, lambda dataset: Subset(dataset, range(8))])
+def test_a_datasets_last_transforms_run_on_whole_batches(catalog, part):
+    module = module_of(catalog, ON_DEVICE, "train", replace(PAIR, facts=MOVABLE))
+    dataset, model = Images(), model_of()
+    expected = next(iter(DataLoader(part(dataset), batch_size=4)))
+    _, _, loader = module.prepare(model, torch.optim.SGD(model.parameters()), DataLoader(part(dataset), batch_size=4))
+    assert dataset[0][0].dtype == torch.uint8
+    for tensor, wanted in zip(next(iter(loader)), expected, strict=True):
+        torch.testing.assert_close(tensor, wanted)
 
 
 def test_a_model_is_compiled_in_place_or_not_at_all(catalog):

@@ -22,7 +22,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
 from advisor.step.graph import WARM_UP_STEPS_OF_DDP
-from advisor.step.spread import ShareOfBatches, over_ranks, replicated, spread_over_ranks
+from advisor.step.spread import ShareOfBatches, replicated
 from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
@@ -150,28 +150,24 @@ def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
     assert not distributed.is_initialized()
 
 
-def test_a_spread_model_exchanges_gradients_in_training_only(group, objects):
-    model, inputs = objects[0], torch.randn(3, 4)
-    plain = model(inputs)
-    spread_over_ranks(model, None, StepPlan(mode="train", device="cpu", strategy="ddp"))
-    wrapper, calls = over_ranks(model), []
-    wrapper.register_forward_pre_hook(lambda *_: calls.append(1))
-    assert isinstance(wrapper, nn.parallel.DistributedDataParallel)
-    assert torch.equal(model(inputs), plain)
-    assert calls == [1]
-    with torch.no_grad():
-        model(inputs)
-    model.eval()(inputs)
-    assert calls == [1]
-    assert list(model.state_dict()) == ["weight", "bias"]
-    assert over_ranks(nn.Linear(1, 1)) is not wrapper
-
-
-def test_a_model_that_is_spread_already_stays_as_it_is(group):
+def test_a_model_that_is_spread_already_stays_as_it_is(group, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
     wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
     with pytest.warns(UserWarning, match="spread already"):
-        spread_over_ranks(wrapped, None, StepPlan(mode="train", device="cpu", strategy="ddp"))
-    assert over_ranks(wrapped) is wrapped
+        model, _ = Tuning(DDP).prepare(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1))
+    assert model is wrapped
+
+
+def test_the_model_comes_back_in_pytorch_s_wrapper_and_is_evaluated_without_it(group, objects, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    tuning = Tuning(DDP)
+    model, optimizer, loader = tuning.prepare(*objects)
+    assert isinstance(model, nn.parallel.DistributedDataParallel)
+    assert model.module is objects[0]
+    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    assert all(torch.isfinite(step(batch)) for batch in loader)
+    model.register_forward_pre_hook(lambda *_: pytest.fail("the wrapper was called"))
+    assert tuning.infer(model)(torch.ones(3, 4)).shape == (3, 2)
 
 
 def test_a_model_that_its_owner_spread_is_prepared_and_trains(group):
@@ -185,24 +181,11 @@ def test_a_model_that_its_owner_spread_is_prepared_and_trains(group):
     assert losses[-1] < losses[0]
 
 
-def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
-    monkeypatch.setattr("advisor.step.spread.BATCHES_SENT", 2)
+def test_the_ranks_draw_what_the_sampler_would(group):
     sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)
     torch.manual_seed(0)
     expected = [list(sampler), list(sampler)]
     torch.manual_seed(0)
-    share = ShareOfBatches(sampler, 0, 1, seed=None)
+    share = ShareOfBatches(sampler, 0, 1)
     assert [list(share), list(share)] == expected
-    assert (len(share), share.batch_size, share.drop_last) == (4, 3, False)
-
-
-def test_a_sampler_that_counts_epochs_is_told(group):
-    told = []
-
-    class Counting(RandomSampler):
-        def set_epoch(self, epoch):
-            told.append(epoch)
-
-    share = ShareOfBatches(BatchSampler(Counting(range(4)), 2, drop_last=False), 0, 1, seed=None)
-    share.set_epoch(3)
-    assert told == [3]
+    assert len(share) == 4

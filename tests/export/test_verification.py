@@ -165,7 +165,7 @@ def test_the_figures_of_a_loop_of_two_speeds_agree():
     """The means of two middle blocks would give 41 ms and 2 ms a step, and 1.9x."""
     blocks = {False: (Block(1, 8, 0.080), Block(1, 8, 0.002)), True: (Block(1, 8, 0.002),) * 2}
     pair = {tuned: TrialResult(Outcome.MEASURED, blocks=of) for tuned, of in blocks.items()}
-    plain, tuned = (middle_block([pair], tuned=which) for which in (False, True))
+    plain, tuned = (middle_block([pair[which]]) for which in (False, True))
     assert tuned.samples_per_s / plain.samples_per_s == pytest.approx(plain.step_ms / tuned.step_ms)
 
 

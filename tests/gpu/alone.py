@@ -77,9 +77,9 @@ class Alone:
             known = judge
             for _, result in evidence.runs:
                 known = known.with_run(settings, result)
-            if evidence.alternated is not None:
-                known = known.with_run(settings, evidence.alternated.result)
-                known = known.with_turns(settings, evidence.alternated)
+            if evidence.turns is not None:
+                known = known.with_run(settings, *evidence.turns.new)
+                known = known.with_turns(settings, evidence.turns)
             record = trial_record(known, candidate, settings)
             print(f"{time.monotonic() - self.started:5.0f} s  {candidate.name}: {record.verdict}", flush=True)
             rows.append(row_of(judge, record))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.scaling.known import ONE, Scaling, Setup
+from advisor.experiment.scaling.results import ONE, Scaling, Setup
 from advisor.export.formats.markdown import table_lines
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings

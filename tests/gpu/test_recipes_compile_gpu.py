@@ -13,10 +13,9 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.apply import apply_settings
 from advisor.step.graph import GraphedStep, captured
 from advisor.step.step import make_step
-from advisor.step.tuning import Tuning
+from advisor.step.tuning import Tuning, apply_settings
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()

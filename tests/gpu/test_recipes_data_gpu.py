@@ -18,7 +18,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
-from advisor.step.optimizer import use_class
 from advisor.step.prefetch import DeviceLoader, loop_loader
 from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
@@ -269,7 +268,7 @@ def test_adafactor_keeps_less():
     model = nn.Linear(1024, 1024).cuda()
     sizes = []
     usual, small = torch.optim.AdamW(model.parameters()), torch.optim.AdamW(model.parameters())
-    use_class(small, "adafactor")
+    Tuning({"optimizer.state": "adafactor"}).prepare(model, small)
     for optimizer in (usual, small):
         model(torch.ones(8, 1024, device="cuda")).sum().backward()
         optimizer.step()

@@ -119,7 +119,7 @@ class Replay:
         answer = self.predictor.answer(spec.settings)
         prepared_s = self.overhead.fork_s + self.build_s(spec) + (answer.result.prepare_s or 0.0)
         needed_s = answer.fails_after_s if answer.fails else self.warm_up_s(answer)
-        self._beside = _Beside(answer, needed_s, prepared_s + needed_s)
+        self._beside = _Beside(answer, needed_s, prepared_s + needed_s, prepared_s + needed_s)
 
     def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
         """Its result, where it has compiled within so long."""
@@ -132,7 +132,9 @@ class Replay:
             return None
         self.has_compiled(beside.answer)
         self._beside = None
-        return beside.answer.result if beside.answer.fails else TrialResult(Outcome.MEASURED, warmup_s=beside.warmup_s)
+        if beside.answer.fails:
+            return beside.answer.result
+        return TrialResult(Outcome.MEASURED, warmup_s=beside.warmup_s, wall_s=beside.wall_s)
 
     def passes_beside(self, seconds: float) -> None:
         """Let what compiles beside a trial go on for as long as that is not timed."""
@@ -238,11 +240,12 @@ class _Stages:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What compiles beside the trials: its warm-up, and the seconds until its end."""
+    """What compiles beside the trials: its warm-up, the seconds until its end, and those of the whole trial."""
 
     answer: Answer
     warmup_s: float
     left_s: float
+    wall_s: float
 
 
 class ReplayTrial:

@@ -22,9 +22,9 @@ from advisor.recipe import CUDA, Components, Recipe
 from advisor.recipe.catalog import Proposals
 from advisor.recipe.plan import StepPlan
 from advisor.records import Facts, Hardware, Mode, TargetSpec
-from advisor.step.apply import apply_settings
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import make_step
+from advisor.step.tuning import apply_settings
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop, versions
 

@@ -376,7 +376,7 @@ def step_on(model, optimizer):
 
 def test_only_adam_is_replaced():
     model = net()
-    with pytest.raises(ValueError, match="adafactor takes the place of Adam or AdamW, not of SGD"):
+    with pytest.raises(ValueError, match="takes the place of Adam or AdamW, not of SGD"):
         by_apply("optimizer_memory", "adafactor", model, torch.optim.SGD(model.parameters()))
     optimizer = torch.optim.SGD(model.parameters())
     assert by_apply("optimizer_memory", "full", model, optimizer) is optimizer

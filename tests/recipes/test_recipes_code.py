@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.apply import apply_settings
 from advisor.step.step import make_step
+from advisor.step.tuning import apply_settings
 
 # Compared in tests of their own: a part of the loop though `apply` is overridden; from timm; for
 # Hugging Face decoders.

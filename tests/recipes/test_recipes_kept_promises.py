@@ -16,10 +16,10 @@ from advisor.errors import UsageError
 from advisor.recipe import Components, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Numerics
-from advisor.step.apply import apply_settings
 from advisor.step.graph import captured
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import make_step
+from advisor.step.tuning import apply_settings
 
 STEPS = 5
 SAMPLES = 20
@@ -33,8 +33,8 @@ OF_ADAM = ("compile_optimizer", "optimizer_memory")
 IMPOSSIBLE = {
     ("gpu_transforms", True): "the dataset's attribute transform does not end in a transform",
     ("int8_weights", "int4wo"): "int4 weights need bfloat16 parameters",
-    ("large_batch_optimizer", "lars"): "lars needs timm",
-    ("optimizer_memory", "adafactor"): "adafactor takes the place of Adam or AdamW, not of SGD",
+    ("large_batch_optimizer", "lars"): "timm is not installed",
+    ("optimizer_memory", "adafactor"): "it takes the place of Adam or AdamW, not of SGD",
     ("sdpa", "cudnn"): "No viable backend for scaled_dot_product_attention",
     ("sdpa", "efficient"): "No viable backend for scaled_dot_product_attention",
     ("step_graph", True): "step.cuda_graph needs a CUDA GPU",

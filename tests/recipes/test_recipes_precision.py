@@ -28,9 +28,9 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.workload import amd_types, nvidia_types
-from advisor.step.apply import apply_settings
 from advisor.step.batch import copy_into, mover
 from advisor.step.step import make_step
+from advisor.step.tuning import apply_settings
 from advisor.target.loop import Loop
 from advisor.trial.inspection import current_settings, inspect_loop
 

@@ -120,7 +120,7 @@ def test_the_images_of_a_batch_are_its_first_tensor_of_four_dimensions():
     twice = OnDevice([lambda images: images * 2])
     images, labels = torch.ones(2, 3, 4, 4), torch.ones(2)
     assert twice(images).sum() == 2 * images.sum()
-    batch = (labels, images, images)
+    batch = (labels, images, images.clone())
     changed = twice(batch)
     assert type(changed) is tuple
     assert [float(part.max()) for part in changed] == [1.0, 2.0, 1.0]

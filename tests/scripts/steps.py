@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.step.apply import apply_settings
 from advisor.step.step import make_step
+from advisor.step.tuning import apply_settings
 
 HEAD = """
 import torch

@@ -15,7 +15,7 @@ from advisor.errors import TargetError
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.apply import apply_settings
+from advisor.step.tuning import apply_settings
 from advisor.target.entrypoint import load_target
 from advisor.trial.measurement.feed import Feed
 from scripts.steps import step_of

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.graph_around_loss import GraphedAroundLoss
-from advisor.step.near import objects_near
+from advisor.step.graph import GraphedAroundLoss
 from advisor.step.step import InferStep, OwnStep, TrainStep
+from advisor.step.watch import objects_near
 
 FACTOR = 1.0
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.step.prefetch import DeviceLoader
+from advisor.recipe.plan import StepPlan
+from advisor.step.prefetch import loop_loader
 from advisor.step.tuning import Tuning
 
 TEXT = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
@@ -129,10 +130,6 @@ def test_an_optimizer_that_accelerate_wrapped_is_tuned_inside():
     assert inner.param_groups[0]["foreach"] is True
 
 
-def on_the_device(loader):
-    return DeviceLoader(loader, torch.device("cpu"), lambda batch: batch, ahead=True)
-
-
 def syncs_of(make_loader, epochs=2):
     """Per batch, whether Accelerate updates; three batches in an epoch, and two to an update."""
     accelerate = pytest.importorskip("accelerate")
@@ -147,8 +144,8 @@ def syncs_of(make_loader, epochs=2):
 
 
 def test_accelerate_sees_the_end_of_a_loader_whose_batches_arrive_on_the_device():
+    plan = StepPlan(mode="train", device="cpu", device_prefetch=True)
     loader = DataLoader(samples(), batch_size=5)
     expected = syncs_of(lambda accelerator: accelerator.prepare(loader))
     assert expected == 2 * [(False, 5), (True, 5), (True, 2)]
-    assert syncs_of(lambda accelerator: accelerator.prepare(on_the_device(loader))) == expected
-    assert syncs_of(lambda accelerator: on_the_device(accelerator.prepare(loader))) == expected
+    assert syncs_of(lambda accelerator: loop_loader(accelerator.prepare(loader), plan)) == expected

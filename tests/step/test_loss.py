@@ -22,8 +22,8 @@ from advisor.step.loss import (
     main_output,
     takes_output_only,
 )
-from advisor.step.near import objects_near
 from advisor.step.step import TrainStep
+from advisor.step.watch import objects_near
 
 MODEL_BATCH, OUTPUT_TARGET, OWN = LossForm.MODEL_BATCH, LossForm.OUTPUT_TARGET, LossForm.OWN
 

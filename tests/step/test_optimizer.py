@@ -17,13 +17,11 @@ from advisor.step.optimizer import (
     TensorRates,
     expected_state_bytes,
     implementations_of,
-    mark_stepped,
     needs_closure,
     optimizer_implementation,
     set_options,
     sparse_parameters,
     updates_without_host,
-    use_class,
 )
 from advisor.step.tuning import Tuning
 
@@ -241,19 +239,21 @@ def test_a_step_that_somebody_else_replaced_is_not_taken_for_pytorchs():
 # --- another class --------------------------------------------------------------------------------------------
 
 
+def changed(optimizer, recipe_id, value):
+    CATALOG[recipe_id].apply(Components(None, optimizer, None, StepPlan(mode="train", device="cpu")), value)
+
+
 def test_an_optimizer_of_another_class_is_still_the_one_that_others_hold():
     model, seen = parts(), []
     optimizer = torch.optim.AdamW([{"params": model.named_parameters(), "name": "all", "weight_decay": 0.2}], lr=0.1)
-    group = optimizer.param_groups[0]
     optimizer.register_step_post_hook(lambda *_: seen.append("step"))
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    use_class(optimizer, "adafactor")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        train(model, optimizer, 1)
+    changed(optimizer, "optimizer_memory", "adafactor")
+    train(model, optimizer, 1)
+    with pytest.warns(UserWarning, match="overridden"):
         schedule.step()
     assert type(optimizer) is torch.optim.Adafactor
-    assert optimizer.param_groups[0] is group
+    group = optimizer.param_groups[0]
     assert (group["name"], group["weight_decay"], group["initial_lr"], group["lr"]) == ("all", 0.2, 0.1, 0.05)
     assert group["param_names"][0] == "0.weight"
     assert "betas" not in group
@@ -264,7 +264,7 @@ def test_an_optimizer_of_another_class_is_still_the_one_that_others_hold():
 def test_it_trains_as_one_that_was_made_so():
     expected, plain = made(torch.optim.Adafactor, weight_decay=0.01)
     model, optimizer = made(torch.optim.AdamW)
-    use_class(optimizer, "adafactor")
+    changed(optimizer, "optimizer_memory", "adafactor")
     train(expected, plain)
     train(model, optimizer)
     assert_same_weights(model, expected)
@@ -276,16 +276,16 @@ def test_an_optimizer_with_state_keeps_its_class():
     model, optimizer = made(torch.optim.AdamW)
     train(model, optimizer, 1)
     with pytest.raises(RefusedError, match="has made steps"):
-        use_class(optimizer, "adafactor")
+        changed(optimizer, "optimizer_memory", "adafactor")
 
 
 def test_only_the_classes_that_it_is_for_become_another():
     _, optimizer = made(Passing, scale=1.0)
-    with pytest.raises(ValueError, match="adafactor takes the place of Adam or AdamW, not of Passing"):
-        use_class(optimizer, "adafactor")
+    with pytest.raises(ValueError, match="takes the place of Adam or AdamW, not of Passing"):
+        changed(optimizer, "optimizer_memory", "adafactor")
     _, optimizer = made(torch.optim.SGD)
-    with pytest.raises(RefusedError, match="lamb takes the place of Adam or AdamW, not of SGD"):
-        use_class(optimizer, "lamb")
+    with pytest.raises(RefusedError, match="takes the place of Adam or AdamW, not of SGD"):
+        changed(optimizer, "large_batch_optimizer", "lamb")
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_optimizers_of_timm_train(optimizer_class, kind, name):
     pytest.importorskip("timm.optim")
     model, optimizer = made(optimizer_class)
     before = copy.deepcopy(model)
-    use_class(optimizer, kind)
+    changed(optimizer, "large_batch_optimizer", kind)
     train(model, optimizer)
     assert type(optimizer).__name__ == name
     assert not torch.equal(model[0].weight, before[0].weight)
@@ -473,18 +473,6 @@ def test_an_error_inside_leaves_the_numbers():
     with pytest.raises(RuntimeError), TensorRates(optimizer, torch.device("cpu")).inside():
         raise RuntimeError
     assert optimizer.param_groups[0]["lr"] == 0.05
-
-
-def test_a_step_that_ran_elsewhere_draws_no_warning_about_the_order():
-    _, optimizer = made()
-    mark_stepped(optimizer)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.warns(UserWarning, match="before"):
-        copy.copy(schedule).step()
-    mark_stepped(optimizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        schedule.step()
 
 
 def test_only_steps_of_torch_are_compiled():

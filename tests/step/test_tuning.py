@@ -15,8 +15,7 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.apply import apply_settings
-from advisor.step.tuning import Tuning
+from advisor.step.tuning import Tuning, apply_settings
 
 SETTINGS = "precision.autocast: bfloat16\nstep.zero_grad: manual\noptimizer.implementation: foreach\n"
 

@@ -15,12 +15,11 @@ from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.apply import apply_settings
 from advisor.step.compile import Models
 from advisor.step.loss import LossError
 from advisor.step.optimizer import Together
 from advisor.step.step import OwnStep, make_step
-from advisor.step.tuning import Tuning
+from advisor.step.tuning import Tuning, apply_settings
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.probe import probe_batches, probe_training
@@ -86,7 +85,7 @@ def facts_of(loop):
 def test_several_optimizers_have_the_state_of_each_and_get_no_more_by_being_asked():
     models = [nn.Linear(2, 1), nn.Linear(2, 1)]
     optimizers = [torch.optim.Adam(models[0].parameters()), torch.optim.SGD(models[1].parameters(), momentum=0.9)]
-    together = Together(optimizers, [])
+    together = Together(optimizers)
     assert not together.state
     for model, optimizer in zip(models, optimizers, strict=True):
         model(torch.ones(1, 2)).sum().backward()

@@ -18,7 +18,7 @@ _BUDGET_S = 120.0
 
 def measure(path: str, target: TargetSpec, min_speedup: float, budget_s: float, *, as_json: bool) -> int:
     """Measure a target with a settings file and without it; the exit code says whether that is worth it."""
-    from advisor.experiment.measuring.check import check
+    from advisor.experiment.measuring.verification import check
     from advisor.experiment.request import Request
     from advisor.recipe.catalog import load_catalog
     from advisor.runner.trials import Runner

@@ -14,15 +14,13 @@ from statistics import median
 
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.experiment.judging.runs import (
-    AlternatedBlocks,
-    RunsInTurn,
+    Turns,
     floor_between,
     mean_speed,
     rates,
     speed,
     undisturbed,
     with_figures_of,
-    with_median_energy,
     with_peaks,
 )
 from advisor.experiment.judging.spreads import DEVICE_BOUND, captured_prior, is_captured
@@ -80,7 +78,7 @@ class Judge:
     goal: Goal = field(default_factory=Goal)
     runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)
     controls: tuple[TrialResult, ...] = ()
-    in_turn: Mapping[Settings, AlternatedBlocks | RunsInTurn] = field(default_factory=dict)
+    in_turn: Mapping[Settings, Turns] = field(default_factory=dict)
     reference: TrialResult | None = None
     own_rounding: float = 0.0
     prior: float = DEVICE_BOUND
@@ -100,11 +98,11 @@ class Judge:
         runs = {other: runs for other, runs in self.runs.items() if other != key}
         return replace(self, runs=runs, in_turn={other: turns for other, turns in self.in_turn.items() if other != key})
 
-    def with_turns(self, settings: Mapping[str, Value], turns: AlternatedBlocks | RunsInTurn) -> Judge:
+    def with_turns(self, settings: Mapping[str, Value], turns: Turns) -> Judge:
         """The judge with turns of these settings and the baseline; those of processes add to earlier ones."""
         key = Settings(settings)
         before = self.in_turn.get(key)
-        if isinstance(before, RunsInTurn) and isinstance(turns, RunsInTurn):
+        if before is not None and not turns.by_block:
             turns = before.with_more(turns)
         return replace(self, in_turn={**self.in_turn, key: turns})
 
@@ -169,7 +167,7 @@ class Judge:
         step_ms, rate = mean_speed(self.baseline_runs)
         # The first run inspected the model as well, which takes memory: later ones are what trials are held against.
         later = [run for run in (*self.baseline_runs[1:], *self.controls) if run.measured]
-        own = with_median_energy(self.baseline_runs, self.baseline)
+        own = with_figures_of(self.baseline_runs, self.baseline)
         spread, side = self.spread_of(BASELINE), [rates(run.blocks) for run in self.baseline_runs]
         return BaselineRecord(
             with_peaks(median, later, own),
@@ -300,30 +298,16 @@ class Judge:
 
     # --- numerics -------------------------------------------------------------------------------------------------
 
-    def declared(self, settings: Mapping[str, Value]) -> Numerics:
-        """The worst numerics class that the recipes of these settings declare."""
+    @kept
+    def numerics(self, settings: Settings, *, unseen_draws: bool = False) -> NumericsResult:
+        """The numerics of settings that were tried; ``unseen_draws`` allows for larger random differences."""
+        result = self.result(settings) if settings else self.baseline
+        assert result is not None, "these settings were tried"
         recipes = self.catalog.in_order(settings)
-        return Numerics.worst(*(recipe.numerics_of(value, self.mode) for recipe, value in recipes))
-
-    def numerics(
-        self, settings: Mapping[str, Value], result: TrialResult, *, unseen_draws: bool = False
-    ) -> NumericsResult:
-        """The numerics of settings, measured and declared; ``unseen_draws`` allows for larger random differences."""
-        # The search asks dozens of times for each move; the result stays, so that its id is its own.
-        key = Settings(settings), id(result), unseen_draws
-        if key not in self._compared:
-            self._compared[key] = result, self._numerics(key[0], result, unseen_draws)
-        return self._compared[key][1]
-
-    @cached_property
-    def _compared(self) -> dict[tuple[Settings, int, bool], tuple[TrialResult, NumericsResult]]:
-        return {}
-
-    def _numerics(self, settings: Settings, result: TrialResult, unseen_draws: bool) -> NumericsResult:
         return compare_numerics(
             result,
             self.baseline,
-            self.declared(settings),
+            Numerics.worst(*(recipe.numerics_of(value, self.mode) for recipe, value in recipes)),
             rounding=self.catalog.rounding(settings),
             own_rounding=self.own_rounding,
             spread=self.spread.times(_UNSEEN) if unseen_draws else self.spread,

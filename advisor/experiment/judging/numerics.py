@@ -14,8 +14,9 @@ gave other batches is ``changed`` whatever the rest says (``data.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from advisor.experiment.judging.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 from advisor.records import Numerics, NumericsResult, TrialResult
@@ -57,63 +58,10 @@ class Spread:
         return Spread(*(max(self.of(quantity), other.of(quantity)) for quantity in _QUANTITIES))
 
 
-@dataclass(frozen=True, slots=True)
-class _Deviation:
-    """The difference between one quantity of a trial and the baseline's, with the part that rounding explains.
-
-    ``steps`` are its differences step for step (one for the outputs), ``tolerances`` what is allowed at each of those
-    that tell something.
-    """
-
-    quantity: Quantity
-    trained: bool
-    steps: tuple[float, ...]
-    tolerances: tuple[float, ...]
-    spread: float
-    from_reference: float | None
-    baseline_from_reference: float | None
-
-    @property
-    def name(self) -> str:
-        """The name of the compared quantity; with the number of losses, where an unstable start spoils the rest."""
-        if self.quantity is WEIGHTS:
-            return "norms of the weights"
-        if self.quantity is OUTPUTS:
-            return "outputs of the first step" if self.trained else "outputs"
-        telling = len(self.tolerances)
-        if telling == len(self.steps) or not max(self.steps[:telling]):
-            return "losses"
-        return f"losses of the first {telling} steps" if telling > 1 else "losses of the first step"
-
-    @property
-    def difference(self) -> float:
-        """The largest of the differences that tell something; where none does, the largest of all."""
-        return max(self.steps[: len(self.tolerances)]) or max(self.steps)
-
-    @property
-    def worst_step(self) -> int:
-        """The step whose difference exceeds its tolerance by most."""
-        return max(range(len(self.tolerances)), key=lambda step: self.steps[step] / self.tolerances[step])
-
-    @property
-    def excess(self) -> float:
-        """The difference as a multiple of the tolerance: above 1 rounding does not explain it."""
-        return self.steps[self.worst_step] / self.tolerances[self.worst_step]
-
-    @property
-    def as_baselines(self) -> bool:
-        return 0 < self.difference <= _STREAM_MARGIN * self.spread
-
-    @property
-    def changed(self) -> bool:
-        return self.excess > 1 and not self.as_baselines
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """The worse, the higher: bit-equal, within the spread, close, changed."""
-        if self.changed:
-            return 3, self.excess
-        return (0 if not self.difference else 1 if self.as_baselines else 2), 0.0
+def spread_between(run: TrialResult, other: TrialResult) -> Spread:
+    """The differences between two runs of the baseline; 0 where they are not finite or not comparable."""
+    largest = (max(_differences(quantity, run, other), default=0.0) for quantity in _QUANTITIES)
+    return Spread(*(one if math.isfinite(one) else 0.0 for one in largest))
 
 
 def compare_numerics(
@@ -132,92 +80,92 @@ def compare_numerics(
     the user's own. ``spread`` is how far runs of the baseline are apart, ``reference`` the baseline's steps in a higher
     precision.
     """
-    incomparable = _without_comparing(result, baseline, declared)
-    if incomparable is not None:
-        return incomparable
-    coarsest = max(rounding, own_rounding)
-    deviations = _deviations(result, baseline, (coarsest, own_rounding), spread or Spread(), reference)
-    if not deviations:
-        return NumericsResult(declared, declared, None, "nothing to compare", compared=False)
-    return _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
-
-
-def _without_comparing(result: TrialResult, baseline: TrialResult, declared: Numerics) -> NumericsResult | None:
-    """The verdict where losses and outputs cannot be compared: one is unusable, or the batches are of another size."""
     if problem := why_unusable(result, baseline):
         return NumericsResult(Numerics.CHANGED, declared, None, problem)
+    why_not = ""
     if not finite(baseline):
         what = "losses" if baseline.losses else "outputs"
-        text = f"the baseline's own {what} are not finite: there is nothing to compare with"
-        return NumericsResult(declared, declared, None, text, compared=False)
-    if result.batch_size != baseline.batch_size:
-        text = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
-        return NumericsResult(declared, declared, None, text, compared=False)
-    return None
+        why_not = f"the baseline's own {what} are not finite: there is nothing to compare with"
+    elif result.batch_size != baseline.batch_size:
+        why_not = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
+    if why_not:
+        return NumericsResult(declared, declared, None, why_not, compared=False)
+    arithmetic = _Arithmetic(max(rounding, own_rounding), own_rounding, spread or Spread(), reference)
+    losses, outputs, weights = (_compared(each, result, baseline, declared, arithmetic) for each in _QUANTITIES)
+    compared = [one for one in (losses, outputs) if one is not None]
+    if not compared:
+        return NumericsResult(declared, declared, None, "nothing to compare", compared=False)
+    if weights is not None and weights[1].measured is Numerics.CHANGED:  # it only tells of changes
+        compared.append(weights)
+    return max(compared, key=lambda one: one[0])[1]
 
 
-def spread_between(run: TrialResult, other: TrialResult) -> Spread:
-    """The differences between two runs of the baseline; 0 where they are not finite or not comparable."""
-    spans = {quantity.name: max(_differences(quantity, run, other), default=0.0) for quantity in _QUANTITIES}
-    return Spread(**{name: span for name, span in spans.items() if math.isfinite(span)})
+class _Arithmetic(NamedTuple):
+    """What explains a difference: the round-offs of the trial and of the baseline, chance, and the reference."""
+
+    rounding: float
+    own_rounding: float
+    spread: Spread
+    reference: TrialResult | None
 
 
-def finite(result: TrialResult) -> bool:
-    """Whether every loss, or in inference every output, that the probe saw is finite."""
-    return all(map(math.isfinite, result.losses or result.outputs))
+def _compared(
+    quantity: Quantity, result: TrialResult, baseline: TrialResult, declared: Numerics, by: _Arithmetic
+) -> tuple[tuple[int, float], NumericsResult] | None:
+    """The comparison of one quantity, after its rank, which is higher the worse it is; None of nothing to compare.
+
+    The ranks are those of bit-equal, within the spread of the baseline's runs, close, and changed.
+    """
+    steps = _differences(quantity, result, baseline)
+    if not steps:
+        return None
+    own, output_errors = _errors(quantity, baseline, by.reference), _errors(OUTPUTS, baseline, by.reference)
+    explained = explained_by(quantity, by.rounding, by.own_rounding, max(output_errors, default=None))
+    allowed = tolerances(quantity, len(steps), explained, own)
+    counted, spread = len(allowed), by.spread.of(quantity)  # an unstable start of training spoils later steps
+    excesses = [difference / tolerance for difference, tolerance in zip(steps, allowed, strict=False)]
+    worst = excesses.index(max(excesses))
+    difference = max(steps[:counted]) or max(steps)
+    as_baselines = 0 < difference <= _STREAM_MARGIN * spread
+    changed = excesses[worst] > 1 and not as_baselines
+
+    what = _named(quantity, steps, counted, trained=bool(result.losses))
+    errors = (_errors(quantity, result, by.reference), own)
+    from_reference, baseline_from_reference = (max(each[:counted], default=None) for each in errors)
+    if not difference:
+        rank, text = 0, f"{what} are equal to the bit"
+    elif as_baselines:
+        much = "no more than" if difference <= spread else "about as much as"
+        rank, text = 1, f"{what} differ by {difference:.1e}, {much} two baselines do ({spread:.1e})"
+    else:
+        rank, text = 2, f"{what} differ by {difference:.1e}"
+        if changed:
+            at = f" at step {worst + 1}" if len(steps) > 1 else ""
+            rank, difference = 3, steps[worst]
+            text = f"{what} differ by {difference:.1e}{at}, where rounding explains {allowed[worst]:.1e}"
+        if by.reference is not None and from_reference is not None and baseline_from_reference is not None:
+            precision = by.reference.notes[0] if by.reference.notes else "higher precision"
+            distances = f"the baseline is {baseline_from_reference:.1e} off, this {from_reference:.1e}"
+            text += f"; from a {precision} run {distances}"
+    measured = (Numerics.EXACT, Numerics.CLOSE, Numerics.CLOSE, Numerics.CHANGED)[rank]
+    found = NumericsResult(
+        measured, declared, difference, text, from_reference, baseline_from_reference, as_baselines=as_baselines
+    )
+    return (rank, excesses[worst] if changed else 0.0), found
 
 
-def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
-    """The reason that a trial's numerics are useless although the baseline's are sound; empty when they are not."""
-    step = _first_not_finite(result.losses)
-    if step is not None and _all_finite(baseline.losses):
-        return f"the loss became {_kind(result.losses[step])} at step {step + 1} of {len(result.losses)}"
-    update = _first_not_finite(result.weights)
-    if update is not None and _all_finite(baseline.weights):
-        return f"the weights became {_kind(result.weights[update])} with update {update} of {len(result.weights) - 1}"
-    spoiled = _spoiled_output(result.outputs, baseline.outputs)
-    if spoiled is not None:
-        return f"the outputs became {_kind(spoiled)}" + (" in the first step" if result.losses else "")
-    if result.skipped_steps and _never_updated(result.weights) and not _never_updated(baseline.weights):
-        return "the gradient scaler skipped every update: at no scale were the gradients finite"
-    return ""
+def _named(quantity: Quantity, steps: Sequence[float], counted: int, *, trained: bool) -> str:
+    """The compared quantity as a text names it; with the number of losses, where later ones do not count."""
+    if quantity is WEIGHTS:
+        return "the norms of the weights"
+    if quantity is OUTPUTS:
+        return "the outputs of the first step" if trained else "the outputs"
+    if counted == len(steps) or not max(steps[:counted]):
+        return "the losses"
+    return f"the losses of the first {counted} steps" if counted > 1 else "the losses of the first step"
 
 
 # --- differences ----------------------------------------------------------------------------------------------
-
-
-def _deviations(
-    result: TrialResult,
-    baseline: TrialResult,
-    roundings: tuple[float, float],
-    spread: Spread,
-    reference: TrialResult | None,
-) -> list[_Deviation]:
-    """The deviations of all comparable quantities. The norm of the weights counts only where it tells of a change.
-
-    ``roundings`` are the round-offs of the trial's and of the baseline's arithmetic.
-    """
-    output_error = max(_errors(OUTPUTS, baseline, reference), default=None)
-    found: list[_Deviation] = []
-    for quantity in _QUANTITIES:
-        steps = _differences(quantity, result, baseline)
-        if not steps:
-            continue
-        own = _errors(quantity, baseline, reference)
-        allowed = tolerances(quantity, len(steps), explained_by(quantity, *roundings, output_error), own)
-        telling = len(allowed)
-        deviation = _Deviation(
-            quantity,
-            bool(result.losses),
-            steps,
-            allowed,
-            spread.of(quantity),
-            max(_errors(quantity, result, reference)[:telling], default=None),
-            max(own[:telling], default=None),
-        )
-        if quantity is not WEIGHTS or (found and deviation.changed):
-            found.append(deviation)
-    return found
 
 
 def _errors(quantity: Quantity, run: TrialResult, reference: TrialResult | None) -> tuple[float, ...]:
@@ -229,20 +177,15 @@ def _errors(quantity: Quantity, run: TrialResult, reference: TrialResult | None)
 def _differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
     """The relative differences of the results that two trials have in common; none when they have nothing."""
     if quantity is LOSSES:
-        return _each(new.losses, old.losses)
-    if quantity is WEIGHTS:
-        same = not new.parameters or not old.parameters or new.parameters == old.parameters
-        return _norms(new.weights, old.weights) if same else ()
-    if not new.outputs or len(new.outputs) != len(old.outputs):
-        return ()
-    return (distance(new.outputs, old.outputs),)
-
-
-def _each(new: Sequence[float], old: Sequence[float]) -> tuple[float, ...]:
-    """The relative difference of each common step; a value near zero is related to the largest one."""
-    scale = max((_TINY, *(abs(value) for value in old if math.isfinite(value))))
-    pairs = zip(new, old, strict=False)
-    return tuple(_or_infinite(abs(a - b) / max(abs(b), 0.1 * scale)) for a, b in pairs)
+        # A loss near zero is related to the largest one.
+        scale = max((_TINY, *(abs(value) for value in old.losses if math.isfinite(value))))
+        losses = zip(new.losses, old.losses, strict=False)
+        return tuple(_or_infinite(abs(a - b) / max(abs(b), 0.1 * scale)) for a, b in losses)
+    if quantity is OUTPUTS:
+        comparable = new.outputs and len(new.outputs) == len(old.outputs)
+        return (distance(new.outputs, old.outputs),) if comparable else ()
+    same = not new.parameters or not old.parameters or new.parameters == old.parameters
+    return _norms(new.weights, old.weights) if same else ()
 
 
 def _norms(new: Sequence[float], old: Sequence[float]) -> tuple[float, ...]:
@@ -287,18 +230,31 @@ def _or_infinite(value: float) -> float:
 # --- what is not finite ---------------------------------------------------------------------------------------
 
 
-def _all_finite(values: Iterable[float]) -> bool:
-    return all(map(math.isfinite, values))
+def finite(result: TrialResult) -> bool:
+    """Whether every loss, or in inference every output, that the probe saw is finite."""
+    return all(map(math.isfinite, result.losses or result.outputs))
+
+
+def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
+    """The reason that a trial's numerics are useless although the baseline's are sound; empty when they are not."""
+    losses, weights = result.losses, result.weights
+    step = _first_not_finite(losses)
+    if step is not None and _first_not_finite(baseline.losses) is None:
+        return f"the loss became {_kind(losses[step])} at step {step + 1} of {len(losses)}"
+    update = _first_not_finite(weights)
+    if update is not None and _first_not_finite(baseline.weights) is None:
+        return f"the weights became {_kind(weights[update])} with update {update} of {len(weights) - 1}"
+    total, *samples = list(zip(result.outputs, baseline.outputs, strict=False)) or [(0.0, 0.0)]
+    for new, old in (*samples, total):
+        if not math.isfinite(new) and math.isfinite(old):
+            return f"the outputs became {_kind(new)}{' in the first step' if losses else ''}"
+    if result.skipped_steps and _never_updated(weights) and not _never_updated(baseline.weights):
+        return "the gradient scaler skipped every update: at no scale were the gradients finite"
+    return ""
 
 
 def _first_not_finite(values: Sequence[float]) -> int | None:
     return next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
-
-
-def _spoiled_output(new: Sequence[float], old: Sequence[float]) -> float | None:
-    """The first sampled output, or the sum of all, that is not finite where the baseline's is."""
-    pairs = list(zip(new, old, strict=False))
-    return next((a for a, b in (*pairs[1:], *pairs[:1]) if not math.isfinite(a) and math.isfinite(b)), None)
 
 
 def _kind(value: float) -> str:
@@ -307,42 +263,3 @@ def _kind(value: float) -> str:
 
 def _never_updated(weights: Sequence[float]) -> bool:
     return len(weights) > 1 and len(set(weights)) == 1
-
-
-# --- words ----------------------------------------------------------------------------------------------------
-
-
-def _classified(worst: _Deviation, declared: Numerics, reference: TrialResult | None) -> NumericsResult:
-    measured = Numerics.CHANGED if worst.changed else Numerics.CLOSE if worst.difference else Numerics.EXACT
-    return NumericsResult(
-        measured,
-        declared,
-        worst.steps[worst.worst_step] if worst.changed else worst.difference,
-        _text(worst, reference),
-        worst.from_reference,
-        worst.baseline_from_reference,
-        as_baselines=worst.as_baselines,
-    )
-
-
-def _text(worst: _Deviation, reference: TrialResult | None) -> str:
-    what, difference = f"the {worst.name}", worst.difference
-    if not difference:
-        return f"{what} are equal to the bit"
-    if worst.as_baselines:
-        much = "no more than" if difference <= worst.spread else "about as much as"
-        return f"{what} differ by {difference:.1e}, {much} two baselines do ({worst.spread:.1e})"
-    text = f"{what} differ by {difference:.1e}"
-    if worst.changed:
-        step = worst.worst_step
-        at = f" at step {step + 1}" if len(worst.steps) > 1 else ""
-        text = f"{what} differ by {worst.steps[step]:.1e}{at}, where rounding explains {worst.tolerances[step]:.1e}"
-    return text + _reference_text(worst, reference)
-
-
-def _reference_text(worst: _Deviation, reference: TrialResult | None) -> str:
-    if reference is None or worst.from_reference is None or worst.baseline_from_reference is None:
-        return ""
-    precision = reference.notes[0] if reference.notes else "higher precision"
-    own, new = worst.baseline_from_reference, worst.from_reference
-    return f"; from a {precision} run the baseline is {own:.1e} off, this {new:.1e}"

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.runs import AlternatedBlocks, speed, with_phases_of
+from advisor.experiment.judging.runs import Turns, speed
 from advisor.figures.samples import break_even_steps
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Comparison, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Value
+from advisor.records import Candidate, Comparison, Outcome, StackRecord, TrialRecord, TrialResult, Value
 
 
 def trial_record(
@@ -17,63 +17,51 @@ def trial_record(
     """A candidate's record by the runs of these settings. ``without`` are the same less the candidate's own."""
     result = judge.result(settings)
     assert result is not None, "these settings were tried"
-    record = TrialRecord(candidate, dict(settings), result, numerics=_failed_numerics(judge, settings, result))
-    if not result.measured:
-        return record
-    contribution = judge.contribution(settings, without) if without and judge.measured_runs(without) else None
-    effects = _effects(judge, settings, result)
-    return replace(record, **effects, confirmed=judge.confirms(settings), contribution=contribution)
+    contribution = None
+    if result.measured and without and judge.measured_runs(without):
+        contribution = judge.contribution(settings, without)
+    effects = _effects(judge, Settings(settings), result)
+    return TrialRecord(candidate, dict(settings), result, **effects, contribution=contribution)
 
 
 def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
     """A stack's record; of no settings, the baseline itself, once as fast by definition."""
-    if not settings:
-        return _empty_stack(judge, dropped)
-    result = judge.result(settings)
-    assert result is not None, "the stack was measured"
-    failed = _failed_numerics(judge, settings, result)
     key = Settings(settings)
-    turns = judge.in_turn.get(key)
-    alternated = [turns.result] if isinstance(turns, AlternatedBlocks) else []
-    result = with_phases_of([*judge.runs.get(key, ()), *alternated], result)
-    record = StackRecord(dict(settings), result, numerics=failed, dropped=dict(dropped))
-    if not result.measured:
-        return record
     step_ms, rate = judge.baseline_speed_beside(key)
-    return replace(
-        record,
-        **_effects(judge, settings, result),
-        confirmed=judge.confirms(settings),
-        baseline_step_ms=step_ms,
-        baseline_samples_per_s=rate,
-    )
+    of_baseline: dict[str, Any] = {"baseline_step_ms": step_ms, "baseline_samples_per_s": rate}
+    if not key:
+        return StackRecord(
+            {},
+            judge.baseline_record().result,
+            Comparison(1.0, 1.0, 1.0),
+            judge.numerics(key),
+            break_even_steps=0,
+            step_ms=step_ms,
+            samples_per_s=rate,
+            dropped=dict(dropped),
+            **of_baseline,
+        )
+    result = judge.result(key)
+    assert result is not None, "the stack was measured"
+    effects = _effects(judge, key, result)
+    runs = (*judge.runs.get(key, ()), *judge.in_turn.get(key, Turns()).new)
+    phases = next((run.phases for run in reversed(runs) if run.phases), {})
+    beside = of_baseline if result.measured else {}
+    return StackRecord(dict(key), replace(result, phases=phases), **effects, dropped=dict(dropped), **beside)
 
 
-def _empty_stack(judge: Judge, dropped: Mapping[str, str]) -> StackRecord:
-    baseline = judge.baseline_record()
-    return StackRecord(
-        {},
-        baseline.result,
-        Comparison(1.0, 1.0, 1.0),
-        judge.numerics({}, judge.baseline),
-        break_even_steps=0,
-        step_ms=baseline.step_ms,
-        samples_per_s=baseline.samples_per_s,
-        baseline_step_ms=baseline.step_ms,
-        baseline_samples_per_s=baseline.samples_per_s,
-        dropped=dict(dropped),
-    )
-
-
-def _effects(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
-    """The fields that a trial's and a stack's record share."""
+def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str, Any]:
+    """The fields that a trial's and a stack's record share; of what failed, only the numerics that made it fail."""
+    if not result.measured:
+        return {"numerics": judge.numerics(settings)} if result.outcome is Outcome.NON_FINITE else {}
     step_ms, rate = judge.speed(settings)
     return {
         "comparison": judge.compare(settings),
-        "numerics": judge.numerics(settings, result),
+        "numerics": judge.numerics(settings),
         "break_even_steps": steps_to_break_even(judge, settings, result),
         "step_ms": step_ms,
         "samples_per_s": rate,
+        "confirmed": judge.confirms(settings),
     }
 
 
@@ -86,10 +74,6 @@ def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: Tri
     steps_like_baseline_s = step_ms / 1e3 * rate / judge.baseline_speed_beside(settings)[1]
     extra_s = overhead_s(result, speed(result)[0]) - overhead_s(judge.baseline, speed(judge.baseline)[0])
     return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
-
-
-def _failed_numerics(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
-    return judge.numerics(settings, result) if result.outcome is Outcome.NON_FINITE else None
 
 
 def overhead_s(result: TrialResult, step_ms: float) -> float:

@@ -31,55 +31,49 @@ def mean_speed(runs: Sequence[TrialResult]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class AlternatedBlocks:
-    """Blocks of two live processes in turn, ``new[i]`` timed next to ``old[i]``; ``result`` is the new one's trial."""
+class Turns:
+    """Trials of settings (``new``) and of the baseline (``old``) in turn; they chose nothing.
 
-    new: tuple[Block, ...]
-    old: tuple[Block, ...]
-    result: TrialResult
+    ``by_block``: one live process of each, where ``new[0].blocks[i]`` was timed next to ``old[0].blocks[i]``.
+    """
 
-    def interval(self, _spread: ProcessSpread, _old_spread: ProcessSpread) -> Interval:
-        """The ratio of the rates with its interval; the session's spread between processes holds drift as well."""
-        return paired_interval(rates(self.new), rates(self.old), IN_TURN)
+    new: tuple[TrialResult, ...] = ()
+    old: tuple[TrialResult, ...] = ()
+    by_block: bool = False
+
+    def with_more(self, other: Turns) -> Turns:
+        """These trials and those of further turns."""
+        return Turns((*self.new, *other.new), (*self.old, *other.old))
+
+    def interval(self, spread: ProcessSpread, old_spread: ProcessSpread) -> Interval:
+        """The ratio of the rates with its interval, where processes of the new and the old settings differ by these.
+
+        Of blocks in turn the difference of two live processes counts: the session's holds drift as well.
+        """
+        new, old = ([rates(run.blocks) for run in side] for side in (self.new, self.old))
+        if self.by_block:
+            return paired_interval(new[0], old[0], IN_TURN)
+        return ratio_interval(new, old, spread, old_spread)
 
     @property
     def speeds(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Milliseconds per step and samples per second of the new settings, and the same of the old ones.
 
-        Both are taken from the pair of blocks with the median ratio, so that they agree with the speed-up. Medians of
-        each side alone would not: where the machine drifts, they come from different times.
+        Of blocks in turn both are taken from the pair with the median ratio, so that they agree with the speed-up.
+        Medians of each side alone would not: where the machine drifts, they come from different times.
         """
+        if not self.by_block:
+            return mean_speed(self.new), mean_speed(self.old)
         pairs = sorted(
-            zip(self.new, self.old, strict=True), key=lambda pair: pair[0].samples_per_s / pair[1].samples_per_s
+            zip(self.new[0].blocks, self.old[0].blocks, strict=True),
+            key=lambda pair: pair[0].samples_per_s / pair[1].samples_per_s,
         )
-        middle = pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1]
-        return _mean_of_blocks([new for new, _ in middle]), _mean_of_blocks([old for _, old in middle])
+        new, old = zip(*pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1], strict=True)
+        return _mean_of_blocks(new), _mean_of_blocks(old)
 
 
 def _mean_of_blocks(blocks: Sequence[Block]) -> tuple[float, float]:
     return geometric_mean([block.step_ms for block in blocks]), geometric_mean(rates(blocks))
-
-
-@dataclass(frozen=True, slots=True)
-class RunsInTurn:
-    """Trials of settings (``new``) and of the baseline (``old``), one after the other in turn; they chose nothing."""
-
-    new: tuple[TrialResult, ...] = ()
-    old: tuple[TrialResult, ...] = ()
-
-    def with_more(self, other: RunsInTurn) -> RunsInTurn:
-        """These runs and those of further turns."""
-        return RunsInTurn((*self.new, *other.new), (*self.old, *other.old))
-
-    def interval(self, spread: ProcessSpread, old_spread: ProcessSpread) -> Interval:
-        """The ratio of the rates with its interval, where processes of the new and the old settings differ by these."""
-        new, old = ([rates(run.blocks) for run in side] for side in (self.new, self.old))
-        return ratio_interval(new, old, spread, old_spread)
-
-    @property
-    def speeds(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Milliseconds per step and samples per second of the new settings, and the same of the old ones."""
-        return mean_speed(self.new), mean_speed(self.old)
 
 
 def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialResult, ...]:
@@ -97,17 +91,13 @@ def floor_between(objective: Objective, runs: Sequence[TrialResult]) -> float:
 # --- one result for several runs ------------------------------------------------------------------------------
 
 
-def with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with the median energy a sample of runs of the same settings, where any was measured."""
-    known = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
-    return replace(result, energy_j_per_sample=median(known)) if known else result
-
-
 def with_figures_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
     """A result with the largest peaks and latency, and the median energy a sample, of runs of the same settings."""
-    known = [run.latency for run in runs if run.latency is not None]
-    longest = max(known, key=lambda latency: latency.p95_ms, default=result.latency)
-    return with_peaks(max, runs, with_median_energy(runs, replace(result, latency=longest)))
+    latencies = [run.latency for run in runs if run.latency is not None]
+    longest = max(latencies, key=lambda latency: latency.p95_ms, default=result.latency)
+    energies = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
+    energy = median(energies) if energies else result.energy_j_per_sample
+    return with_peaks(max, runs, replace(result, latency=longest, energy_j_per_sample=energy))
 
 
 def with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
@@ -119,8 +109,3 @@ def with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult]
         peak_reserved_bytes=round(choose(reserved)) if reserved else result.peak_reserved_bytes,
         peak_allocated_bytes=round(choose(allocated)) if allocated else result.peak_allocated_bytes,
     )
-
-
-def with_phases_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with the phases of a step from the last run that timed them."""
-    return replace(result, phases=next((run.phases for run in reversed(runs) if run.phases), {}))

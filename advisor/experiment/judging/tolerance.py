@@ -3,23 +3,22 @@
 It is the largest of
 
 - 16 times the unit round-off of the coarsest arithmetic that the settings bring in or the user's own permit
-  (``Recipe.rounding``). Errors of independent roundings add up like a random walk, with the square root of their
-  number (Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019;
-  Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 2.8 and 3.1): 16 is a chain of 256. In
-  bfloat16 that is 6 %, in float16 and TensorFloat-32 0.8 %. Micikevicius et al., Mixed Precision Training (ICLR
-  2018), found that training survives such errors.
-- Twice the error that this round-off has in this very workload. The baseline's steps in a higher precision show it: its
-  outputs are so many of its own round-offs off, and in another arithmetic they will be about as many of that (a
-  condition number, measured). The outputs of a new ResNet-50 (16 images, on the CPU) are 1.8 % off in emulated
-  TensorFloat-32, 37 round-offs, and 12 % in bfloat16, 31.
-- A multiple of the baseline's own distance from those steps: 8 times for outputs and norms, 128 times for losses. Once
-  the weights have been updated an error grows by leaps (a sign of Adam's, an activation that opens or closes), which
-  one run may be spared.
+  (``Recipe.rounding``). Errors of independent roundings add up with the square root of their number (Higham and Mary,
+  A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019): 16 is a chain of 256. In
+  bfloat16 that is 6 %, in float16 and TensorFloat-32 0.8 %. Training survives such errors (Micikevicius et al., Mixed
+  Precision Training, ICLR 2018).
+- Twice the error that this round-off has in this very workload, where the baseline's steps in a higher precision (the
+  reference) show it: its outputs are so many of its own round-offs off, and in another arithmetic they will be about as
+  many of that (a measured condition number). The outputs of a new ResNet-50 (16 images, on the CPU) are 1.8 % off in
+  emulated TensorFloat-32, 37 round-offs, and 12 % in bfloat16, 31.
+- A multiple of the baseline's own distance from the reference: 8 times for outputs and norms, 128 times for losses.
+  Once the weights have been updated an error grows by leaps (a sign of Adam's, an activation that opens or closes),
+  which one run may be spared.
 - A floor, for other orders of summation and other algorithms in float32. It grows with each update, for the losses by
-  8: so much does an unstable beginning of training amplify an error from one update to the next.
+  8: an unstable beginning of training amplifies an error by as much.
 
-From the step on at which that comes to a half nothing can be told, and the rest is left out. The first step is compared
-all the same: half of a result is more than arithmetic excuses.
+A step at which that comes to a half tells nothing, and neither does a later one. The first step is compared all the
+same: half of a result is more than arithmetic excuses.
 
 Measured with nets of 2 to 50 layers (linear, convolutional, attention, recurrent; SGD and Adam) in float32, on the
 CPU. Outputs: 6e-8 to 5e-5 from float64, with another layout up to 8e-5; with emulated TensorFloat-32 1e-4 to 2e-3, new
@@ -28,21 +27,18 @@ where 1e-10 to 3e-5 of the norm. Planted faults: an epsilon of 0.01 in the norma
 bias that is dropped 7e-2 to 1, GELU by its tanh formula 8e-5 to 8e-4; AdamW without its weight decay 6e-6 to 2e-5 of
 the norm with each update and as little as 5e-7 of the losses, SGD without it 2e-6 to 2e-3 of the norm.
 
-Without such a run 128 round-offs are allowed for outputs and 16 for losses; at least 2**-8 for outputs and the first
-loss, 2**-3 for later losses. Where the steps draw random numbers (dropout), a setting may draw others, and no precision
-tells them apart: then the baseline's own runs with other random streams show how much that is, and a fault that is
-smaller stays hidden.
+Without a reference 128 round-offs are allowed for outputs and 16 for losses; at least 2**-8 for outputs and the first
+loss, 2**-3 for later losses. Where the steps draw random numbers (dropout), a setting may draw others: then the
+baseline's own runs with other random streams show how much that is, and a smaller fault stays hidden.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from advisor.recipe.catalog import Catalog
 from advisor.records import WorkloadFacts
 
 DEFAULT_TOLERANCE = 2.0**-8
-_LATER_LOSSES_TOLERANCE = 2.0**-3
 # Half of a result is more than rounding may excuse; a later step where it does says nothing.
 _SAYS_NOTHING = 0.5
 _CHAIN = 16.0
@@ -83,7 +79,7 @@ LOSSES = Quantity(
     growth=2.0,
     floor_growth=8.0,
     first_at_least=DEFAULT_TOLERANCE,
-    later_at_least=_LATER_LOSSES_TOLERANCE,
+    later_at_least=2.0**-3,
 )
 OUTPUTS = Quantity("outputs", per_reference=8.0, floor=2.0**-16, chain=128.0, first_at_least=DEFAULT_TOLERANCE)
 # An error of the gradients reaches the norm through the update, which is a small part of the weights.
@@ -96,9 +92,18 @@ def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[f
     ``explained`` is from :func:`explained_by`; ``own`` are the baseline's distances from the reference, step for step,
     empty where there is none.
     """
-    allowed = [_allowed(quantity, step, explained, own) for step in range(steps)]
-    later = takewhile(lambda one: one < _SAYS_NOTHING, allowed[1:])
-    return (*(min(first, _SAYS_NOTHING) for first in allowed[:1]), *later)
+    allowed: list[float] = []
+    for step in range(steps):
+        grown = quantity.share * explained * quantity.growth**step
+        at_least = quantity.later_at_least if step else quantity.first_at_least
+        if own:
+            # Nothing is updated before the first step. Later steps differ by chance, so the largest difference counts.
+            at_least = quantity.per_reference * (max(own) if step else own[0])
+        tolerance = max(grown, quantity.floor * quantity.floor_growth**step, at_least)
+        if step and tolerance >= _SAYS_NOTHING:
+            break
+        allowed.append(min(tolerance, _SAYS_NOTHING))
+    return tuple(allowed)
 
 
 def explained_by(quantity: Quantity, rounding: float, own_rounding: float, output_error: float | None) -> float:
@@ -125,13 +130,3 @@ def own_rounding(catalog: Catalog, workload: WorkloadFacts) -> float:
     if workload.multiplies_in("tf32") and workload.has(*_TF32_FAMILIES):
         units.append(_TF32_ROUNDING)
     return max(units)
-
-
-def _allowed(quantity: Quantity, step: int, explained: float, own: Sequence[float]) -> float:
-    grown = quantity.share * explained * quantity.growth**step
-    floor = quantity.floor * quantity.floor_growth**step
-    if not own:
-        return max(grown, floor, quantity.later_at_least if step else quantity.first_at_least)
-    # Nothing is updated before the first step. Later steps differ by chance, so the largest difference counts.
-    seen = max(own) if step else own[0]
-    return max(grown, floor, quantity.per_reference * seen)

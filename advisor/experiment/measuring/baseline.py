@@ -1,13 +1,13 @@
-"""The baseline: the first run of the user's own settings, from which the facts come, and the instrumented pass."""
+"""The baseline: the first run of the user's own settings, from which the facts come, and its reference."""
 
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
 from advisor.experiment.caveats import with_the_load
+from advisor.experiment.events import Said
 from advisor.experiment.judging.numerics import Spread, finite
 from advisor.experiment.judging.tolerance import DEFAULT_TOLERANCE
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
-from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.request import Request
 from advisor.machine.hardware import counts_energy
 from advisor.machine.host import CoresInUse
@@ -58,9 +58,16 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
             bench.build_anew(f"its first run failed in a process that was forked after building: {result.reason}")
         result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
-        raise TargetError(_problem(result), _hint(result), result.details)
+        problem, hint = result.reason, result.hint or "Fix the target and try again."
+        if result.outcome is not Outcome.FAILED:
+            problem = f"the baseline could not be measured: {result.reason or result.outcome.value}"
+        if result.outcome is Outcome.TIMED_OUT:
+            hint = with_the_load(hint)
+        raise TargetError(problem, hint, result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
+    if bench.builds_anew:
+        bench.emit(Said(f"every trial builds the model anew: {bench.builds_anew}"))
     profile = bench.profiled.profile if bench.profiled else None
     facts = Facts(
         replace(hardware, host=replace(hardware.host, foreign_cores=cores.foreign())),
@@ -76,18 +83,6 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
     return replace(facts, findings=relevant(findings, facts)), result
 
 
-def instrumented_run(bench: Bench, facts: Facts, *, reserve_s: float) -> tuple[Facts, TrialResult]:
-    """Run the baseline with the instrumented pass behind it: the facts with its profile, and one more run.
-
-    It is given up where it would take the seconds that are reserved for the turns.
-    """
-    spec = bench.spec(INSTRUMENTED, {}, kind=TrialKind.PROFILE)
-    within_s = max(1.0, spec.timeout_s - reserve_s)
-    result = bench.run(replace(spec, timeout_s=within_s))
-    profile = bench.profiled.profile if bench.profiled and result.measured else facts.profile
-    return replace(facts, profile=profile), result
-
-
 def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Spread) -> TrialSpec | None:
     """The spec of the baseline's first steps in a higher precision.
 
@@ -98,30 +93,13 @@ def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Sp
     random = max(spread.losses, spread.outputs) > DEFAULT_TOLERANCE
     if budget.total_s < _SMALLEST_REFERENCE_BUDGET_S or random or not finite(baseline):
         return None
-    if _shortest_s(baseline) > limit_s or _MEMORY_FACTOR * (baseline.peak_reserved_bytes or 0) > _free_bytes(facts):
+    step_s = min(block.seconds / block.steps for block in baseline.blocks)
+    shortest_s = _START_S + (baseline.build_s or 0.0) + _STEP_FACTOR * step_s
+    # The device's memory that was free before the session.
+    gpu = facts.hardware.gpu_by_uuid(facts.workload.device_uuid)
+    free_bytes = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
+    if gpu is not None:
+        free_bytes = gpu.memory_total_bytes - gpu.memory_used_bytes
+    if shortest_s > limit_s or _MEMORY_FACTOR * (baseline.peak_reserved_bytes or 0) > free_bytes:
         return None
     return replace(bench.spec(REFERENCE, {}, kind=TrialKind.REFERENCE), timeout_s=limit_s)
-
-
-def _shortest_s(baseline: TrialResult) -> float:
-    step_s = min(block.seconds / block.steps for block in baseline.blocks)
-    return _START_S + (baseline.build_s or 0.0) + _STEP_FACTOR * step_s
-
-
-def _free_bytes(facts: Facts) -> int:
-    """The device's free memory before the session, in bytes."""
-    gpu = facts.hardware.gpu_by_uuid(facts.workload.device_uuid)
-    if gpu is not None:
-        return gpu.memory_total_bytes - gpu.memory_used_bytes
-    return facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
-
-
-def _hint(result: TrialResult) -> str:
-    hint = result.hint or "Fix the target and try again."
-    return with_the_load(hint) if result.outcome is Outcome.TIMED_OUT else hint
-
-
-def _problem(result: TrialResult) -> str:
-    if result.outcome is Outcome.FAILED:
-        return result.reason
-    return f"the baseline could not be measured: {result.reason or result.outcome.value}"

@@ -2,9 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from statistics import median
 
 from advisor.errors import TargetError
@@ -13,6 +12,7 @@ from advisor.experiment.caveats import with_the_load
 from advisor.experiment.control import ENDED, SKIPPED, Steering
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
+from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.process.stacks import last_stack
 from advisor.recipe.catalog import Catalog
@@ -49,6 +49,8 @@ _TIMING_KERNELS_S = 8.0
 _BUILD_SHARE = 0.4
 _BUDGET_PER_BUILD = 8
 _LEAST_BUILD_PATIENCE_S = 10.0
+# A disturbed trial that takes a larger share of the budget is not repeated.
+_REPEAT_SHARE = 0.15
 # A session needs this many times as long as importing PyTorch takes. Unitless.
 _BUDGET_PER_IMPORT = 4
 _IMPORTS_SLOWLY = "waiting for PyTorch, which is still being imported: a slow disk or a busy machine takes longer"
@@ -84,14 +86,14 @@ class Bench:
         self.budget = budget
         self.catalog = catalog
         self._journal = journal
-        self._emit = emit
+        self.emit = emit
         self._numbers = itertools.count()
         self.measuring_s = 0.0
         self.warming_up_s = 0.0
         self.builds_anew = ""
         self.repeats_help = True
-        self._links_known = False
         self.compiling: Settings | None = None
+        self._compiling_since_s = 0.0
         self._compiled_beside: dict[Settings, float] = {}
         self._failed_beside: dict[Settings, TrialResult] = {}
         self._stepping_since: dict[str, float] = {}
@@ -131,7 +133,12 @@ class Bench:
         code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
         expected_s = self.budget.expected_s(Settings(settings))
         if cost:
-            expected_s = max(expected_s, self.budget.expected_s(code, cost=cost))
+            compile_s = self.budget.expected_s(code, cost=cost)
+            if self.compiling is not None and code == self.catalog.compiled_code(self.compiling):
+                # What is late may take as long again.
+                passed_s, late = self.compiling_s, self.compiling_s >= POLICY.late * compile_s
+                compile_s = passed_s if late else compile_s - passed_s
+            expected_s = max(expected_s, compile_s)
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
         return expected_s + (self.budget.interpreter_s if self.catalog.environment(settings) else 0.0)
@@ -143,7 +150,7 @@ class Bench:
         building took so long that the budget has no time for another attempt, and SessionCancelledError.
         """
         request, started = self.request, self.budget.spent_s
-        self._emit(events.TrialActivity("baseline", events.BUILDING))
+        self.emit(events.TrialActivity("baseline", events.BUILDING))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
         within_s = self.budget.build_within_s
@@ -153,19 +160,19 @@ class Bench:
             log_path,
             patience_s,
             within_s,
-            imports_slowly=lambda: self._emit(events.Said(_IMPORTS_SLOWLY)),
+            imports_slowly=lambda: self.emit(events.Said(_IMPORTS_SLOWLY)),
         )
         self.budget.build_s = self.budget.spent_s - started
         if self.runner.cancelled:
             raise SessionCancelledError
         if self.builds_anew == NOT_IMPORTED:
-            minutes = _minutes(_BUDGET_PER_IMPORT * self.budget.build_s)
+            minutes = math.ceil(_BUDGET_PER_IMPORT * self.budget.build_s / 60)
             raise TargetError(
                 f"importing PyTorch takes more than {self.budget.build_s:.0f} s, as from a slow network disk.",
                 f"Give it more time with --budget {minutes}m, or install it on a faster disk.",
             )
         if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
-            minutes = _minutes(_BUDGET_PER_BUILD * patience_s)
+            minutes = math.ceil(_BUDGET_PER_BUILD * patience_s / 60)
             waited_s = min(patience_s, within_s)
             hint = with_the_load(f"Fix the hang, or give it time with --budget {minutes}m.")
             raise TargetError(
@@ -178,16 +185,11 @@ class Bench:
         self.runner.forget_build()
         self.builds_anew = reason
 
-    def tell_how_it_builds(self) -> None:
-        """Say why every trial builds the model anew, where that is so."""
-        if self.builds_anew:
-            self._emit(events.Said(f"every trial builds the model anew: {self.builds_anew}"))
-
     # --- compiling beside the trials ------------------------------------------------------------------------------
 
     def compile_beside(self, settings: Mapping[str, Value]) -> None:
         """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
-        self.compiling = Settings(settings)
+        self.compiling, self._compiling_since_s = Settings(settings), self.budget.spent_s
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
@@ -205,21 +207,36 @@ class Bench:
                 self._failed_beside[settings] = result
         return self.compiling is None
 
+    @property
+    def compiling_s(self) -> float:
+        """The seconds since the latest compilation beside the trials began."""
+        return self.budget.spent_s - self._compiling_since_s
+
     def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
         """Whether the code of these settings is being compiled beside the trials."""
         if self.has_compiled_beside() or self.compiling is None:
             return False
         return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
 
+    def compiles_late(self, settings: Mapping[str, Value]) -> bool:
+        """Whether the code of these settings still compiles beside the trials, for much longer than was expected."""
+        if not self.compiles_beside(settings):
+            return False
+        expected_s = self.budget.expected_s(self.catalog.compiled_code(settings), cost=self.catalog.cost(settings))
+        return self.compiling_s >= POLICY.late * expected_s
+
+    def wait_until_compiled(self, name: str, within_s: float) -> bool:
+        """Wait so long for the end of what compiles beside the trials; whether it has ended."""
+        self.emit(events.TrialActivity(name, COMPILING))
+        started = self.budget.spent_s
+        ended = self.has_compiled_beside(max(0.0, within_s))
+        self.warming_up_s += self.budget.spent_s - started
+        return ended
+
     def end_compiling_beside(self) -> None:
         """End what compiles beside the trials, as where it takes memory that a trial lacks."""
         self.runner.end_beside()
         self.compiling = None
-
-    def _warmup_without_help(self, spec: TrialSpec, result: TrialResult) -> float | None:
-        """The warm-up of a trial as if nothing had been compiled beside others, as in a person's own run."""
-        beside_s = self._compiled_beside.get(Settings(spec.settings), 0.0)
-        return None if result.warmup_s is None else max(beside_s, result.warmup_s)
 
     # --- running trials -------------------------------------------------------------------------------------------
 
@@ -232,11 +249,12 @@ class Bench:
         """
         result = self._run_once(spec)
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
-        if not (may_repeat and result.disturbed and self.repeats_help and self.budget.allows_repeat(expected_s)):
+        # The next trial has to fit as well.
+        affordable = expected_s <= _REPEAT_SHARE * self.budget.total_s and self.budget.allows(2 * expected_s)
+        if not (may_repeat and result.disturbed and self.repeats_help and affordable):
             return result
-        self._emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
-        again = self._run_once(replace(spec, timeout_s=min(spec.timeout_s, self.budget.repeat_timeout_s(expected_s))))
-        self.budget.repeated_s += again.wall_s or 0.0
+        self.emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
+        again = self._run_once(replace(spec, timeout_s=min(self.budget.timeout_s, spec.timeout_s, 2 * expected_s)))
         self.repeats_help = again.measured and not again.disturbed
         return result if not again.measured else min(result, again, key=_unreliability)
 
@@ -245,14 +263,10 @@ class Bench:
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
         spec = self._within_patience(spec)
-        if spec.world is not None and spec.world.ranks > 1 and not self._links_known:
-            spec = replace(spec, world=replace(spec.world, times_all_reduce=True))
         started = self.budget.spent_s
         if self.compiles_beside(spec.settings):
-            self.has_compiled_beside(spec.timeout_s)
-            waited_s = self.budget.spent_s - started
-            self.warming_up_s += waited_s
-            spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - waited_s))
+            self.wait_until_compiled(spec.trial_id, spec.timeout_s)
+            spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (self.budget.spent_s - started)))
         failed = self._failed_beside.pop(Settings(spec.settings), None)
         result = failed or self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():
@@ -267,12 +281,12 @@ class Bench:
         result = self.checked(result)
         wall_s = self.budget.spent_s - started
         self.tell_end(spec, result, wall_s)
-        if result.ranks is not None and result.ranks.all_reduce is not None:
-            self._links_known = True
-            self._emit(events.AllReduceMeasured(result.ranks.all_reduce))
         if not result.device:
-            self._account(spec, result, wall_s, self.catalog.cost(spec.settings))
-        return replace(result, wall_s=wall_s, warmup_s=self._warmup_without_help(spec, result))
+            self._account(spec, result, wall_s)
+        # The warm-up as if nothing had been compiled beside others, as in a person's own run.
+        beside_s = self._compiled_beside.get(Settings(spec.settings), 0.0)
+        warmup_s = None if result.warmup_s is None else max(beside_s, result.warmup_s)
+        return replace(result, wall_s=wall_s, warmup_s=warmup_s)
 
     def run_beside(
         self, spec: TrialSpec, others: Mapping[str, Callable[[], TrialSpec | None]]
@@ -282,60 +296,48 @@ class Bench:
         ``others`` give for each device the next trial that is to run there, until the first one has ended.
         Raises SessionCancelledError when the session is cancelled meanwhile.
         """
-        found: list[tuple[TrialSpec, TrialResult]] = []
-        mine: list[tuple[TrialSpec, TrialResult]] = []
-        self.wait_while_paused()
-        own = iter((spec,))
-        lanes = [self._lane("", lambda: next(own, None), mine)]
-        lanes += [self._lane(device, partial(_until, mine, one), found) for device, one in others.items()]
-        self.runner.run_lanes(lanes)
-        return mine[0][1], found
+        results: dict[str, list[tuple[TrialSpec, TrialResult]]] = {device: [] for device in ("", *others)}
 
-    def _lane(
-        self, device: str, next_spec: Callable[[], TrialSpec | None], found: list[tuple[TrialSpec, TrialResult]]
-    ) -> Lane:
-        """The trials of one device, the session's own where ``device`` is empty, one after the other."""
-        while (spec := next_spec()) is not None:
-            if device:
-                spec = replace(spec, target=replace(spec.target, device=device, sized_for=spec.target.device))
-            spec = self._within_patience(spec)
-            self.announce(spec, self.expected_s(spec.settings))
-            started = self.budget.spent_s
-            result = yield spec, self.listener(spec)
-            found.append((spec, self._ended(spec, replace(result, device=device), started)))
+        def lane(device: str, next_spec: Callable[[], TrialSpec | None]) -> Lane:
+            """The trials of one device, the session's own where ``device`` is empty, one after the other."""
+            while not results[""] and (spec := next_spec()) is not None:
+                if device:
+                    spec = replace(spec, target=replace(spec.target, device=device, sized_for=spec.target.device))
+                spec = self._within_patience(spec)
+                self.announce(spec, self.expected_s(spec.settings))
+                started = self.budget.spent_s
+                result = yield spec, self.listener(spec)
+                results[device].append((spec, self._ended(spec, replace(result, device=device), started)))
+
+        self.wait_while_paused()
+        self.runner.run_lanes([lane("", lambda: spec), *(lane(device, one) for device, one in others.items())])
+        (_, own), *_ = results.pop("")
+        return own, [found for of_device in results.values() for found in of_device]
 
     def _within_patience(self, spec: TrialSpec) -> TrialSpec:
         """A trial that compiles nothing hangs when it takes much longer than usual; the others need that time."""
         takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE)
         if self.catalog.compiles(spec.settings) or takes_longer or spec.world:
             return spec
-        return replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
+        return replace(spec, timeout_s=min(spec.timeout_s, self.budget.hangs_after_s))
 
-    def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
-        """Add up the time by use, and let the budget learn from the trial."""
+    def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
+        """Add up the time by use, and let the budget learn the duration of such a trial.
+
+        Of a trial that failed, all since its first step counts as warming up. Of one that compiled, so does what was
+        prepared before the first step: that was loading the compiler.
+        """
+        budget, cost, startup_s = self.budget, self.catalog.cost(spec.settings), result.startup_s or 0.0
+        stepping_since = self._stepping_since.pop(spec.log_path, budget.spent_s)
         self.measuring_s += result.measuring_s
-        self.warming_up_s += self._warming_up_s(spec, result, compiles=cost > 0)
-        # A trial on torchrun takes longer: no measure of trials of one process.
-        if result.measured and spec.world is None:
-            self._learn(spec, result, wall_s, cost)
-
-    def _warming_up_s(self, spec: TrialSpec, result: TrialResult, *, compiles: bool) -> float:
-        """The seconds of a trial that count as warming up: of one that failed, all since its first step.
-
-        Of one that compiled, what was prepared before the first step was loading the compiler.
-        """
-        now = self.budget.spent_s
-        since = self._stepping_since.pop(spec.log_path, now)
         if not result.measured:
-            return now - since
-        return (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
-
-    def _learn(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
-        """Let the budget learn the duration of a trial of this kind.
-
-        The first wall has the fork server's start in it, that of a fresh interpreter its own: no measure of others.
-        """
-        budget, startup_s = self.budget, result.startup_s or 0.0
+            self.warming_up_s += budget.spent_s - stepping_since
+            return
+        self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if cost else 0.0)
+        # Trials on torchrun, the first one (in which the fork server starts) and those of a fresh interpreter take
+        # longer: no measure of others.
+        if spec.world is not None:
+            return
         if spec.kind is TrialKind.CANDIDATE and not spec.environment:
             what = self.catalog.compiled_code(spec.settings) if cost else Settings(spec.settings)
             budget.learn(wall_s, what, cost=cost)
@@ -350,11 +352,16 @@ class Bench:
         """The session's wall time so far, by use."""
         return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
 
+    def tell_progress(self, wanted_s: float) -> None:
+        """Tell the outside the share of the time that has passed, and the seconds left: ``wanted_s`` at most."""
+        spent_s, left_s = self.budget.spent_s, 0.0 if self.steering.ending else min(self.budget.left_s, wanted_s)
+        self.emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
+
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
             with self.budget.standing_still(), self.runner.nothing_beside():
-                self.steering.wait_while_paused(lambda waiting: self._emit(events.Held(waiting)))
+                self.steering.wait_while_paused(lambda waiting: self.emit(events.Held(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A trial's result; where it was ended from outside, the result says that the person skipped it.
@@ -369,42 +376,34 @@ class Bench:
 
     def announce(self, spec: TrialSpec, expected_s: float | None) -> None:
         """Tell the outside that a trial was asked for, and how long it is expected to take."""
-        self._emit(events.TrialStarted(spec.trial_id, spec.log_path, expected_s))
+        self.emit(events.TrialStarted(spec.trial_id, spec.log_path, expected_s))
 
     def tell_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Tell the outside how a trial ended."""
         step_ms = median(block.step_ms for block in result.blocks) if result.measured else None
         peak = result.peak_reserved_bytes
-        self._emit(events.TrialEnded(spec.trial_id, result.outcome, result.reason, step_ms, peak, wall_s))
+        self.emit(events.TrialEnded(spec.trial_id, result.outcome, result.reason, step_ms, peak, wall_s))
 
     def listener(self, spec: TrialSpec) -> Callable[[TrialMessage], None]:
         """Return a function that handles a trial's messages: activities and blocks are passed on, the rest is kept."""
 
         def listen(message: TrialMessage) -> None:
-            if isinstance(message, Activity):
-                self._emit(events.TrialActivity(spec.trial_id, message.text))
-                if message.text.startswith((FIRST_STEPS, COMPILING)):
-                    self._stepping_since[spec.log_path] = self.budget.spent_s
-            elif isinstance(message, BlockDone):
-                block = message.block
-                self._emit(events.BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
-            elif isinstance(message, Inspected):
-                self.inspected = message
-            elif isinstance(message, Profiled):
-                self.profiled = message
-            elif isinstance(message, TargetFailure):
-                self._emit(events.TrialActivity(spec.trial_id, "the target failed"))
+            match message:
+                case Activity():
+                    self.emit(events.TrialActivity(spec.trial_id, message.text))
+                    if message.text.startswith((FIRST_STEPS, COMPILING)):
+                        self._stepping_since[spec.log_path] = self.budget.spent_s
+                case BlockDone():
+                    block = message.block
+                    self.emit(events.BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
+                case Inspected():
+                    self.inspected = message
+                case Profiled():
+                    self.profiled = message
+                case TargetFailure():
+                    self.emit(events.TrialActivity(spec.trial_id, "the target failed"))
 
         return listen
-
-
-def _minutes(seconds: float) -> int:
-    """Whole minutes, for an option that a person is told to give."""
-    return math.ceil(seconds / 60)
-
-
-def _until(ended: Sized, next_spec: Callable[[], TrialSpec | None]) -> TrialSpec | None:
-    return None if ended else next_spec()
 
 
 def _ordinary_s(result: TrialResult) -> float:

@@ -1,13 +1,9 @@
 """The budget: wall seconds of a session, the limit of each trial, and the durations of trials and compilations."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass
 from statistics import median
 
 from advisor.recipe.settings import Settings
@@ -34,8 +30,7 @@ _HANGS_AFTER = 10.0
 _HANGS_AFTER_SHARE, _HANGS_AFTER_S = 0.1, 30.0
 # Time to end the process of a trial that is given up. Seconds.
 _LAST_S = 0.5
-_REPEAT_SHARE = 0.15
-# Number of the latest trials whose durations give the possible overrun of the next. A count.
+# Number of the latest trials whose durations give that of the next. A count.
 _LATEST = 5
 
 
@@ -45,30 +40,25 @@ class Budget:
     ``extended_s`` is what was added to ``total_s``; below 0 where a part is kept for several GPUs. ``baseline_s`` is
     what a trial like the baseline takes, less inspecting; None before it is measured. ``interpreter_s`` is what a trial
     in a fresh interpreter takes beside: it imports torch and builds the target again, which takes ``build_s`` of it.
+    ``guessed_compile_s`` is what a first compilation takes beyond an ordinary trial, before one was seen.
     """
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.total_s = total_s
         self._clock = clock
         self._started = clock()
-        self._walls: list[_Wall] = []
+        self._walls: list[tuple[Settings, float]] = []
         self._compiled: dict[Settings, list[float]] = {}
         self.extended_s = 0.0
-        self.repeated_s = 0.0
         self.baseline_s: float | None = None
         self.interpreter_s = 0.0
         self.build_s = 0.0
         self.guessed_compile_s = _COMPILE_S
-        self.hinted_compile_s: float | None = None
 
-    def renewed(self, total_s: float | None = None) -> Budget:
-        """A budget that begins now, as long as this one unless told otherwise, and knows already what trials take."""
-        fresh = copy(self)
-        fresh._walls = list(self._walls)
-        fresh._compiled = {code: list(walls) for code, walls in self._compiled.items()}
-        fresh._started, fresh.repeated_s, fresh.extended_s = self._clock(), 0.0, 0.0
-        fresh.total_s = self.total_s if total_s is None else total_s
-        return fresh
+    def begin_anew(self, total_s: float | None = None) -> None:
+        """Begin now, for as long as before unless told otherwise. What trials take stays known."""
+        self._started, self.extended_s = self._clock(), 0.0
+        self.total_s = self.total_s if total_s is None else total_s
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -81,6 +71,10 @@ class Budget:
     def left_s(self) -> float:
         """Seconds left, never negative."""
         return max(0.0, self.total_s + self.extended_s - self.spent_s)
+
+    def allows(self, expected_s: float, *, reserve_s: float = 0.0) -> bool:
+        """Whether something of this length still fits, with the reserve behind it."""
+        return expected_s + reserve_s <= self.left_s
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -118,7 +112,7 @@ class Budget:
         return max(_LAST_S, self.left_s - _LAST_S)
 
     @property
-    def patience_s(self) -> float:
+    def hangs_after_s(self) -> float:
         """Seconds after which an ordinary trial counts as hanging, even with budget left: the other trials need it."""
         known = bool(self._walls) or self.baseline_s is not None
         longer_s = min(_HANGS_AFTER_S, _HANGS_AFTER_SHARE * self.total_s)
@@ -135,42 +129,7 @@ class Budget:
         if cost:
             self._compiled.setdefault(what, []).append(wall_s / cost)
         else:
-            self._walls.append(_Wall(what, wall_s, overrun_s=wall_s - self.expected_s(what)))
-
-    @property
-    def overrun_s(self) -> float:
-        """Longest overrun of a trial over its expected duration, among the latest ones. Seconds, never negative."""
-        return max((0.0, *(wall.overrun_s for wall in self._walls[-_LATEST:])))
-
-    def expected_s(self, what: Settings | None = None, *, cost: float = 0.0) -> float:
-        """The expected duration of the next trial, in seconds; ``what`` and ``cost`` as in :meth:`learn`.
-
-        A trial that compiles nothing takes as long as the latest ones whose settings are the closest to its own: where
-        a step is twenty times faster than the baseline's, as on a busy CPU, so are its first steps.
-        """
-        what = what or Settings()
-        if not cost:
-            return self._like_closest_s(what)
-        ordinary_s = median(wall.seconds for wall in self._walls[-_LATEST:]) if self._walls else self._guess_s
-        cold_s = cost * self._cold_s(ordinary_s)
-        again = self._compiled.get(what, [])
-        if not again:
-            return cold_s
-        return cost * min(again[1:]) if len(again) > 1 else max(ordinary_s, _CACHED_SHARE * cold_s)
-
-    @property
-    def _guess_s(self) -> float:
-        """The expected seconds of a trial with the baseline's settings, as long as only the first one has run."""
-        return 2 * self.measure_s + 1 if self.baseline_s is None else self.baseline_s
-
-    def _like_closest_s(self, settings: Settings) -> float:
-        """The median seconds of the latest trials whose settings are the closest to these."""
-        known = [(_distance(wall.settings, settings), wall.seconds) for wall in self._walls]
-        if all(wall.settings for wall in self._walls):
-            known.append((len(settings), self._guess_s))
-        # The first trial that meets new kernels may load them for seconds: its neighbours count as well.
-        near = min(distance for distance, _ in known) + 1
-        return median([seconds for distance, seconds in known if distance <= near][-_LATEST:])
+            self._walls.append((what, wall_s))
 
     def has_compiled(self, code: Settings) -> bool:
         """Whether a trial has compiled this before, so that the compiler's cache holds it."""
@@ -181,33 +140,23 @@ class Budget:
         """Longest first compilation so far, scaled to one of usual cost. Seconds; None before the first."""
         return max((walls[0] for walls in self._compiled.values()), default=None)
 
-    def _cold_s(self, ordinary_s: float) -> float:
-        if self.compile_s is not None:
-            return self.compile_s
-        if self.hinted_compile_s is not None:
-            return self.hinted_compile_s + ordinary_s
-        return self.guessed_compile_s + ordinary_s
-
-    def allows_repeat(self, expected_s: float) -> bool:
-        """Whether a disturbed trial may be measured again: repeats get a fixed share of the budget."""
-        return self.repeated_s + expected_s <= _REPEAT_SHARE * self.total_s and self.allows(2 * expected_s)
-
-    def repeat_timeout_s(self, expected_s: float) -> float:
-        """Seconds after which a repeat is given up: twice what is expected, or what is left of the repeats' share."""
-        return min(self.timeout_s, max(2 * expected_s, _REPEAT_SHARE * self.total_s - self.repeated_s))
-
-    def allows(self, expected_s: float, *, reserve_s: float = 0.0) -> bool:
-        """Whether something of this length still fits, with the reserve behind it."""
-        return expected_s + reserve_s <= self.left_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Wall:
-    """The duration of a trial that compiled nothing, and how much longer it was than expected. Seconds."""
-
-    settings: Settings
-    seconds: float
-    overrun_s: float
+    def expected_s(self, what: Settings | None = None, *, cost: float = 0.0) -> float:
+        """The expected duration of the next trial, in seconds; ``what`` and ``cost`` as in :meth:`learn`."""
+        what = what or Settings()
+        guess_s = 2 * self.measure_s + 1 if self.baseline_s is None else self.baseline_s
+        if cost:
+            ordinary_s = median([seconds for _, seconds in self._walls[-_LATEST:]] or [guess_s])
+            cold_s = cost * (self.guessed_compile_s + ordinary_s if self.compile_s is None else self.compile_s)
+            if not self.has_compiled(what):
+                return cold_s
+            _, *again = self._compiled[what]
+            return cost * min(again) if again else max(ordinary_s, _CACHED_SHARE * cold_s)
+        known = [(_distance(settings, what), seconds) for settings, seconds in self._walls]
+        if all(settings for settings, _ in self._walls):
+            known.append((len(what), guess_s))
+        # The first trial that meets new kernels may load them for seconds: its neighbours count as well.
+        near = min(distance for distance, _ in known) + 1
+        return median([seconds for distance, seconds in known if distance <= near][-_LATEST:])
 
 
 def _distance(one: Settings, other: Settings) -> int:

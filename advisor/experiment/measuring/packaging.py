@@ -20,21 +20,7 @@ _SIGNAL_CHECK_S = 0.1
 def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -> bytes:
     """The compiled model. Raises UsageError with the reason where the model cannot be exported."""
     path = Path(SCRATCH.folder()) / "model.pt2"
-    result = _run(_spec(request, settings, catalog, path))
-    if result.outcome is Outcome.MEASURED:
-        content = path.read_bytes()
-        path.unlink()
-        return content
-    late = result.outcome is Outcome.TIMED_OUT
-    raise UsageError(
-        f"the model cannot be compiled to a file: {f'it took more than {LIMIT_S:.0f} s' if late else result.reason}",
-        "Export the settings instead, with --export tuned.yaml; or make the model one that torch.export takes.",
-        result.details,
-    )
-
-
-def _spec(request: Request, settings: Mapping[str, Value], catalog: Catalog, path: Path) -> TrialSpec:
-    return TrialSpec(
+    spec = TrialSpec(
         trial_id="model, compiled",
         target=request.target,
         settings=dict(settings),
@@ -47,17 +33,28 @@ def _spec(request: Request, settings: Mapping[str, Value], catalog: Catalog, pat
         environment=catalog.environment(settings),
         export_path=str(path),
     )
+    result = _run(spec)
+    if result.outcome is Outcome.MEASURED:
+        content = path.read_bytes()
+        path.unlink()
+        return content
+    why = f"it took more than {LIMIT_S:.0f} s" if result.outcome is Outcome.TIMED_OUT else result.reason
+    raise UsageError(
+        f"the model cannot be compiled to a file: {why}",
+        "Export the settings instead, with --export tuned.yaml; or make the model one that torch.export takes.",
+        result.details,
+    )
 
 
 def _run(spec: TrialSpec) -> TrialResult:
+    """Run a trial that a signal ends."""
     Runner.prepare()
     runner, results = Runner(), list[TrialResult]()
     worker = threading.Thread(target=lambda: results.append(runner.run(spec, lambda message: None)), daemon=True)
     worker.start()
-    while worker.is_alive():
+    while worker.is_alive() and not INTERRUPTS.asked:
         worker.join(_SIGNAL_CHECK_S)
-        if INTERRUPTS.asked:
-            runner.cancel()
-            break
+    if worker.is_alive():
+        runner.cancel()
     worker.join()
     return results[0]

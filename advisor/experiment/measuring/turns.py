@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import AlternatedBlocks
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence
 from advisor.experiment.measuring.bench import Bench
 from advisor.recipe.settings import Settings
-from advisor.records import Block, BlockDone, Facts, Outcome, TrialKind, TrialResult, TrialSpec, Value
+from advisor.records import Block, BlockDone, Facts, Outcome, TrialKind, TrialResult, Value
 from advisor.runner.trial_process import Trial
 
 MOST_PAIRS = 12
@@ -63,7 +63,8 @@ def in_turn(bench: Bench, settings: Settings) -> Evidence:
                 return Evidence(runs=tuple(runs))
         if not bench.budget.allows(turns_s(bench, settings, side_by_side=False)):
             break
-    return Evidence(runs=tuple(runs))
+    new, old = (tuple(result for values, result in runs if bool(values) is is_new) for is_new in (True, False))
+    return Evidence(runs=tuple(runs), turns=Turns(new, old))
 
 
 def side_by_side(bench: Bench, settings: Settings) -> Evidence:
@@ -75,38 +76,32 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.wait_while_paused()
     bench.announce(new_spec, turns_s(bench, settings, side_by_side=True))
-    started = bench.budget.spent_s
-    evidence = _taking_turns(bench, old_spec, new_spec)
-    result = evidence.alternated.result if evidence.alternated else evidence.runs[-1][1]
-    bench.tell_end(new_spec, result, bench.budget.spent_s - started)
-    return evidence
-
-
-def _taking_turns(bench: Bench, old_spec: TrialSpec, new_spec: TrialSpec) -> Evidence:
-    settings, started = Settings(new_spec.settings), bench.budget.spent_s
+    budget, started = bench.budget, bench.budget.spent_s
+    pairs: list[tuple[Block, Block]] = []
+    trials: list[Trial] = []
     with contextlib.ExitStack() as live:
-        trials: list[Trial] = []
         # One warms up after the other. Two that use every core slow each other down many times over: on two cores a
         # baseline that takes 3 s alone was not ready after 10.
-        for values, spec in ((BASELINE, old_spec), (settings, new_spec)):
-            trial = live.enter_context(bench.runner.open(spec, bench.listener(spec)))
-            ended = trial.wait_ready()
-            if ended is not None:
-                return Evidence(runs=((values, bench.checked(ended)),))
-            trials.append(trial)
-        old, new = trials
-        ready = bench.budget.spent_s
-        bench.warming_up_s += ready - started
-        pairs, ended = _alternate(bench, old, new)
-        bench.measuring_s += bench.budget.spent_s - ready
-        result = bench.checked(ended or new.finish())
-        kept = result.measured or (result.outcome is Outcome.TIMED_OUT and len(pairs) >= LEAST_PAIRS)
-        if not kept:
-            return Evidence(runs=((settings, result),))
-        blocks, beside = tuple(block for block, _ in pairs), tuple(block for _, block in pairs)
-        wall_s = bench.budget.spent_s - started
-        timed = replace(result, outcome=Outcome.MEASURED, reason="", details="", blocks=blocks, wall_s=wall_s)
-        return Evidence(alternated=AlternatedBlocks(blocks, beside, timed))
+        for spec in (old_spec, new_spec):
+            trials.append(live.enter_context(bench.runner.open(spec, bench.listener(spec))))
+            if (result := trials[-1].wait_ready()) is not None:
+                break
+        else:
+            ready = budget.spent_s
+            bench.warming_up_s += ready - started
+            pairs, ended = _alternate(bench, *trials)
+            bench.measuring_s += budget.spent_s - ready
+            result = ended or trials[-1].finish()
+    result = bench.checked(result)
+    if pairs and (result.measured or (result.outcome is Outcome.TIMED_OUT and len(pairs) >= LEAST_PAIRS)):
+        blocks, wall_s = tuple(block for block, _ in pairs), budget.spent_s - started
+        result = replace(result, outcome=Outcome.MEASURED, reason="", details="", blocks=blocks, wall_s=wall_s)
+        old = TrialResult(Outcome.MEASURED, blocks=tuple(block for _, block in pairs))
+        evidence = Evidence(turns=Turns((result,), (old,), by_block=True))
+    else:
+        evidence = Evidence(runs=((Settings(spec.settings), result),))
+    bench.tell_end(new_spec, result, budget.spent_s - started)
+    return evidence
 
 
 def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[tuple[Block, Block]], TrialResult | None]:

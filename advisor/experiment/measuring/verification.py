@@ -1,29 +1,102 @@
-"""A loop timed with an exported file and without it, in fresh processes in turn, and what that says of the file."""
+"""A loop timed with an exported file and without it, in fresh processes in turn.
+
+After a session that verifies the file (``verify``); later it shows whether the settings are still worth it (``check``).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
+from advisor.errors import TargetError
 from advisor.experiment.judging.numerics import distance
+from advisor.experiment.judging.runs import rates
+from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
+from advisor.figures.stats import process_spread, ratio_interval
+from advisor.files.scratch import SCRATCH
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Block, Exported, Outcome, StackRecord, TrialKind, TrialResult, TrialSpec, Verification
 
 if TYPE_CHECKING:
     from advisor.experiment.measuring.bench import Bench
     from advisor.runner.trials import Runner  # the app imports this module before it starts a trial
 
+# Time to have left for another pair, as a multiple of the longest so far. Unitless.
+_LIKE_BEFORE = 1.2
+# Kept of the time for ending a process that overruns it, and the least that a process gets. Seconds.
+_ENDING_S, _LEAST_S = 0.5, 1.0
+
+# The results of the plain loop and of the tuned one.
+Pair = tuple[TrialResult, TrialResult]
+
+
+class LoopFailedError(Exception):
+    """A process that was to time the loop gave no figures."""
+
+    def __init__(self, spec: TrialSpec, result: TrialResult) -> None:
+        super().__init__(result.reason)
+        self.spec = spec
+        self.result = result
+
+
+def time_in_pairs(
+    runner: Runner,
+    plain: TrialSpec,
+    tuned: TrialSpec,
+    *,
+    until: float,
+    most: int,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Pair]:
+    """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
+
+    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out; of the first one LoopFailedError is
+    raised, as for a loop that fails.
+    """
+    pairs: list[Pair] = []
+    longest_s = 0.0
+    while len(pairs) < most:
+        begun = time.monotonic()
+        if pairs and until - begun < _LIKE_BEFORE * longest_s:
+            break
+        results: list[TrialResult] = []
+        order = (plain, tuned) if len(pairs) % 2 == 0 else (tuned, plain)
+        for spec in order:
+            say(f"pair {len(pairs) + 1}: {spec.trial_id}")
+            left_s = until - time.monotonic() - _ENDING_S
+            result = runner.run(replace(spec, timeout_s=max(_LEAST_S, left_s)), lambda message: None)
+            if pairs and result.outcome is Outcome.TIMED_OUT:
+                return pairs
+            if not result.measured:
+                raise LoopFailedError(spec, result)
+            results.append(result)
+        pairs.append((results[order.index(plain)], results[order.index(tuned)]))
+        longest_s = max(longest_s, time.monotonic() - begun)
+    return pairs
+
+
+def middle_block(runs: Sequence[TrialResult]) -> Block:
+    """The block of median speed of these runs: one block, so that its figures agree."""
+    blocks = sorted((block for run in runs for block in run.blocks), key=lambda block: block.samples_per_s)
+    return blocks[len(blocks) // 2]
+
+
+# --- after a session ------------------------------------------------------------------------------------------
 
 # Time limit of verifying, at least twice the start-up of the stack. Seconds.
 LIMIT_S = 60.0
 _STARTS = 2.0
 # Timing of each process. Seconds.
-_MEASURE_S = 1.5
+_VERIFY_S = 1.5
 # A second run of each is made where there is time. A count.
-_MOST_PAIRS = 2
+_MOST_VERIFIED = 2
 # Outputs that differ by more than this, and by this multiple of what the session saw of the same settings, are another
 # model's. Both unitless.
 _MOST_DIFFERENT = 0.05
@@ -45,107 +118,112 @@ def may_be_verified(state: SessionState) -> bool:
 
 
 def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification:
-    """Time the loop without the file and with it, A B B A as far as the limit allows."""
+    """Time the loop without the file and with it, within the time limit."""
     started = time.monotonic()
-    specs = {False: _spec(bench, None, stack), True: _spec(bench, exported, stack)}
-    pairs, failed = pairs_in_turn(bench.runner, specs, started + limit_s(stack), _MOST_PAIRS)
-    seconds = time.monotonic() - started
-    if failed is not None:
-        tuned, result = failed
-        return Verification(exported.path, seconds=seconds, problem=_problem_of(result, stack, tuned=tuned))
-    difference = _difference(pairs[0])
-    usual = max(_MOST_DIFFERENT, _MARGIN * _of_stack(stack), _MARGIN * _between_starts(pairs))
-    if difference is not None and not difference <= usual:
-        problem = f"its outputs differ by {format_percent(difference, digits=1)} from the loop's without it"
-        return Verification(exported.path, seconds=seconds, problem=problem, difference=difference)
-    plain, with_file = middle_block(pairs, tuned=False), middle_block(pairs, tuned=True)
-    return Verification(
-        exported.path,
-        speedup=with_file.samples_per_s / plain.samples_per_s,
-        plain_step_ms=plain.step_ms,
+    plain = replace(bench.spec("baseline, beside the export", {}, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
+    tuned = replace(bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
+    config = tuned.target.config if exported.config is None else exported.config
+    tuned = replace(tuned, target=replace(tuned.target, config=config), export_path=exported.path)
+    try:
+        pairs = time_in_pairs(bench.runner, plain, tuned, until=started + limit_s(stack), most=_MOST_VERIFIED)
+    except LoopFailedError as error:
+        late = error.result.outcome is Outcome.TIMED_OUT
+        why = f"it did not end within {limit_s(stack):.0f} s" if late else error.result.reason
+        problem = f"the loop {'with' if error.spec.export_path else 'without'} the file: {why}"
+        return Verification(exported.path, seconds=time.monotonic() - started, problem=problem)
+    found = Verification(exported.path, seconds=time.monotonic() - started, difference=_output_difference(*pairs[0]))
+    usual = stack.numerics.difference or 0.0 if stack.numerics else 0.0
+    # Outputs of the plain loop may differ from one start to the next, as of a script that draws in threads.
+    between_starts = _output_difference(pairs[0][0], pairs[-1][0]) or 0.0
+    most_different = max(_MOST_DIFFERENT, _MARGIN * usual, _MARGIN * between_starts)
+    if found.difference is not None and not found.difference <= most_different:
+        shown = format_percent(found.difference, digits=1)
+        return replace(found, problem=f"its outputs differ by {shown} from the loop's without it")
+    without, with_file = (middle_block(runs) for runs in zip(*pairs, strict=True))
+    return replace(
+        found,
+        speedup=with_file.samples_per_s / without.samples_per_s,
+        plain_step_ms=without.step_ms,
         tuned_step_ms=with_file.step_ms,
         session_speedup=stack.comparison.speedup if stack.comparison else None,
-        seconds=seconds,
-        difference=difference,
     )
 
 
-def _problem_of(result: TrialResult, stack: StackRecord, *, tuned: bool) -> str:
-    """The reason why a run gave no figures."""
-    late = result.outcome is Outcome.TIMED_OUT
-    why = f"it did not end within {limit_s(stack):.0f} s" if late else result.reason
-    return f"the loop {'with' if tuned else 'without'} the file: {why}"
+def _output_difference(one: TrialResult, other: TrialResult) -> float | None:
+    """The relative difference of the outputs of two runs; None where they have none of the same batch."""
+    same = one.outputs and len(one.outputs) == len(other.outputs) and one.batch_size == other.batch_size
+    return distance(other.outputs, one.outputs) if same else None
 
 
-def _difference(pair: Pair) -> float | None:
-    """The difference of the outputs with the file and without it; None where there are none of the same batch."""
-    plain, tuned = pair[False], pair[True]
-    same = plain.outputs and len(plain.outputs) == len(tuned.outputs) and plain.batch_size == tuned.batch_size
-    return distance(tuned.outputs, plain.outputs) if same else None
+# --- later ----------------------------------------------------------------------------------------------------
+
+# Longest timing of a process in seconds, and its largest share of the budget.
+_CHECK_S = 3.0
+_CHECK_SHARE = 0.04
+# Pairs of processes at most; beyond these an interval hardly narrows. A count.
+_MOST_CHECKED = 4
+# Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs. Unitless.
+_PRIOR_SPREAD = 0.04
 
 
-def _between_starts(pairs: list[Pair]) -> float:
-    """The difference of the plain loop's outputs from one start to the next, as of a script that draws in threads."""
-    one, other = pairs[0][False].outputs, pairs[-1][False].outputs
-    return distance(one, other) if one and len(one) == len(other) else 0.0
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result of a check: the ratio of samples per second with its 95 % interval, and ms per step of both loops."""
+
+    speedup: float
+    ci_low: float
+    ci_high: float
+    plain_step_ms: float
+    tuned_step_ms: float
+    pairs: int
+    seconds: float
+
+    def reaches(self, least: float) -> bool:
+        """Whether the speed-up may be ``least`` or more: only a whole interval below it says no."""
+        return self.ci_high >= least
 
 
-def _of_stack(stack: StackRecord) -> float:
-    """The difference that the session measured of the same settings."""
-    return stack.numerics.difference or 0.0 if stack.numerics else 0.0
+def check(
+    runner: Runner, request: Request, path: str, catalog: Catalog, say: Callable[[str], None], *, started: float
+) -> Checked:
+    """Time the plain loop and the tuned one in pairs of processes, as many as the budget holds.
 
-
-def _spec(bench: Bench, exported: Exported | None, stack: StackRecord) -> TrialSpec:
-    """The process that times the loop with the file, or without one."""
-    if exported is None:
-        spec = bench.spec("baseline, beside the export", {}, kind=TrialKind.VERIFY)
-        return replace(spec, measure_s=_MEASURE_S)
-    spec = bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY)
-    config = spec.target.config if exported.config is None else exported.config
-    target = replace(spec.target, config=config)
-    return replace(spec, target=target, export_path=exported.path, measure_s=_MEASURE_S)
-
-
-# Time to have left for another pair, as a multiple of the longest so far. Unitless.
-_LIKE_BEFORE = 1.2
-# Kept of the time for ending a process that overruns it, and the least that a process gets. Seconds.
-_ENDING_S, _LEAST_S = 0.5, 1.0
-
-# The results of the plain loop (False) and of the tuned one (True).
-Pair = dict[bool, TrialResult]
-
-
-def pairs_in_turn(
-    runner: Runner,
-    specs: Mapping[bool, TrialSpec],
-    until: float,
-    most: int,
-    say: Callable[[str], None] = lambda text: None,
-) -> tuple[list[Pair], tuple[bool, TrialResult] | None]:
-    """The pairs that could be measured ``until`` then, and the process that failed, as which of both and its result.
-
-    A further pair for which there is too little time after all is left out, and no failure.
+    The budget began at ``started``, of ``time.monotonic()``. Raises TargetError where a process fails, or where not
+    even one pair fits into the budget.
     """
-    pairs: list[Pair] = []
-    longest_s = 0.0
-    while len(pairs) < most:
-        begun = time.monotonic()
-        if pairs and until - begun < _LIKE_BEFORE * longest_s:
-            break
-        pair: Pair = {}
-        for tuned in (False, True) if len(pairs) % 2 == 0 else (True, False):
-            say(f"pair {len(pairs) + 1}: {specs[tuned].trial_id}")
-            left_s = until - time.monotonic() - _ENDING_S
-            result = runner.run(replace(specs[tuned], timeout_s=max(_LEAST_S, left_s)), lambda message: None)
-            if not result.measured:
-                return pairs, None if pairs and result.outcome is Outcome.TIMED_OUT else (tuned, result)
-            pair[tuned] = result
-        pairs.append(pair)
-        longest_s = max(longest_s, time.monotonic() - begun)
-    return pairs, None
-
-
-def middle_block(pairs: Sequence[Pair], *, tuned: bool) -> Block:
-    """The block of median speed of the plain or the tuned loop: one block, so that its figures agree."""
-    blocks = [block for pair in pairs for block in pair[tuned].blocks]
-    return sorted(blocks, key=lambda block: block.samples_per_s)[len(blocks) // 2]
+    settings = catalog.without_removed(Settings.from_file(path))
+    catalog.check(settings)
+    plain = TrialSpec(
+        trial_id="without the settings",
+        target=request.target,
+        settings={},
+        measure_s=min(_CHECK_S, _CHECK_SHARE * request.budget_s),
+        warmup_limit_s=request.budget_s,
+        timeout_s=request.budget_s,
+        log_path=str(SCRATCH.folder() / "without-the-settings.log"),
+        kind=TrialKind.VERIFY,
+    )
+    tuned = replace(
+        plain,
+        trial_id="with the settings",
+        settings=dict(settings),
+        log_path=str(SCRATCH.folder() / "with-the-settings.log"),
+        environment=catalog.environment(settings),
+        export_path=str(Path(path).resolve()),
+    )
+    try:
+        pairs = time_in_pairs(runner, plain, tuned, until=started + request.budget_s, most=_MOST_CHECKED, say=say)
+    except LoopFailedError as error:
+        result, late = error.result, error.result.outcome is Outcome.TIMED_OUT
+        hint = "Give it more time with --budget." if late else result.hint or "Fix what the lines below show."
+        raise TargetError(f"the loop {error.spec.trial_id}: {result.reason}", hint, result.details) from None
+    without, with_settings = zip(*pairs, strict=True)
+    new, old = ([rates(run.blocks) for run in side] for side in (with_settings, without))
+    spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_PRIOR_SPREAD)
+    return Checked(
+        *ratio_interval(new, old, spread),
+        plain_step_ms=middle_block(without).step_ms,
+        tuned_step_ms=middle_block(with_settings).step_ms,
+        pairs=len(pairs),
+        seconds=time.monotonic() - started,
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
 from advisor.experiment.judging.judge import BASELINE, Judge
-from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.known import UNCLEAR, Kind, Known
 from advisor.experiment.plan import Plan
@@ -14,7 +14,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
 from advisor.files.state_folder import read_record, write_record
 from advisor.recipe.settings import Settings
-from advisor.records import Facts, Outcome, StackRecord, TargetSpec, Value
+from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialResult, Value
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
@@ -62,16 +62,17 @@ def _worked_on(judge: Judge, found: StackRecord) -> Settings:
 
 
 def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
-    in_turn: dict[Settings, RunsInTurn] = {}
+    in_turn: dict[Settings, Turns] = {}
     for event in history:
         if isinstance(event, RunMeasured):
             judge = judge.with_run(event.settings, event.result)
             if event.turns_of is not None:
                 new, old = ((event.result,), ()) if event.settings else ((), (event.result,))
-                before = in_turn.get(Settings(event.turns_of), RunsInTurn())
-                in_turn[Settings(event.turns_of)] = before.with_more(RunsInTurn(new, old))
+                before = in_turn.get(Settings(event.turns_of), Turns())
+                in_turn[Settings(event.turns_of)] = before.with_more(Turns(new, old))
         elif isinstance(event, TurnsMeasured):
-            judge = judge.with_turns(event.settings, AlternatedBlocks(event.new, event.old, event.result))
+            baseline = TrialResult(Outcome.MEASURED, blocks=event.old)
+            judge = judge.with_turns(event.settings, Turns((event.result,), (baseline,), by_block=True))
     for settings, turns in in_turn.items():
         if turns.new and turns.old:  # unless the journal was cut short between them
             judge = judge.with_turns(settings, turns)

@@ -21,7 +21,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
-from advisor.step.spread import share_of_tensor, spread_loader, spread_model
+from advisor.step.spread import spread_loader, spread_model
 from advisor.step.step import InferStep, make_step
 from advisor.target.draws import seed_host
 from advisor.target.entrypoint import load_target
@@ -74,10 +74,12 @@ class RankTrial:
         components = components_of(loop, device, self.catalog, self.spec.settings)
         self._agree("batch size", components.batch_size)
         self._agree("number of samples", samples_in(components.data))
-        components.data = self._share(components)
+        divides = self.peers.size > 1 and not self.world.weak
+        components.data = self._share(components, divides)
         gc.unfreeze()
         step = self._wrapped_step(components, loop)
-        feed = Feed(resident_data(components), self.spec.seed)
+        seed = self.spec.seed + (0 if divides else self.peers.rank)  # whole batches are others in each rank
+        feed = Feed(resident_data(components), seed)
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components)
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
@@ -129,14 +131,12 @@ class RankTrial:
                 "Have build() return the same model and the same data in each process.",
             )
 
-    def _share(self, components: Components) -> Any:
+    def _share(self, components: Components, divides: bool) -> Any:
         """This rank's part of the data; with weak scaling, or in one process, all of it."""
-        divides = self.peers.size > 1 and not self.world.weak
         rank, ranks = (self.peers.rank, self.peers.size) if divides else (0, 1)
         if isinstance(components.data, DataLoader):
-            seed = self.spec.seed + (0 if divides else self.peers.rank)  # whole batches are others in each rank
             try:
-                return spread_loader(components.data, components.plan, rank, ranks, seed)
+                return spread_loader(components.data, components.plan, rank, ranks)
             except ValueError as problem:
                 raise TargetError(f"the batches cannot be divided: {problem}.", RETURN_PLAIN) from problem
         if not divides:
@@ -147,7 +147,8 @@ class RankTrial:
                 f"a batch of {samples} cannot be divided among {ranks} GPUs.",
                 "Choose a batch size that the number of GPUs divides, with --batch-size.",
             )
-        shared = map_tensors(lambda tensor: share_of_tensor(tensor, samples, rank, ranks), components.data)
+        own = slice(rank * samples // ranks, (rank + 1) * samples // ranks)
+        shared = map_tensors(lambda one: one[own].contiguous() if one.shape[:1] == (samples,) else one, components.data)
         if batch_samples(shared, 0) == samples or not any(True for _ in tensors_of(shared)):
             raise TargetError(
                 f"a batch of the class {type(components.data).__name__} cannot be divided.",

@@ -82,8 +82,16 @@ def test_one_warms_up_after_the_other_and_not_beside_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench.runner, "open", open_trial)
     monkeypatch.setattr(Trial, "wait_ready", wait_ready)
-    assert side_by_side(bench, SETTINGS).alternated
+    assert side_by_side(bench, SETTINGS).turns
     assert order == [f"{BASELINE} begins", "ready", f"{STACK} begins", "ready"]
+
+
+def pairs_of(evidence):
+    """The number of pairs of blocks."""
+    (new,), (old,) = evidence.turns.new, evidence.turns.old
+    assert evidence.turns.by_block
+    assert len(new.blocks) == len(old.blocks)
+    return len(new.blocks)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +103,8 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
     bench = Bench(tmp_path, total_s)
     evidence = side_by_side(bench, SETTINGS)
     assert evidence.runs == ()
-    assert len(evidence.alternated.new) == len(evidence.alternated.old) == pairs
-    assert evidence.alternated.result.blocks == evidence.alternated.new
-    assert set(evidence.alternated.result.phases) >= {"forward", "backward"}
+    assert pairs_of(evidence) == pairs
+    assert set(evidence.turns.new[0].phases) >= {"forward", "backward"}
     assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
 
 
@@ -118,7 +125,7 @@ def test_few_pairs_of_long_blocks_are_enough_where_each_shows_a_large_difference
         return replace(done, block=Block(1, 4, 1.0 / ratios[len(timed) % len(ratios)]))
 
     monkeypatch.setattr(Trial, "measure_block", measure_scripted)
-    assert len(side_by_side(bench, SETTINGS).alternated.new) == pairs
+    assert pairs_of(side_by_side(bench, SETTINGS)) == pairs
 
 
 def test_the_baseline_beside_the_stack_runs_no_steps_that_nobody_reads(tmp_path):
@@ -131,7 +138,7 @@ def test_the_baseline_beside_the_stack_runs_no_steps_that_nobody_reads(tmp_path)
         return lambda message: (told.append((spec.trial_id, getattr(message, "text", ""))), inner(message))
 
     bench.listener = listen_to
-    assert side_by_side(bench, SETTINGS).alternated.result.losses
+    assert side_by_side(bench, SETTINGS).turns.new[0].losses
     assert (STACK, FIRST_STEPS) in told
     assert (BASELINE, FIRST_STEPS) not in told
     assert (BASELINE, "warming up") in told
@@ -151,11 +158,11 @@ def test_turns_that_the_budget_ends_keep_their_whole_pairs_where_they_are_enough
     evidence = side_by_side(bench, SETTINGS)
     if in_time < 2 * LEAST_PAIRS:
         [(settings, result)] = evidence.runs
-        assert (settings, result.outcome, evidence.alternated) == (SETTINGS, Outcome.TIMED_OUT, None)
+        assert (settings, result.outcome, evidence.turns) == (SETTINGS, Outcome.TIMED_OUT, None)
     else:
         assert evidence.runs == ()
-        assert len(evidence.alternated.new) == len(evidence.alternated.old) == LEAST_PAIRS
-        assert evidence.alternated.result.measured
+        assert pairs_of(evidence) == LEAST_PAIRS
+        assert evidence.turns.new[0].measured
 
 
 @pytest.mark.parametrize(
@@ -168,7 +175,7 @@ def test_whole_trials_take_turns_while_another_pair_as_long_as_the_last_fits(tmp
     assert [settings for settings, _ in evidence.runs] == [SETTINGS, {}, {}, SETTINGS][: 2 * pairs]
     assert all(result.measured for _, result in evidence.runs)
     assert [bool(result.phases) for _, result in evidence.runs] == [True, False, False, False][: 2 * pairs]
-    assert evidence.alternated is None
+    assert (len(evidence.turns.new), len(evidence.turns.old), evidence.turns.by_block) == (pairs, pairs, False)
 
 
 def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
@@ -177,7 +184,7 @@ def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
         [(settings, result)] = evidence.runs
         assert (settings, result.outcome) == (FAILS, Outcome.FAILED)
         assert "no such trick" in result.reason
-        assert evidence.alternated is None
+        assert evidence.turns is None
 
 
 def test_turns_are_expected_to_take_a_trial_of_each_and_their_blocks(tmp_path):

@@ -51,9 +51,8 @@ SCRIPT = '''
 
     def by_settings(settings, rank):
         tuning = Tuning(settings)
-        plain, optimizer, loader = loop(rank)
-        model, optimizer, loader = tuning.prepare(plain, optimizer, loader)
-        step = tuning.train_step(plain, optimizer, nn.CrossEntropyLoss())  # of the model as it was
+        model, optimizer, loader = tuning.prepare(*loop(rank))
+        step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
         return model, trained(step, loader), len(loader)
 
     def by_hand(rank):
@@ -83,8 +82,8 @@ SCRIPT = '''
             if name == "sharded":
                 state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
             if name == "settings":
-                assert type(model) is Net
-                assert state.keys() == get_model_state_dict(model).keys()
+                assert type(model.module) is Net
+                state = model.module.state_dict()
             mean = torch.tensor(losses)
             distributed.all_reduce(mean)
             found[name] = (state, (mean / 2).tolist(), length)

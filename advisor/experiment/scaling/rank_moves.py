@@ -6,7 +6,7 @@ As ``moves.py`` for one GPU: functions of what is known.
 from collections.abc import Iterator
 
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Setup
+from advisor.experiment.scaling.results import ONE, Kind, Move, Scaling, Setup
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.parallel_recipe import STRATEGY
 from advisor.recipe.settings import Settings
@@ -30,16 +30,11 @@ def moves(known: Scaling) -> tuple[Move, ...]:
 
 def leading(known: Scaling) -> Setup | None:
     """The fastest usable settings over several GPUs, also where one GPU is as fast; None while none has run."""
-    several = [one for one in known.runs if one != ONE and not one.weak and known.measured(one)]
-    usable = [one for one in several if not known.why_unusable(one)]
     if known.stack:
         return Setup(known.stack)
-    return max(usable, key=lambda one: _speedup(known, one), default=None)
-
-
-def _speedup(known: Scaling, setup: Setup) -> float:
-    comparison = known.compare(setup)
-    return comparison.speedup if comparison else 0.0
+    compared = {one: known.compare(one) for one in known.runs if one != ONE and not one.weak}
+    rates = {one: ratio.speedup for one, ratio in compared.items() if ratio and not known.why_unusable(one)}
+    return max(rates, key=lambda one: rates[one], default=None)
 
 
 def _strategies(known: Scaling) -> Iterator[Move]:
@@ -92,22 +87,19 @@ def _not_compiled(known: Scaling, setup: Setup) -> Setup | None:
 def _options(known: Scaling) -> Iterator[Move]:
     """Moves that add one option to the leading settings; opt-in ones are measured for their price."""
     lead = leading(known)
-    for candidate in known.candidates if lead else ():
-        assert lead is not None
+    if lead is None:
+        return
+    for candidate in known.candidates:
         if candidate.key == STRATEGY or candidate.key in lead.settings or known.consent.rejects(candidate.recipe):
             continue
         settings = lead.settings.merged(candidate.settings)
-        if _was_tried(known, candidate, lead) or known.catalog.conflict(known.carried.merged(settings)):
+        # Measured under this strategy, on whatever else the stack held then.
+        alike = (one.settings for one in known.runs if one.strategy == lead.strategy)
+        tried = any(other.get(candidate.key) == candidate.value for other in alike)
+        if tried or known.catalog.conflict(known.carried.merged(settings)):
             continue
         gain = max(_expected(known, candidate, lead.settings), POLICY.information)
         yield Move(Kind.OPTION, Setup(settings), gain)
-
-
-def _was_tried(known: Scaling, candidate: Candidate, lead: Setup) -> bool:
-    """Whether a value was measured under this strategy, on whatever else the stack held then."""
-    return any(
-        one.strategy == lead.strategy and one.settings.get(candidate.key) == candidate.value for one in known.runs
-    )
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
@@ -131,11 +123,10 @@ def _again(known: Scaling) -> Iterator[Move]:
         if setup in (ONE, Setup(known.stack)) or setup.weak or known.why_unusable(setup):
             continue
         comparison = known.compare(setup, Setup(known.stack))
-        unclear = comparison is not None and comparison.ci_low <= 1 < comparison.speedup
-        if unclear and comparison is not None and len(known.runs[setup]) < _MOST_RUNS:
-            gain = min(comparison.speedup, POLICY.small_gain)
-            if gain > POLICY.least_gain:
-                yield Move(Kind.AGAIN, setup, gain)
+        if comparison is None or comparison.ci_low > 1 or len(known.runs[setup]) >= _MOST_RUNS:
+            continue
+        if comparison.speedup > POLICY.least_gain:
+            yield Move(Kind.AGAIN, setup, min(comparison.speedup, POLICY.small_gain))
 
 
 def _weak(known: Scaling) -> Iterator[Move]:
@@ -144,8 +135,7 @@ def _weak(known: Scaling) -> Iterator[Move]:
     if lead is None or lead.strategy == "data_parallel":
         return
     setup = Setup(lead.settings, weak=True)
-    tried = any(one.weak and one.strategy == lead.strategy for one in known.runs)
-    if not tried:
+    if not any(one.weak and one.strategy == lead.strategy for one in known.runs):
         yield Move(Kind.WEAK, setup, POLICY.proof)
 
 

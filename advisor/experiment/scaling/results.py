@@ -14,6 +14,7 @@ from statistics import median
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.runs import rates
 from advisor.experiment.policy import POLICY
+from advisor.figures.formatting import format_percent
 from advisor.figures.stats import REPORT, SELECTION, ProcessSpread, process_spread, ratio_interval
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
@@ -24,11 +25,9 @@ from advisor.records import (
     Facts,
     Mode,
     Numerics,
-    RanksFound,
     ScalingRecord,
     ScalingRow,
     TrialResult,
-    Value,
     World,
     text_of,
 )
@@ -189,9 +188,10 @@ class Scaling:
         if reason := self.consent.why_not(setup.settings):
             return reason
         difference = self.loss_difference(setup)
-        changes = any(_changes(self.catalog, key, value) for key, value in setup.settings.items())
-        if difference is not None and difference > _SAME_LOSSES and self.same_losses and not changes:
-            return f"its first losses differ from one GPU's by {100 * difference:.0f} %"
+        recipes = ((self.catalog.by_key(key), value) for key, value in setup.settings.items())
+        changed = [recipe.numerics_of(value, Mode.TRAIN) for recipe, value in recipes if value != recipe.default]
+        if self.same_losses and Numerics.CHANGED not in changed and (difference or 0.0) > _SAME_LOSSES:
+            return f"its first losses differ from one GPU's by {format_percent(difference)}"
         return ""
 
     def _settled(self) -> Scaling:
@@ -232,7 +232,9 @@ class Scaling:
         if not runs:
             reason = self.runs[setup][-1].reason if setup in self.runs else "not tried"
             return ScalingRow(setup.name, dict(setup.settings), gpus, setup.weak, reason=reason)
-        comparison, found = self.compare(setup), _closest_look(runs)
+        comparison = self.compare(setup)
+        looks = sorted((run.ranks for run in runs if run.ranks is not None), key=lambda found: found.exposed_ms is None)
+        found = looks[0]  # the run that looked closest
         return ScalingRow(
             setup.name,
             dict(setup.settings),
@@ -261,17 +263,7 @@ class Scaling:
         share = best.exposed_share
         if share is None or share < BOUND_BY_COMMUNICATION:
             return ""
-        how = "NCCL kernels run beside no other kernel" if best.exposed_by == "profiler" else "it is so much longer"
-        than = "" if best.exposed_by == "profiler" else " than the same step without communication"
-        return f"communication: for {100 * share:.0f} % of the step of {best.name} {how}{than}"
-
-
-def _closest_look(runs: tuple[TrialResult, ...]) -> RanksFound:
-    """The findings of the run that looked closest."""
-    found = [run.ranks for run in runs if run.ranks is not None]
-    return next((one for one in found if one.exposed_ms is not None), found[0])
-
-
-def _changes(catalog: Catalog, key: str, value: Value) -> bool:
-    recipe = catalog.by_key(key)
-    return value != recipe.default and recipe.numerics_of(value, Mode.TRAIN) is Numerics.CHANGED
+        how = "it is so much longer than the same step without communication"
+        if best.exposed_by == "profiler":
+            how = "NCCL kernels run beside no other kernel"
+        return f"communication: for {format_percent(share)} of the step of {best.name} {how}"

@@ -1,4 +1,4 @@
-"""What the lab says of costs, of what fits into the budget, and of what is reserved."""
+"""The costs of moves, what fits into the budget, and what is reserved."""
 
 from dataclasses import replace
 
@@ -8,18 +8,18 @@ from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_
 from stopped_clock import Clock
 
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import RunsInTurn
+from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.measuring.lab import Lab
+from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.moves import moves
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import best, rank
 from advisor.recipe.settings import Settings
-from advisor.records import Hardware, TargetSpec, TrialKind
+from advisor.records import Hardware, TargetSpec
 from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
@@ -37,7 +37,7 @@ def lab(monkeypatch, tmp_path):
     bench = Bench(request, Runner(), budget, Journal.create(request), emit=told.append, catalog=CATALOG)
     budget.learn(3.0, Settings())
     budget.learn(20.0, CATALOG.compiled_code(WHOLE), cost=1.0)
-    made = Lab(bench, told.append, consent=lambda consent: consent, report=lambda known: None)
+    made = MoveTrials(bench, consent=lambda consent: consent, report=lambda known: None)
     made.clock, made.told = clock, told
     return made
 
@@ -82,7 +82,7 @@ def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(lab):
     lab.bench.budget.learn(90.0, CATALOG.compiled_code(STACK.merged({"compile.mode": "default"})), cost=1.0)
     slow = with_stack(WHOLE)
     assert lab.reserve_s(slow) <= 20.0
-    proven = replace(known, judge=known.judge.with_turns(STACK, RunsInTurn((result_at(2.0),), (result_at(1.0),))))
+    proven = replace(known, judge=known.judge.with_turns(STACK, Turns((result_at(2.0),), (result_at(1.0),))))
     assert lab.reserve_s(proven) == 0.0
 
 
@@ -181,19 +181,6 @@ def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreig
     assert gains == {stack.without("cpu.threads"): gain, stack.without(FUSED.key): POLICY.drop_gain}
 
 
-@pytest.mark.parametrize(("foreign_cores", "cost_s"), [(0.0, 3.0), (31.0, 12.0)])
-def test_to_leave_out_fewer_threads_costs_as_much_as_the_baseline_beside_other_programs(lab, foreign_cores, cost_s):
-    """Two of three sessions of 90 s ended with such a trial, given up after 7 s: it was to take 3, as the stack's."""
-    facts = cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))
-    stack = Settings({"cpu.threads": 8, **BF16.settings, **FUSED.settings})
-    for settings, seconds in ((BASELINE, 12.0), (BASELINE, 12.0), *[(stack, 3.0)] * 5):
-        lab.bench.budget.learn(seconds, settings)
-    known = with_stack(stack, known_of(facts))
-    costs = {move.settings: lab.cost_s(move, known) for move in moves(known) if move.kind is Kind.DROP}
-    assert costs[stack.without("cpu.threads")] == cost_s
-    assert costs[stack.without(FUSED.key)] == 3.0
-
-
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab, gain, started):
     lab.clock.now = 88.0
@@ -233,62 +220,12 @@ def test_no_trial_may_run_much_longer_than_the_budget(lab):
     assert lab.bench.spec("x", {}).timeout_s <= 2.0
 
 
-def test_progress_counts_what_is_left_to_ask(lab):
-    lab.tell_progress(known_of(gpu_facts()))
-    event = lab.told[-1]
-    assert 0 <= event.share < 1
-    assert 0 < event.left_s <= 100.0
-
-
-def test_a_stage_is_told_once(lab):
-    lab.enter("search")
-    lab.enter("search")
-    lab.enter("alone")
-    assert [event.stage for event in lab.told] == ["search", "alone"]
-
-
-def test_kinds_of_trials_say_whether_they_describe_the_workload():
-    assert [kind for kind in TrialKind if kind.inspects] == [TrialKind.BASELINE]
-
-
-def test_lines_of_what_is_new_carry_the_share_of_now(lab):
-    order = []
-    lab._report = lambda known: order.append("report")
-    lab._emit = lambda event: order.append(type(event).__name__)
-    lab.tell(known_of(gpu_facts()))
-    assert order == ["ProgressMade", "report"]
-
-
-def test_a_compilation_beside_other_programs_gets_the_time_that_it_then_takes(lab):
-    lab.bench.budget.total_s = 1000.0
-    move = Move(Kind.SWAP, COMPILED.settings, 1.02, "compile")
-    limits = []
-    for load in (0.0, 96.0):
-        facts = gpu_facts()
-        crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=load)))
-        limits.append(lab._spec(move, with_stack(FUSED.settings, known_of(crowded))).timeout_s)
-    assert limits[1] == pytest.approx(3 * limits[0])
-
-
-def test_an_instrumented_pass_takes_longer_beside_other_programs_and_leaves_the_turns_their_time(lab, monkeypatch):
-    profile = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
-    facts = replace(gpu_facts(), operations=200)
-    crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=96.0)))
-    quiet_s, crowded_s = (lab.cost_s(profile, known_of(each)) for each in (facts, crowded))
-    assert crowded_s - 3.0 == pytest.approx(3 * (quiet_s - 3.0))
+def test_an_instrumented_pass_leaves_the_turns_their_time(lab, monkeypatch):
     specs = []
     monkeypatch.setattr(lab.bench, "run", lambda spec: specs.append(spec) or result_at(1.0))
-    known = with_stack(STACK, known_of(facts))
-    lab.measure(profile, known)
+    known = with_stack(STACK, known_of(gpu_facts()))
+    lab.measure(Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented"), known)
     assert specs[0].timeout_s == pytest.approx(lab.bench.budget.timeout_s - lab.reserve_s(known))
-
-
-@pytest.mark.parametrize(
-    ("load", "foreign_cores", "factor"), [(0.6, 0.4, 1.0), (0.6, 1.5, 1.75), (5.0, 1.5, 2.5), (0.6, 0.0, 1.0)]
-)
-def test_what_keeps_a_core_busy_takes_longer_beside_programs_that_came_a_moment_ago(load, foreign_cores, factor):
-    """The load of the minute before was 0.6 beside two programs that had just begun."""
-    assert host(logical_cores=2, load=load, foreign_cores=foreign_cores).crowding == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(("facts", "more"), [(cpu_facts(), True), (gpu_facts(), False)], ids=["CPU", "GPU"])

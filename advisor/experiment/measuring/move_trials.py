@@ -1,4 +1,4 @@
-"""The lab: measures the moves of the search, estimates their cost, and posts the results."""
+"""The trials of the search's moves: what they cost, whether there is time for them, and their results."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,16 +8,17 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
-from advisor.experiment.measuring.baseline import instrumented_run, reference_spec
+from advisor.experiment.leaps import compiled_next
+from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.measuring.other_gpus import OtherGpuTrials
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves, need_turns
 from advisor.experiment.policy import POLICY
-from advisor.experiment.ranking import CONTROL
+from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.experiment.search import rank
 from advisor.recipe.settings import Settings
-from advisor.records import TrialResult, TrialSpec, Value
+from advisor.records import TrialKind, TrialSpec, Value
 
 # A step that the CPU does not finish a few times within this is not waited for, in seconds.
 _CPU_TRIAL_S = 20.0
@@ -29,8 +30,7 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 # Steps of an instrumented pass on the CPU, where they take most of its time: three or more in phases, four recorded,
 # one counted, two by several clocks, and as long as four of validation. A count.
 _INSTRUMENTED_STEPS = 14
-# A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration;
-# later where other programs want the cores. Unitless.
+# A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration.
 _PATIENCE = 2.0
 # Moves whose trials also time how long a step waits for its data, where that is loaded in another way.
 _TIMING_PHASES = frozenset({Kind.LEAP, Kind.SWAP, Kind.ADD})
@@ -50,90 +50,84 @@ _STAGES = {
 }
 
 
-class Lab:
+class MoveTrials:
     """Implements ``search.Lab`` with trial processes.
 
     ``consent`` gives the consent under the decisions so far; ``report`` tells of what is new in what is known.
     """
 
-    def __init__(
-        self,
-        bench: Bench,
-        emit: Callable[[events.Event], None],
-        *,
-        consent: Callable[[Consent], Consent],
-        report: Callable[[Known], None],
-    ) -> None:
+    def __init__(self, bench: Bench, *, consent: Callable[[Consent], Consent], report: Callable[[Known], None]) -> None:
         self.bench = bench
-        self._emit = emit
         self._consent = consent
         self._report = report
         self._stage = ""
-        self.other_gpus = OtherGpuTrials(bench, emit, self, self._spec)
+        self.other_gpus = OtherGpuTrials(bench, self, self._spec)
 
     # --- what things cost -----------------------------------------------------------------------------------------
 
     def cost_s(self, move: Move, known: Known) -> float:
         """The seconds that a move is expected to take."""
-        once_s = self._once_s(move, known)
+        facts, once_s = known.plan.facts, self.bench.expected_s(move.settings)
         match move.kind:
             case Kind.TURNS:
-                return turns_s(self.bench, move.settings, side_by_side=self._may_run_side_by_side(known, move.settings))
+                return self._turns_s(known, move.settings)[1]
             case Kind.PROFILE:
-                facts = known.plan.facts
                 beside_s = _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * facts.operations
                 steps_s = 0.0 if facts.on_cuda else _INSTRUMENTED_STEPS * known.judge.speed(BASELINE)[0] / 1e3
-                return once_s + facts.hardware.host.crowding * beside_s + steps_s
+                return once_s + beside_s + steps_s
             case Kind.HOST:
                 return _CPU_TRIAL_S
         return max(once_s, 0.1)
 
-    def _once_s(self, move: Move, known: Known) -> float:
-        """The seconds of one trial: without a setting that this machine calls for, at least those of the baseline's."""
-        catalog, facts = known.plan.catalog, known.plan.facts
-        gone = move.base.keys() - move.settings.keys()
-        suited = any(catalog.by_key(key).suits(facts, move.base[key]) for key in gone)
-        once_s = self.bench.expected_s(move.settings)
-        return max(once_s, self.bench.expected_s(BASELINE)) if suited else once_s
+    def comes_first(self, move: Move) -> bool:
+        """Whether a move comes before all others: a bold one whose code is not late."""
+        return move.is_bold and not self.bench.compiles_late(move.settings)
 
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
 
-        Time that is reserved for the turns has to remain, even if the move takes as long as the longest of the latest
-        trials.
+        A bold leap may use the time that is reserved for the turns, since they would measure the leap; only the turns
+        of a stack that nothing else could recommend, as on a noisy machine, keep theirs.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
-        if self.bench.steering.ending:
+        if self.bench.steering.ending or self._is_behind_a_leap(move, known):
             return False
-        if move.is_bold:
-            return self._affords_leap(move, known) if move.kind is Kind.LEAP else self._affords_noise(move, known)
         if move.kind is Kind.TURNS:
-            return budget.allows(self._turns_begin_with_s(known, move.settings))
-        reserve_s = self.reserve_s(known)
-        return budget.allows(cost_s + (budget.overrun_s if reserve_s else 0.0), reserve_s=reserve_s)
-
-    def _affords_noise(self, again: Move, known: Known) -> bool:
-        """Whether the baseline again takes a small part of the budget, and leaves bold leaps after it their time.
-
-        The control may take more where there is no leap to come.
-        """
-        cost_s = self.cost_s(again, known)
-        leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
-        small = cost_s <= POLICY.before_leap * self.bench.budget.total_s
-        takes_little = small or (again.kind is Kind.CONTROL and not leaps_s)
-        return takes_little and self.bench.budget.allows(cost_s + POLICY.safe * sum(leaps_s))
+            begin_s, needed_s = self._turns_s(known, move.settings)
+            return budget.allows(begin_s) and not (move.is_bold and self._compiling_fits(needed_s, known))
+        if not move.is_bold:
+            return budget.allows(cost_s, reserve_s=self.reserve_s(known))
+        if move.kind is not Kind.LEAP:
+            # The baseline again takes a small part of the budget, and leaves leaps after it their time. The control may
+            # take more where there is no leap to come.
+            leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
+            small = cost_s <= POLICY.before_leap * budget.total_s
+            takes_little = small or (move.kind is Kind.CONTROL and not leaps_s)
+            return takes_little and budget.allows(cost_s + POLICY.safe * sum(leaps_s))
+        return self._affords_leap(move, known)
 
     def _affords_leap(self, leap: Move, known: Known) -> bool:
-        """Whether there is time for a bold leap. It may use the turns' reserve, since the turns would measure it.
+        """Whether there is time for a bold leap, or for waiting for the code that is compiled beside the trials.
 
-        It starts even if it may end too late, and gets all the time that is left; only the turns of a stack that
-        nothing else could recommend, as on a noisy machine, keep theirs. A shorter one is not affordable where there is
-        time for the longer.
+        It starts even if it may end too late. A shorter one is not affordable where there is time for the longer.
         """
-        budget, cost_s = self.bench.budget, self.cost_s(leap, known)
+        budget = self.bench.budget
+        if self.bench.compiles_beside(leap.settings):
+            return budget.allows(self.bench.expected_s(BASELINE), reserve_s=self.reserve_s(known))
         if leap.in_place_of and budget.allows(POLICY.safe * self.cost_s(leap.in_place_of, known)):
             return False
-        return budget.allows(POLICY.gamble * cost_s, reserve_s=self._reserve_against_a_leap_s(known))
+        return budget.allows(POLICY.gamble * self.cost_s(leap, known), reserve_s=self._reserve_against_a_leap_s(known))
+
+    def _is_behind_a_leap(self, move: Move, known: Known) -> bool:
+        """Whether a move would compile, while the code of a leap is compiled beside the trials."""
+        if move.kind is Kind.LEAP or not self.bench.catalog.compiles(move.settings):
+            return False
+        return any(other.kind is Kind.LEAP and self.bench.compiles_beside(other.settings) for other in moves(known))
+
+    def _compiling_fits(self, turns_s: float, known: Known) -> bool:
+        """Whether the stack's compiled form is certain to end in time, turns and all: it is what is confirmed then."""
+        compiled_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
+        return self.bench.budget.allows(POLICY.safe * min(compiled_s, default=0.0) + turns_s)
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -144,19 +138,23 @@ class Lab:
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
             return 0.0
-        if not self.bench.budget.allows(self._turns_begin_with_s(known, stack)):
+        begin_s, needed_s = self._turns_s(known, stack)
+        if not self.bench.budget.allows(begin_s):
             return 0.0
-        needed_s = turns_s(self.bench, stack, side_by_side=self._may_run_side_by_side(known, stack))
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
-
-    def _turns_begin_with_s(self, known: Known, settings: Settings) -> float:
-        """The seconds with which the turns may begin. Whole trials have to end; live ones time a few blocks."""
-        side_by_side = self._may_run_side_by_side(known, settings)
-        return (_TURNS_BEGIN if side_by_side else 1.0) * turns_s(self.bench, settings, side_by_side=side_by_side)
 
     def _reserve_against_a_leap_s(self, known: Known) -> float:
         """The seconds that a bold leap leaves: those of the turns, where only they can show that the stack gains."""
         return self.reserve_s(known) if need_turns(known) else 0.0
+
+    def _turns_s(self, known: Known, settings: Settings) -> tuple[float, float]:
+        """The seconds with which the turns may begin, and those that they take.
+
+        Whole trials have to end; live ones time a few blocks.
+        """
+        side_by_side = self._may_run_side_by_side(known, settings)
+        needed_s = turns_s(self.bench, settings, side_by_side=side_by_side)
+        return (_TURNS_BEGIN if side_by_side else 1.0) * needed_s, needed_s
 
     def _may_run_side_by_side(self, known: Known, settings: Settings) -> bool:
         result = known.judge.result(settings)
@@ -164,67 +162,102 @@ class Lab:
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def measure(self, move: Move, known: Known) -> Evidence:
-        """Measure a move. Raises SessionCancelledError when the person ends the session meanwhile."""
+    def measure(self, move: Move, known: Known) -> Evidence | None:
+        """Measure a move; None where its code still compiles when the turns of the stack have to begin.
+
+        Raises SessionCancelledError when the person ends the session meanwhile.
+        """
         self.enter(_STAGES.get(move.kind, "search"))
-        instruments = {
-            Kind.CONTROL: self._control,
-            Kind.PROFILE: self._profile,
-            Kind.REFERENCE: self._reference,
-            Kind.HOST: self._on_the_cpu,
-        }
-        if move.kind in instruments:
-            return instruments[move.kind](known)
-        if move.kind is Kind.TURNS:
-            beside = self._may_run_side_by_side(known, move.settings)
-            return side_by_side(self.bench, move.settings) if beside else in_turn(self.bench, move.settings)
+        match move.kind:
+            case Kind.CONTROL:
+                spec = self.bench.spec(f"{CONTROL}=true", {known.plan.catalog[CONTROL].key: True})
+                spec = replace(spec, stream_seed=self.bench.request.seed + 1)
+                evidence = Evidence(control=self.bench.run(spec))
+            case Kind.PROFILE:
+                evidence = self._profile(known)
+            case Kind.REFERENCE:
+                evidence = self._reference(known)
+            case Kind.HOST:
+                evidence = self._on_the_cpu()
+            case Kind.TURNS if self._may_run_side_by_side(known, move.settings):
+                evidence = side_by_side(self.bench, move.settings)
+            case Kind.TURNS:
+                evidence = in_turn(self.bench, move.settings)
+            case Kind.LEAP if not self._is_compiled(move, known):
+                return None
+            case _:
+                evidence = self._trial(move, known)
+        return evidence
+
+    def _is_compiled(self, leap: Move, known: Known) -> bool:
+        """Whether a leap can be measured: wait as long as expected for its code, if that is compiled beside the trials.
+
+        No longer than until the turns of the stack have to begin; what takes longer is looked at from time to time.
+        """
+        bench = self.bench
+        if bench.has_compiled_beside() and compiles_anew(bench, leap.settings):
+            if not may_compile_beside(bench, known, leap.settings):
+                return True
+            bench.compile_beside(leap.settings)
+        if not bench.compiles_beside(leap.settings):
+            return True
+        usual_s = bench.expected_s(BASELINE if bench.compiles_late(leap.settings) else leap.settings)
+        return bench.wait_until_compiled(leap.name, min(usual_s, bench.budget.left_s - self.reserve_s(known)))
+
+    def _trial(self, move: Move, known: Known) -> Evidence:
         if moves_beside := self.other_gpus.moves_beside(move, known):
             return self.other_gpus.measure(move, moves_beside, known)
-        return Evidence(runs=((move.settings, self._trial(move, known)),))
-
-    def _trial(self, move: Move, known: Known) -> TrialResult:
         spec = self._spec(move, known)
         if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
             self.bench.compile_beside(settings)
         # A person waits for what a leap shows; where it was disturbed, the search itself asks for another run.
-        return self.bench.run(spec, may_repeat=move.kind is not Kind.LEAP)
+        result = self.bench.run(spec, may_repeat=move.kind is not Kind.LEAP)
+        return Evidence(runs=((move.settings, result),))
 
     def _compiled_next(self, move: Move, known: Known) -> Settings | None:
-        """The settings most likely compiled next, to be compiled beside this move; None where that may disturb."""
-        if move.kind is Kind.LEAP or not may_compile_beside(self.bench, known, move.settings):
+        """The settings most likely compiled next, to be compiled beside this move; None where that may disturb.
+
+        Beside a leap that compiles nothing that is its compiled form, beside another move a bold leap; where the move
+        compiles as well, any other may.
+        """
+        compiles = self.bench.catalog.compiles(move.settings)
+        if (move.kind is Kind.LEAP and compiles) or not may_compile_beside(self.bench, known, move.settings):
             return None
-        for other in rank(moves(known), known, self):
-            new = other.settings not in (move.settings, known.stack) and compiles_anew(self.bench, other.settings)
-            if new and may_compile_beside(self.bench, known, other.settings):
-                return other.settings
+        possible = [other.settings for other in rank(moves(known), known, self) if compiles or other.is_bold]
+        for settings in [compiled_next(known, move.settings), *possible] if move.kind is Kind.LEAP else possible:
+            new = settings not in (move.settings, known.stack) and compiles_anew(self.bench, settings)
+            if new and may_compile_beside(self.bench, known, settings):
+                return settings
         return None
 
     def _spec(self, move: Move, known: Known) -> TrialSpec:
         at_least_s = ENERGY_S if len(move.settings) > 1 else 0.0
-        soon = (move.kind is Kind.LEAP and not known.stack) or (move.kind is Kind.AGAIN and not move.settings)
+        baseline_again = move.kind is Kind.AGAIN and not move.settings
+        soon = (move.kind is Kind.LEAP and not known.stack) or baseline_again
         spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s, soon=soon)
-        if move.kind is Kind.AGAIN and not move.settings and known.judge.spread.random:
+        if baseline_again and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
         if not self.bench.catalog.compiles(move.settings):
             return replace(spec, times_phases=move.kind in _TIMING_PHASES and known.plan.feeds(move.settings))
         if move.is_doubtful or not move.is_bold:
-            patience = _PATIENCE * known.plan.facts.hardware.host.crowding
-            limit_s = min(spec.timeout_s - self.reserve_s(known), patience * self.cost_s(move, known))
+            limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
         else:
             limit_s = spec.timeout_s - self._reserve_against_a_leap_s(known)
         return replace(spec, timeout_s=max(1.0, limit_s))
 
-    def _control(self, known: Known) -> Evidence:
-        spec = self.bench.spec(f"{CONTROL}=true", {known.plan.catalog[CONTROL].key: True})
-        return Evidence(control=self.bench.run(replace(spec, stream_seed=self.bench.request.seed + 1)))
-
     def _profile(self, known: Known) -> Evidence:
-        facts = known.plan.facts
-        found, result = instrumented_run(self.bench, facts, reserve_s=self.reserve_s(known))
-        if found != facts:
-            self._emit(events.FactsFound(found))
-        return Evidence(runs=((BASELINE, result),), facts=found)
+        """The baseline with the instrumented pass behind it: the facts with its profile, and one more run.
+
+        It is given up where it would take the seconds that are reserved for the turns.
+        """
+        bench, facts = self.bench, known.plan.facts
+        spec = bench.spec(INSTRUMENTED, {}, kind=TrialKind.PROFILE)
+        result = bench.run(replace(spec, timeout_s=max(1.0, spec.timeout_s - self.reserve_s(known))))
+        if bench.profiled and result.measured and bench.profiled.profile != facts.profile:
+            facts = replace(facts, profile=bench.profiled.profile)
+            bench.emit(events.FactsFound(facts))
+        return Evidence(runs=((BASELINE, result),), facts=facts)
 
     def _reference(self, known: Known) -> Evidence:
         judge = known.judge
@@ -232,17 +265,17 @@ class Lab:
         if spec is None:
             return Evidence()
         result = self.bench.run(spec)
-        self._emit(events.TrialActivity(spec.trial_id, result.reason or "done"))
+        self.bench.emit(events.TrialActivity(spec.trial_id, result.reason or "done"))
         return Evidence(reference=result)
 
-    def _on_the_cpu(self, known: Known) -> Evidence:
+    def _on_the_cpu(self) -> Evidence:
         spec = self.bench.spec("the same step on the CPU", {})
         target = replace(spec.target, device="cpu", sized_for=spec.target.device)  # the same batch
         limit_s = min(_CPU_TRIAL_S, spec.timeout_s)
         result = self.bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=limit_s))
         return Evidence(cpu_step_ms=speed(result)[0]) if result.measured else Evidence()
 
-    # --- telling --------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def tell(self, known: Known) -> Known:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
@@ -258,16 +291,11 @@ class Lab:
         """Begin a stage, unless it has begun."""
         if stage != self._stage:
             self._stage = stage
-            self._emit(events.StageStarted(stage))
+            self.bench.emit(events.StageStarted(stage))
 
     def tell_progress(self, known: Known) -> None:
-        """Post the share of the time that has passed, and the seconds left for the moves or of the budget."""
-        budget = self.bench.budget
-        ending = self.bench.steering.ending
-        needed_s = 0.0 if ending else sum(self.cost_s(move, known) for move in moves(known))
-        left_s = min(budget.left_s, needed_s)
-        spent_s = budget.spent_s
-        self._emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
+        """Post how far the session is."""
+        self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
 
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------
@@ -286,7 +314,7 @@ def compiles_anew(bench: Bench, settings: Settings) -> bool:
 
 
 def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]) -> bool:
-    """Whether settings may be compiled beside others: there are cores and memory, and nothing is timed for them.
+    """Whether settings may be compiled beside others, or run: there are cores and memory, and no kernels are timed.
 
     What compiles for longer than usual chooses among many kernels by timing them, as some libraries do; otherwise the
     compiler times only a few, when they first run. What it finds beside another is not kept. Where each trial builds
@@ -298,7 +326,7 @@ def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]
     catalog = bench.catalog
     if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:
         return False
-    if catalog.environment(settings) or not 0 < catalog.cost(settings) <= 1:
+    if catalog.environment(settings) or catalog.cost(settings) > 1:
         return False
     in_use = {**facts.workload.current, **settings}
     return not any(recipe.times_kernels and in_use.get(recipe.key) for recipe in catalog)

@@ -7,8 +7,8 @@ from statistics import median
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Setup
-from advisor.experiment.scaling.moves import moves
+from advisor.experiment.scaling.rank_moves import moves
+from advisor.experiment.scaling.results import ONE, Kind, Move, Scaling, Setup
 from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
@@ -51,32 +51,30 @@ def losses_compare(facts: Facts) -> bool:
     return not (facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes)
 
 
-class ScalingLab:
+class RankTrials:
     """Implements ``search.Lab`` with trials over ranks. ``one_gpu`` is the stack as one GPU has it, whole."""
 
-    def __init__(
-        self,
-        bench: Bench,
-        emit: Callable[[events.Event], None],
-        one_gpu: Settings,
-        consented: Callable[[Consent], Consent],
-    ) -> None:
+    def __init__(self, bench: Bench, one_gpu: Settings, consented: Callable[[Consent], Consent]) -> None:
         self.bench = bench
-        self._emit = emit
         self._one_gpu = one_gpu
         self._consented = consented
         self._walls: list[float] = []
+        self._links_known = False
 
     def begin(self, facts: Facts, gpus: int, consent: Consent, *, same_losses: bool) -> Scaling:
         """Return the knowledge before the first strategy: one GPU under its stack, on torchrun as all others."""
-        catalog = self.bench.catalog
+        catalog, request = self.bench.catalog, self.bench.request
         carried, left_out = carried_over(catalog, self._one_gpu)
         current = {**facts.workload.current, **carried}
         facts = replace(facts, gpus=gpus, workload=replace(facts.workload, current=current))
-        request = self.bench.request
         proposals = catalog.propose(facts, only=request.only, skip=request.skip)
         parallel = [recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL) or recipe.over_ranks]
         asked_for = [recipe for recipe in parallel if not request.only or recipe in request.only]
+        passed_over = {catalog[one].key: why for one, why in proposals.skipped.items() if one in asked_for}
+        if reason := why_not_sharded(facts):
+            passed_over["fully_shard"] = reason
+        if not facts.on_cuda:
+            passed_over["data_parallel"] = "on the CPU it is one process on the same cores"
         known = Scaling(
             gpus=gpus,
             catalog=catalog,
@@ -85,7 +83,7 @@ class ScalingLab:
             candidates=tuple(one for one in proposals.candidates if one.recipe in parallel),
             carried=carried,
             left_out=left_out,
-            passed_over=_passed_over(catalog, facts, proposals.skipped, asked_for),
+            passed_over=passed_over,
             same_losses=same_losses,
             device_type=facts.workload.device_type,
             machines=request.machines,
@@ -100,6 +98,10 @@ class ScalingLab:
         """The seconds that one trial is expected to take."""
         return median(self._walls) if self._walls else self.bench.expected_s(known.carried) + _START_S
 
+    def comes_first(self, move: Move) -> bool:
+        """Whether a move promises so much that it comes before all others."""
+        return move.is_bold
+
     def affords(self, move: Move, known: Scaling) -> bool:
         """Whether the budget has time for a move and for the turns that confirm the stack afterwards.
 
@@ -107,12 +109,12 @@ class ScalingLab:
         """
         if self.bench.steering.ending:
             return False
-        cost_s = self.cost_s(move, known)
+        half_the_turns_s = self._once_s(known) * len(_TURNS) / 2
         if move.kind is Kind.TURNS:
-            return self.bench.budget.allows(cost_s / 2)
+            return self.bench.budget.allows(half_the_turns_s)
         nothing_to_confirm = known.confirmed or move.is_bold or not known.stack
-        reserve_s = 0.0 if nothing_to_confirm else cost_s * len(_TURNS) / 2
-        return self.bench.budget.allows(cost_s, reserve_s=reserve_s)
+        reserve_s = 0.0 if nothing_to_confirm else half_the_turns_s
+        return self.bench.budget.allows(self.cost_s(move, known), reserve_s=reserve_s)
 
     def measure(self, move: Move, known: Scaling) -> tuple[tuple[Setup, TrialResult], ...]:
         """Run the trials of a move. Raises SessionCancelledError when the person ends the session meanwhile."""
@@ -127,39 +129,29 @@ class ScalingLab:
         return tuple(evidence)
 
     def _trial(self, known: Scaling, setup: Setup) -> TrialResult:
-        stack = self._one_gpu if setup == ONE else known.carried
+        request, stack = self.bench.request, self._one_gpu if setup == ONE else known.carried
         spec = self.bench.spec(known.row_of(setup).trial, stack.merged(setup.settings))
         patience_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
-        request = self.bench.request
-        if request.machines > 1:
-            patience_s += _MEETING_S
-        world = replace(
-            setup.world(known.gpus, request.launch, request.machines), looks_closer=not known.measured(setup)
-        )
+        patience_s += _MEETING_S if request.machines > 1 else 0.0
+        world = setup.world(known.gpus, request.launch, request.machines)
+        times_links = world.ranks > 1 and not self._links_known
+        world = replace(world, looks_closer=not known.measured(setup), times_all_reduce=times_links)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, patience_s)))
+        if result.ranks is not None and result.ranks.all_reduce is not None:
+            self._links_known = True
+            self.bench.emit(events.AllReduceMeasured(result.ranks.all_reduce))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
         return result
 
     def tell(self, known: Scaling) -> Scaling:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
-        self._emit(events.ScalingMeasured(known.record()))
-        budget = self.bench.budget
-        left_s = min(budget.left_s, sum(self.cost_s(move, known) for move in moves(known)))
-        self._emit(events.ProgressMade(budget.spent_s / (budget.spent_s + left_s) if left_s else 1.0, left_s))
+        self.bench.emit(events.ScalingMeasured(known.record()))
+        self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
         return replace(known, consent=self._consented(known.consent))
 
     def end(self, known: Scaling) -> None:
         """Post at the end what no time was left for."""
         if untried := {move.setup.name: _NO_TIME for move in moves(known) if not known.has_tried(move.setup)}:
-            self._emit(events.ScalingMeasured(replace(known, passed_over={**known.passed_over, **untried}).record()))
-
-
-def _passed_over(catalog: Catalog, facts: Facts, skipped: Mapping[str, str], parallel: list[str]) -> dict[str, str]:
-    """Strategies and options that are not tried, with the reasons."""
-    found = {catalog[recipe].key: reason for recipe, reason in skipped.items() if recipe in parallel}
-    if reason := why_not_sharded(facts):
-        found["fully_shard"] = reason
-    if not facts.on_cuda:
-        found["data_parallel"] = "on the CPU it is one process on the same cores"
-    return found
+            record = replace(known, passed_over={**known.passed_over, **untried}).record()
+            self.bench.emit(events.ScalingMeasured(record))
