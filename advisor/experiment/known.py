@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from advisor.experiment.cached import cached
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.records import trial_record
 from advisor.experiment.judging.runs import Turns
 from advisor.experiment.judging.spreads import prior_spread
-from advisor.experiment.kept import kept
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
@@ -160,7 +160,7 @@ class Known:
         """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""
         return not self.why_unusable(settings)
 
-    @kept
+    @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
         alone, key = Settings(candidate.settings), candidate.key
@@ -204,7 +204,7 @@ class Known:
     # --- what is reported -----------------------------------------------------------------------------------------
 
     @property
-    @kept
+    @cached
     def found(self) -> Settings:
         """The settings that the session reports and exports: all readers get them from here.
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from advisor.experiment.cached import cached
 from advisor.experiment.consent import Consent
-from advisor.experiment.kept import kept
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
@@ -90,7 +90,7 @@ class Plan:
         undoes = recipe.habit and candidate.already_on and not recipe.usual  # its default is good
         return recipe.is_usual(candidate.value, self.facts.workload.mode) or undoes
 
-    @kept
+    @cached
     def may_stack(self, candidate: Candidate) -> bool:
         """Whether a candidate can join a stack now: it needs no consent, and is not tried for its cost alone."""
         unusual_habit = self.recipe(candidate).habit and not self.is_usual(candidate)
@@ -114,7 +114,7 @@ class Plan:
         """Whether a setting is among the candidates."""
         return any((candidate.key, candidate.value) == (key, value) for candidate in self.candidates)
 
-    @kept
+    @cached
     def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
         facts = facts_under(self.facts, stack)
@@ -122,20 +122,20 @@ class Plan:
         known = {candidate.name for candidate in self.candidates}
         return [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
 
-    @kept
+    @cached
     def applies(self, candidate: Candidate, settings: Settings) -> bool:
         """Whether a recipe proposes a candidate on top of these settings, or the person chose this value."""
         chosen = candidate.already_on or self.consent.values.get(candidate.recipe) == candidate.value
         beside = settings.without(candidate.key)
         return chosen or self.catalog.proposes(candidate, facts_under(self.facts, beside))
 
-    @kept
+    @cached
     def fits(self, candidate: Candidate, settings: Settings) -> bool:
         """Whether a candidate conflicts with none of these settings, and they leave it something to do."""
         with_it = settings.merged(candidate.settings)
         return not self.catalog.conflict(with_it) and self.applies(candidate, settings)
 
-    @kept
+    @cached
     def without(self, settings: Settings, key: str) -> Settings:
         """The settings without one, and without those that do nothing without it, as prefetching without workers."""
         rest = settings.without(key)
@@ -257,7 +257,7 @@ class Plan:
 
     # --- expected gains -------------------------------------------------------------------------------------------
 
-    @kept
+    @cached
     def expected_gain(
         self, candidate: Candidate, stack: Settings, step_ms: float, *, waiting: float | None = None
     ) -> float:

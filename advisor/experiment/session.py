@@ -26,6 +26,7 @@ from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
+from advisor.experiment.reporting import Outbox, Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_moves import moves as scaling_moves
@@ -33,7 +34,6 @@ from advisor.experiment.scaling.rank_trials import RankTrials, losses_compare
 from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
-from advisor.experiment.telling import Outbox, Teller
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
@@ -84,7 +84,7 @@ class Session:
         budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
         emit = self._outbox.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
-        self._teller = Teller(emit)
+        self._reporter = Reporter(emit)
         self._lab = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
@@ -180,7 +180,7 @@ class Session:
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
-        if self._known is not None and name in self._teller.records:
+        if self._known is not None and name in self._reporter.records:
             self._run_afterwards(name, lambda: self._retry(name))
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
@@ -298,7 +298,7 @@ class Session:
         known = Known.begin(plan, judge)
         if self._past_session is not None:
             known = take_over(known, self._past, self._past_session.events)
-            self._teller.mark_as_posted(self._past_session.events)
+            self._reporter.mark_as_posted(self._past_session.events)
             self._outbox.recall(self._past.messages)
         self._known = known
         self._outbox.emit(events.FactsFound(known.plan.facts))
@@ -317,7 +317,7 @@ class Session:
 
     def _conclude(self, known: Known) -> None:
         """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
-        self._teller.tell_stack(known, at_end=True)
+        self._reporter.report_stack(known, at_end=True)
         self._tell_what_is_left(known)
         budget = self._bench.budget
         if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
@@ -332,7 +332,7 @@ class Session:
     def _tell_what_is_left(self, known: Known) -> None:
         """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
         for candidate, reason in closing.left_out(known, self._bench):
-            self._teller.skip(candidate, reason)
+            self._reporter.skip(candidate, reason)
         for recipe, refusal in closing.refusals(known, self._bench):
             about = f"accepted {recipe}"
             if refusal:
@@ -346,7 +346,7 @@ class Session:
         found = self._found_by_decisions.get(self._decided)
         if found is not None:
             self._known = found
-            self._teller.tell(found)
+            self._reporter.report(found)
         else:
             self._begin_anew()
             self._known = known = self._lab.tell(self._current)
@@ -356,7 +356,7 @@ class Session:
 
     def _retry(self, name: str) -> None:
         known = self._current
-        record = self._teller.records[name]
+        record = self._reporter.records[name]
         settings = Settings(record.candidate.settings)
         followed = self._found_by_decisions.get(self._decided) is known
         self._begin_anew()
@@ -368,7 +368,7 @@ class Session:
         self._known = known.without_runs(settings).after(move, evidence)
         if followed:
             self._found_by_decisions[self._decided] = self._known
-        self._teller.tell(self._current)
+        self._reporter.report(self._current)
 
     def _try_more(self, seconds: float | None) -> None:
         self._begin_anew(seconds)
@@ -418,7 +418,7 @@ class Session:
     def _report(self, known: Known) -> None:
         """Post the new events. A cancelled session goes on from here."""
         self._known = known
-        self._teller.tell(known)
+        self._reporter.report(known)
         for text, once in caveats.of_failures(known):
             self._outbox.warn(text, once=once)
         noisy = caveats.of_noise(known)

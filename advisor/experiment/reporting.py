@@ -16,7 +16,7 @@ from advisor.recipe.settings import Settings
 from advisor.source.prints import SourceWatch
 
 
-class Teller:
+class Reporter:
     """Posts an event for each change since the last call. ``records`` and ``stack`` are those that were posted last."""
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
@@ -28,57 +28,57 @@ class Teller:
         self.stack: records.StackRecord | None = None
 
     def mark_as_posted(self, history: Iterable[Event]) -> None:
-        """Take the runs of these events as told: a resumed session has them in its journal."""
+        """Take the runs of these events as posted: a resumed session has them in its journal."""
         for event in history:
             if isinstance(event, events.RunMeasured):
                 self._runs[Settings(event.settings)] += 1
             elif isinstance(event, events.TurnsMeasured):
                 self._alternated.add(Settings(event.settings))
 
-    def tell(self, known: Known) -> None:
+    def report(self, known: Known) -> None:
         """Post the new events."""
         judge, plan = known.judge, known.plan
-        self._tell_runs(judge)
-        self._tell(events.BaselineMeasured, events.BaselineMeasured(judge.baseline_record()))
+        self._report_runs(judge)
+        self._post(events.BaselineMeasured, events.BaselineMeasured(judge.baseline_record()))
         consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.needs_consent(candidate))
-        self._tell(events.TrialsPlanned, events.TrialsPlanned(plan.candidates, dict(plan.skipped), consent))
+        self._post(events.TrialsPlanned, events.TrialsPlanned(plan.candidates, dict(plan.skipped), consent))
         beside = plan.partnered(known.stack) if known.stack else []
         tried = [candidate for candidate in beside if candidate.name in known.tried]
         found = (known.record(candidate) for candidate in dict.fromkeys((*plan.candidates, *tried)))
         for record in (_control(known), *found):
             if record is not None:
-                self._tell_record(record)
-        self._tell_combinations(known)
-        self.tell_stack(known)
+                self._report_record(record)
+        self._report_combinations(known)
+        self.report_stack(known)
         stacked = self.stack.settings if self.stack else {}
         ranked = recommend(plan.facts, self.records.values(), judge.yardstick, stacked, plan.consent)
-        self._tell(events.Ranked, events.Ranked(ranked))
+        self._post(events.Ranked, events.Ranked(ranked))
 
     def skip(self, candidate: records.Candidate, reason: str) -> None:
-        """Tell that a candidate is left out, and why."""
+        """Post that a candidate is left out, and why."""
         result = records.TrialResult(records.Outcome.SKIPPED, reason)
-        self._tell_record(records.TrialRecord(candidate, candidate.settings, result))
+        self._report_record(records.TrialRecord(candidate, candidate.settings, result))
 
-    def tell_stack(self, known: Known, *, at_end: bool = False) -> None:
-        """Tell the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
+    def report_stack(self, known: Known, *, at_end: bool = False) -> None:
+        """Post the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
         result = known.judge.result(known.found)
         exceeds = bool(known.found) and (result is None or not known.judge.goal.fits(result))
         too_early = self.stack is None and not (known.stack or at_end)
         if not (known.pending or exceeds or too_early):
             self.stack = stack_record(known.judge, known.found, known.left_out)
-            self._tell(events.StackMeasured, events.StackMeasured(self.stack))
+            self._post(events.StackMeasured, events.StackMeasured(self.stack))
 
-    def _tell(self, about: Hashable, event: Event) -> None:
+    def _post(self, about: Hashable, event: Event) -> None:
         """Post an event unless it is the latest about the same."""
         if self._latest.get(about) != event:
             self._latest[about] = event
             self._emit(event)
 
-    def _tell_record(self, record: records.TrialRecord) -> None:
+    def _report_record(self, record: records.TrialRecord) -> None:
         self.records[record.candidate.name] = record
-        self._tell(record.candidate.name, events.TrialMeasured(record))
+        self._post(record.candidate.name, events.TrialMeasured(record))
 
-    def _tell_runs(self, judge: Judge) -> None:
+    def _report_runs(self, judge: Judge) -> None:
         turns_of = {
             id(run): dict(settings)
             for settings, turns in judge.in_turn.items()
@@ -95,8 +95,8 @@ class Teller:
                 new, old = turns.new[0], turns.old[0]
                 self._emit(events.TurnsMeasured(dict(settings), new.blocks, old.blocks, new))
 
-    def _tell_combinations(self, known: Known) -> None:
-        """Tell the effect of each new combination of settings: a choice between time and memory."""
+    def _report_combinations(self, known: Known) -> None:
+        """Post the effect of each new combination of settings: a choice between time and memory."""
         for settings in known.judge.runs:
             result = known.judge.result(settings)
             if settings in self._latest or len(settings) < 2 or not known.usable(settings):
@@ -104,7 +104,7 @@ class Teller:
             if result is not None and result.peak_reserved_bytes is not None:
                 comparison, peak_bytes = known.judge.compare(settings), result.peak_reserved_bytes
                 point = records.ParetoPoint(str(settings), dict(settings), comparison, peak_bytes)
-                self._tell(settings, events.CombinationMeasured(point))
+                self._post(settings, events.CombinationMeasured(point))
 
 
 def _control(known: Known) -> records.TrialRecord | None:
