@@ -134,7 +134,7 @@ class Judge:
         """The spread of processes of captured steps (True), which the host's noise does not reach, and of others."""
         found: dict[bool, ProcessSpread] = {}
         for captured, prior in ((False, self.prior), (True, captured_prior(self.prior))):
-            groups = [self._calm_runs(one) for one in self.runs if one and is_captured(one) is captured]
+            groups = [self._undisturbed_runs(one) for one in self.runs if one and is_captured(one) is captured]
             groups += [] if captured else [self.unchanged_runs]
             found[captured] = process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
         return found
@@ -196,7 +196,7 @@ class Judge:
     def _measured(self) -> Mapping[Settings, tuple[TrialResult, ...]]:
         return {settings: tuple(run for run in runs if run.measured) for settings, runs in self.runs.items()}
 
-    def _calm_runs(self, settings: Mapping[str, Value]) -> tuple[TrialResult, ...]:
+    def _undisturbed_runs(self, settings: Mapping[str, Value]) -> tuple[TrialResult, ...]:
         """The measured runs of these settings that nothing disturbed; all where each was, and of the baseline."""
         return undisturbed(self.measured_runs(settings)) if settings else self.baseline_runs
 
@@ -230,7 +230,7 @@ class Judge:
     def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
         """Milliseconds per step and samples per second of settings that were measured; of turns, where there were."""
         turns = self.in_turn.get(Settings(settings))
-        return mean_speed(self._calm_runs(settings)) if turns is None else turns.speeds[0]
+        return mean_speed(self._undisturbed_runs(settings)) if turns is None else turns.speeds[0]
 
     def baseline_speed_beside(self, settings: Mapping[str, Value]) -> tuple[float, float]:
         """Milliseconds per step and samples per second of the baseline, as timed in turn with these settings if it was.
@@ -293,7 +293,7 @@ class Judge:
 
     @cached
     def _ratio(self, new: Settings, old: Settings, confidence: float = SELECTION) -> Interval:
-        ours, theirs = ([rates(run.blocks) for run in self._calm_runs(settings)] for settings in (new, old))
+        ours, theirs = ([rates(run.blocks) for run in self._undisturbed_runs(settings)] for settings in (new, old))
         return ratio_interval(ours, theirs, self.spread_of(new), self.spread_of(old), confidence=confidence)
 
     # --- numerics -------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ _TIMING_KERNELS_S = 8.0
 # model that takes longer leaves no time to try anything, however it is built.
 _BUILD_SHARE = 0.4
 _BUDGET_PER_BUILD = 8
-_LEAST_BUILD_PATIENCE_S = 10.0
+_LEAST_BUILD_S = 10.0
 # A disturbed trial that takes a larger share of the budget is not repeated.
 _REPEAT_SHARE = 0.15
 # A session needs this many times as long as importing PyTorch takes. Unitless.
@@ -152,13 +152,13 @@ class Bench:
         request, started = self.request, self.budget.spent_s
         self.emit(events.TrialActivity("baseline", events.BUILDING))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
-        patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
+        build_limit_s = max(_LEAST_BUILD_S, _BUILD_SHARE * self.budget.total_s)
         within_s = self.budget.build_within_s
         self.builds_anew = self.runner.build_once(
             request.target,
             request.seed,
             log_path,
-            patience_s,
+            build_limit_s,
             within_s,
             imports_slowly=lambda: self.emit(events.Said(_IMPORTS_SLOWLY)),
         )
@@ -171,9 +171,9 @@ class Bench:
                 f"importing PyTorch takes more than {self.budget.build_s:.0f} s, as from a slow network disk.",
                 f"Give it more time with --budget {minutes}m, or install it on a faster disk.",
             )
-        if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
-            minutes = math.ceil(_BUDGET_PER_BUILD * patience_s / 60)
-            waited_s = min(patience_s, within_s)
+        if self.builds_anew == TOO_LONG and self.budget.left_s < build_limit_s:
+            minutes = math.ceil(_BUDGET_PER_BUILD * build_limit_s / 60)
+            waited_s = min(build_limit_s, within_s)
             hint = with_the_load(f"Fix the hang, or give it time with --budget {minutes}m.")
             raise TargetError(
                 f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
@@ -262,7 +262,7 @@ class Bench:
         self.wait_while_paused()
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
-        spec = self._within_patience(spec)
+        spec = self._limited_where_it_may_hang(spec)
         started = self.budget.spent_s
         if self.compiles_beside(spec.settings):
             self.wait_until_compiled(spec.trial_id, spec.timeout_s)
@@ -303,7 +303,7 @@ class Bench:
             while not results[""] and (spec := next_spec()) is not None:
                 if device:
                     spec = replace(spec, target=replace(spec.target, device=device, sized_for=spec.target.device))
-                spec = self._within_patience(spec)
+                spec = self._limited_where_it_may_hang(spec)
                 self.announce(spec, self.expected_s(spec.settings))
                 started = self.budget.spent_s
                 result = yield spec, self.listener(spec)
@@ -314,7 +314,7 @@ class Bench:
         (_, own), *_ = results.pop("")
         return own, [found for of_device in results.values() for found in of_device]
 
-    def _within_patience(self, spec: TrialSpec) -> TrialSpec:
+    def _limited_where_it_may_hang(self, spec: TrialSpec) -> TrialSpec:
         """A trial that compiles nothing hangs when it takes much longer than usual; the others need that time."""
         takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE)
         if self.catalog.compiles(spec.settings) or takes_longer or spec.world:

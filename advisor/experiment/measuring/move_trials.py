@@ -31,14 +31,11 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 # one counted, two by several clocks, and as long as four of validation. A count.
 _INSTRUMENTED_STEPS = 14
 # A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration.
-_PATIENCE = 2.0
+_GIVEN_UP_AFTER = 2.0
 # Moves whose trials also time how long a step waits for its data, where that is loaded in another way.
 _TIMING_PHASES = frozenset({Kind.LEAP, Kind.SWAP, Kind.ADD})
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
-# Share of the expected duration of turns side by side with which they begin: neither process measures by itself before.
-# Estimated.
-_TURNS_BEGIN = 0.75
 _STAGES = {
     Kind.LEAP: "leap",
     Kind.TURNS: "confirmation",
@@ -113,10 +110,12 @@ class MoveTrials:
         """
         budget = self.bench.budget
         if self.bench.compiles_beside(leap.settings):
-            return budget.allows(self.bench.expected_s(BASELINE), reserve_s=self.reserve_s(known))
+            return budget.allows(self.bench.expected_s(BASELINE), reserve_s=self._reserve_against_a_leap_s(leap, known))
         if leap.in_place_of and budget.allows(POLICY.safe * self.cost_s(leap.in_place_of, known)):
             return False
-        return budget.allows(POLICY.gamble * self.cost_s(leap, known), reserve_s=self._reserve_against_a_leap_s(known))
+        return budget.allows(
+            POLICY.gamble * self.cost_s(leap, known), reserve_s=self._reserve_against_a_leap_s(leap, known)
+        )
 
     def _is_behind_a_leap(self, move: Move, known: Known) -> bool:
         """Whether a move would compile, while the code of a leap is compiled beside the trials."""
@@ -125,9 +124,12 @@ class MoveTrials:
         return any(other.kind is Kind.LEAP and self.bench.compiles_beside(other.settings) for other in moves(known))
 
     def _compiling_fits(self, turns_s: float, known: Known) -> bool:
-        """Whether the stack's compiled form is certain to end in time, turns and all: it is what is confirmed then."""
-        compiled_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
-        return self.bench.budget.allows(POLICY.safe * min(compiled_s, default=0.0) + turns_s)
+        """Whether the stack's compiled form is certain to end in time, turns and all: it is what is confirmed then.
+
+        Also where that takes no longer than the turns would: it is waited for.
+        """
+        compiled_s = min((self.cost_s(leap, known) for leap in moves(known) if leap.kind is Kind.LEAP), default=0.0)
+        return compiled_s <= turns_s or self.bench.budget.allows(POLICY.safe * compiled_s + turns_s)
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -143,22 +145,16 @@ class MoveTrials:
             return 0.0
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
-    def _reserve_against_a_leap_s(self, known: Known) -> float:
-        """The seconds that a bold leap leaves: those of the turns, where only they can show that the stack gains."""
-        return self.reserve_s(known) if need_turns(known) else 0.0
+    def _reserve_against_a_leap_s(self, leap: Move, known: Known) -> float:
+        """The seconds that a bold leap leaves to the turns of the best stack.
+
+        Where only they can show that it gains; where the leap compiles beside the trials, once it is late.
+        """
+        late, beside = self.bench.compiles_late(leap.settings), self.bench.compiles_beside(leap.settings)
+        return self.reserve_s(known) if late or (need_turns(known) and not beside) else 0.0
 
     def _turns_s(self, known: Known, settings: Settings) -> tuple[float, float]:
-        """The seconds with which the turns may begin, and those that they take.
-
-        Whole trials have to end; live ones time a few blocks.
-        """
-        side_by_side = self._may_run_side_by_side(known, settings)
-        needed_s = turns_s(self.bench, settings, side_by_side=side_by_side)
-        return (_TURNS_BEGIN if side_by_side else 1.0) * needed_s, needed_s
-
-    def _may_run_side_by_side(self, known: Known, settings: Settings) -> bool:
-        result = known.judge.result(settings)
-        return result is not None and may_be_side_by_side(known.plan.facts, known.judge.baseline, result)
+        return turns_s(self.bench, settings, side_by_side=_may_be_side_by_side(known, settings))
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
@@ -179,7 +175,7 @@ class MoveTrials:
                 evidence = self._reference(known)
             case Kind.HOST:
                 evidence = self._on_the_cpu()
-            case Kind.TURNS if self._may_run_side_by_side(known, move.settings):
+            case Kind.TURNS if _may_be_side_by_side(known, move.settings):
                 evidence = side_by_side(self.bench, move.settings)
             case Kind.TURNS:
                 evidence = in_turn(self.bench, move.settings)
@@ -192,7 +188,7 @@ class MoveTrials:
     def _is_compiled(self, leap: Move, known: Known) -> bool:
         """Whether a leap can be measured: wait as long as expected for its code, if that is compiled beside the trials.
 
-        No longer than until the turns of the stack have to begin; what takes longer is looked at from time to time.
+        What is late is looked at from time to time, until the turns of the stack have to begin.
         """
         bench = self.bench
         if bench.has_compiled_beside() and compiles_anew(bench, leap.settings):
@@ -202,7 +198,8 @@ class MoveTrials:
         if not bench.compiles_beside(leap.settings):
             return True
         usual_s = bench.expected_s(BASELINE if bench.compiles_late(leap.settings) else leap.settings)
-        return bench.wait_until_compiled(leap.name, min(usual_s, bench.budget.left_s - self.reserve_s(known)))
+        left_s = bench.budget.left_s - self._reserve_against_a_leap_s(leap, known)
+        return bench.wait_until_compiled(leap.name, min(usual_s, left_s))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
         if moves_beside := self.other_gpus.moves_beside(move, known):
@@ -241,9 +238,9 @@ class MoveTrials:
         if not self.bench.catalog.compiles(move.settings):
             return replace(spec, times_phases=move.kind in _TIMING_PHASES and known.plan.feeds(move.settings))
         if move.is_doubtful or not move.is_bold:
-            limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
+            limit_s = min(spec.timeout_s - self.reserve_s(known), _GIVEN_UP_AFTER * self.cost_s(move, known))
         else:
-            limit_s = spec.timeout_s - self._reserve_against_a_leap_s(known)
+            limit_s = spec.timeout_s - self._reserve_against_a_leap_s(move, known)
         return replace(spec, timeout_s=max(1.0, limit_s))
 
     def _profile(self, known: Known) -> Evidence:
@@ -296,6 +293,10 @@ class MoveTrials:
     def tell_progress(self, known: Known) -> None:
         """Post how far the session is."""
         self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
+
+
+def _may_be_side_by_side(known: Known, settings: Settings) -> bool:
+    return may_be_side_by_side(known.plan.facts, known.judge.baseline, known.judge.result(settings))
 
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------

@@ -25,6 +25,8 @@ LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
 # Largest share of the free memory for two processes together.
 _MEMORY_MARGIN = 0.9
+# Share of the expected duration of turns side by side with which they may begin. Estimated.
+_BEGIN = 0.75
 # A block of a turn takes this share of what a trial measures.
 _BLOCK_SHARE = 0.2
 # Where each pair of blocks shows so large a difference, the fewest pairs are enough once they took the time of all as
@@ -32,19 +34,25 @@ _BLOCK_SHARE = 0.2
 _CLEAR = 1.25
 
 
-def may_be_side_by_side(facts: Facts, old: TrialResult, new: TrialResult) -> bool:
+def may_be_side_by_side(facts: Facts, old: TrialResult, new: TrialResult | None) -> bool:
     """Whether two live processes may take turns: both fit into memory, and neither is on CUDA, as said above."""
-    if facts.on_cuda:
+    if facts.on_cuda or new is None:
         return False
     available_bytes = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
     needed_bytes = (old.peak_reserved_bytes or 0) + (new.peak_reserved_bytes or 0)
     return needed_bytes < _MEMORY_MARGIN * available_bytes
 
 
-def turns_s(bench: Bench, settings: Mapping[str, Value], *, side_by_side: bool) -> float:
-    """The expected time of the fewest turns, in seconds."""
+def turns_s(bench: Bench, settings: Mapping[str, Value], *, side_by_side: bool) -> tuple[float, float]:
+    """The seconds with which turns may begin, and those that the fewest are expected to take.
+
+    Whole trials have to end. Live ones time a few blocks: neither measures by itself before.
+    """
     pair_s = bench.expected_s(settings) + bench.expected_s({})
-    return pair_s + (2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s if side_by_side else 0.0)
+    if not side_by_side:
+        return pair_s, pair_s
+    needed_s = pair_s + 2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s
+    return _BEGIN * needed_s, needed_s
 
 
 def in_turn(bench: Bench, settings: Settings) -> Evidence:
@@ -61,7 +69,7 @@ def in_turn(bench: Bench, settings: Settings) -> Evidence:
             runs.append((values, result))
             if not result.measured:
                 return Evidence(runs=tuple(runs))
-        if not bench.budget.allows(turns_s(bench, settings, side_by_side=False)):
+        if not bench.budget.allows(turns_s(bench, settings, side_by_side=False)[1]):
             break
     new, old = (tuple(result for values, result in runs if bool(values) is is_new) for is_new in (True, False))
     return Evidence(runs=tuple(runs), turns=Turns(new, old))
@@ -75,7 +83,7 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
     new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.wait_while_paused()
-    bench.announce(new_spec, turns_s(bench, settings, side_by_side=True))
+    bench.announce(new_spec, turns_s(bench, settings, side_by_side=True)[1])
     budget, started = bench.budget, bench.budget.spent_s
     pairs: list[tuple[Block, Block]] = []
     trials: list[Trial] = []

@@ -19,7 +19,9 @@ def gpus_in_use(wanted: int, hardware: Hardware, device: str) -> int:
     if device == "cpu":
         return wanted or max(2, hardware.host.usable_cores)
     there = gpus_there(hardware)
-    if there < max(2, wanted) and _has_instances(hardware):
+    instances = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    divided = instances or any(gpu.mig_enabled for gpu in visible_gpus(hardware))
+    if there < max(2, wanted) and divided:
         raise UsageError(
             "--gpus asks for several GPUs, and they are divided into MIG instances, of which a process sees one.",
             "Leave --gpus out to measure on one instance, or have MIG switched off.",
@@ -58,12 +60,6 @@ def gpus_to_offer(request: Request, state: SessionState) -> int:
         return 0
     there = gpus_there(state.hardware)
     return there if there > 1 else 0
-
-
-def _has_instances(hardware: Hardware) -> bool:
-    """Whether CUDA is shown GPUs that are divided."""
-    named = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return named or any(gpu.mig_enabled for gpu in visible_gpus(hardware))
 
 
 def why_not_several(facts: Facts) -> str:

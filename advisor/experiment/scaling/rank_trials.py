@@ -131,12 +131,12 @@ class RankTrials:
     def _trial(self, known: Scaling, setup: Setup) -> TrialResult:
         request, stack = self.bench.request, self._one_gpu if setup == ONE else known.carried
         spec = self.bench.spec(known.row_of(setup).trial, stack.merged(setup.settings))
-        patience_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
-        patience_s += _MEETING_S if request.machines > 1 else 0.0
+        limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
+        limit_s += _MEETING_S if request.machines > 1 else 0.0
         world = setup.world(known.gpus, request.launch, request.machines)
         times_links = world.ranks > 1 and not self._links_known
         world = replace(world, looks_closer=not known.measured(setup), times_all_reduce=times_links)
-        result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, patience_s)))
+        result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.ranks is not None and result.ranks.all_reduce is not None:
             self._links_known = True
             self.bench.emit(events.AllReduceMeasured(result.ranks.all_reduce))

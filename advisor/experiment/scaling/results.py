@@ -227,19 +227,15 @@ class Scaling:
 
     def row_of(self, setup: Setup) -> ScalingRow:
         """One row: what was found under these settings."""
-        gpus = 1 if setup == ONE else self.gpus
+        row = ScalingRow(setup.name, dict(setup.settings), 1 if setup == ONE else self.gpus, setup.weak)
         runs = self.measured(setup)
         if not runs:
-            reason = self.runs[setup][-1].reason if setup in self.runs else "not tried"
-            return ScalingRow(setup.name, dict(setup.settings), gpus, setup.weak, reason=reason)
+            return replace(row, reason=self.runs[setup][-1].reason if setup in self.runs else "not tried")
         comparison = self.compare(setup)
         looks = sorted((run.ranks for run in runs if run.ranks is not None), key=lambda found: found.exposed_ms is None)
         found = looks[0]  # the run that looked closest
-        return ScalingRow(
-            setup.name,
-            dict(setup.settings),
-            gpus,
-            setup.weak,
+        return replace(
+            row,
             reason=self.why_unusable(setup),
             global_batch=found.global_batch,
             batch_per_gpu=found.batch_per_rank,

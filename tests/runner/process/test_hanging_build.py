@@ -15,7 +15,7 @@ GRACE_S = 15.0  # generous: the machine may be loaded
 
 @pytest.mark.parametrize("body", ["while True: pass", "os.kill(os.getpid(), signal.SIGSTOP)"], ids=["loops", "stops"])
 def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch, body):
-    monkeypatch.setattr("advisor.experiment.measuring.bench._LEAST_BUILD_PATIENCE_S", 1.0)
+    monkeypatch.setattr("advisor.experiment.measuring.bench._LEAST_BUILD_S", 1.0)
     monkeypatch.setattr("advisor.experiment.caveats.os.getloadavg", lambda: (64.0, 64.0, 64.0))
     code = textwrap.indent(body, "    ")
     text = "import os, signal\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
