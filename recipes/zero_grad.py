@@ -26,7 +26,7 @@ PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuni
 """
 
 from advisor.recipe import TRAINING, Recipe
-from advisor.records import Bottleneck, Facts, Proposal, Skip
+from advisor.records import Bottleneck, Facts, Proposal
 
 
 class ZeroGrad(Recipe):
@@ -46,8 +46,4 @@ class ZeroGrad(Recipe):
     gains = {"zeros": 0.97, "manual": 1.0}  # tests/gpu/RESULTS.md: zeros 0.98x, by hand 1.00x
 
     def candidates(self, facts: Facts) -> Proposal:
-        if some := facts.gradients_at_times:
-            have = f"{some} parameters have" if some > 1 else "one parameter has"
-            reason = f"{have} no gradient in some steps: the optimizer passes over such a one, and zeros may move it"
-            return Skip(reason, needed=True)
         return ["zeros", "manual"]

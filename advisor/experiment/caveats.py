@@ -33,8 +33,8 @@ def of_noise(known: Known) -> str:
         return ""
     busy = f"; {wanted}" if (wanted := of_the_load()) else ""
     return (
-        f"this machine is noisy: processes with the same steps were {format_percent(known.judge.apart)} apart{busy}. "
-        "The intervals are wider for it; end other programs and run again for narrower ones"
+        f"this machine is noisy: identical runs differed by {format_percent(known.judge.apart)}{busy}. "
+        "Close other programs and run again for narrower intervals"
     )
 
 
@@ -45,8 +45,8 @@ def of_other_programs(judge: Judge, facts: Facts) -> str:
     host, named = facts.hardware.host, ", ".join(map(printable, busiest_programs()))
     taken = f"other programs use {host.foreign_cores:.1f} of {host.logical_cores} cores{f' ({named})' if named else ''}"
     return (
-        f"{taken if judge.crowded else judge.baseline.disturbed}: beside that a stack is confirmed only where its "
-        "whole interval lies above 1.1x; end other programs, or pause the session until they have ended"
+        f"this machine is busy: {taken if judge.crowded else judge.baseline.disturbed}. A result counts as confirmed "
+        "only when its whole interval lies above 1.1x; close other programs, or pause until they have ended"
     )
 
 

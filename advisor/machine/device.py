@@ -5,6 +5,7 @@ processor, where a call returns when its work is done; what a device lacks is sa
 """
 
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from advisor.errors import TargetError
-from advisor.machine.hardware import device_used_bytes
 from advisor.records.workload import amd_types, nvidia_types
 
 
@@ -26,6 +26,20 @@ class Mark(Protocol):
 
     def elapsed_time(self, later: Any) -> float:
         """Milliseconds from here to a later mark; both must have been passed."""
+
+
+class Moment:
+    """A mark where calls return when their work is done: a moment of the host's clock."""
+
+    def __init__(self) -> None:
+        self._at_s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def elapsed_time(self, later: "Moment") -> float:
+        """Milliseconds from here to a later moment."""
+        return 1e3 * (later._at_s - self._at_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +66,12 @@ class Memory:
 class Backend:
     """A device: synchronise, marks, memory, identity, and its abilities. These are the processor's.
 
-    ``is_ahead``: calls return before the device has done its work, and marks tell when it got there.
+    ``is_ahead``: calls return before the device has done its work.
     ``has_memory``: it has memory of its own, which batches are copied to.
-    ``warns_of_waits``: PyTorch can warn of each line that makes the host wait for it.
     """
 
     is_ahead: ClassVar[bool] = False
     has_memory: ClassVar[bool] = False
-    warns_of_waits: ClassVar[bool] = False
     activities: ClassVar[tuple[ProfilerActivity, ...]] = (ProfilerActivity.CPU,)
 
     def __init__(self, device: torch.device) -> None:
@@ -78,8 +90,8 @@ class Backend:
         """Wait until the device has done all that it was given."""
 
     def mark(self) -> Mark:
-        """Return a mark at this place in the device's queue. Only where ``is_ahead``."""
-        raise NotImplementedError(f"{self.device} has no marks")
+        """Return a mark at this place in the device's queue."""
+        return Moment()
 
     def identity(self) -> Identity:
         """Return the device's name, UUID and size."""
@@ -107,7 +119,7 @@ class Backend:
         return False
 
     def warning_of_waits(self) -> AbstractContextManager[None]:
-        """Return a context in which PyTorch warns of each line that waits. Only where ``warns_of_waits``."""
+        """Return a context in which PyTorch warns of each line that waits. Only where ``is_ahead``."""
         raise NotImplementedError(f"nothing warns of waits for {self.device}")
 
 
@@ -116,18 +128,12 @@ class Cuda(Backend):
 
     is_ahead = True
     has_memory = True
-    warns_of_waits = True
     activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
 
     @classmethod
     def count(cls) -> int:
         """Return the number of GPUs; 0 as well where the driver does not fit."""
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-    @staticmethod
-    def start_driver() -> None:
-        """Start CUDA's driver in this process, and PyTorch's use of it. That takes nothing of any GPU yet."""
-        torch.cuda.init()
 
     def made_current(self) -> torch.device:
         device = torch.device("cuda", self.device.index or 0)
@@ -155,12 +161,13 @@ class Cuda(Backend):
         )
 
     def memory(self) -> Memory:
-        """Return the caching allocator's peaks and NVML's use. Reserved counts CUDA graph pools, allocated does not."""
-        return Memory(
-            torch.cuda.max_memory_allocated(self.device),
-            torch.cuda.max_memory_reserved(self.device),
-            device_used_bytes(str(torch.cuda.get_device_properties(self.device).uuid)),
-        )
+        """Return the caching allocator's peaks, and what all processes use of the device by now.
+
+        Reserved counts CUDA graph pools, allocated does not.
+        """
+        free, total = torch.cuda.mem_get_info(self.device)
+        reserved = torch.cuda.max_memory_reserved(self.device)
+        return Memory(torch.cuda.max_memory_allocated(self.device), reserved, total - free)
 
     def free_bytes(self) -> int | None:
         free, _ = torch.cuda.mem_get_info(self.device)

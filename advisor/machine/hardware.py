@@ -53,16 +53,6 @@ def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuSample, ...]:
     return ()
 
 
-def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
-    """Memory in use on the GPU, or the MIG instance, with this UUID, as NVML counts it: all processes together.
-
-    The prefix ``GPU-`` or ``MIG-``, which CUDA leaves out, may be missing. None when NVML does not know it.
-    """
-    with suppress(NvmlUnavailableError):
-        return _memory(nvml, _find(nvml, uuid)[1])[0]
-    return None
-
-
 def counts_energy(uuid: str) -> bool:
     """Whether a GPU or MIG instance, by its UUID, has an energy counter that can be read."""
     try:

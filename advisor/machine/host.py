@@ -111,14 +111,6 @@ def _number(*paths: Path) -> int | None:
     return next((int(word) for word in words if word.isdigit()), None)
 
 
-def link_of(path: Path) -> str:
-    """The target of a link; empty for one that is gone by now. Raises OSError for one that may not be read."""
-    try:
-        return str(path.readlink())
-    except FileNotFoundError:
-        return ""
-
-
 def text_of_file(path: Path) -> str:
     """A text file of the kernel's, or an empty string where it does not exist."""
     try:

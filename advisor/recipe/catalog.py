@@ -382,7 +382,7 @@ def _values(recipe: Recipe, facts: Facts, accepted: Value | None) -> list[Candid
         return Skip(f"the recipe has a bug: {type(error).__name__}: {error}")
     already_on = current != recipe.default
     if isinstance(proposed, Skip):
-        if not already_on or proposed.needed:
+        if not already_on:
             return proposed
         proposed = []  # nothing else is worth trying, but what the person has is measured off all the same
     values = [value for value in proposed if value != current]

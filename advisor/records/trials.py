@@ -15,7 +15,6 @@ class Skip:
     """The reason for proposing nothing, in words that a person can act on."""
 
     reason: str
-    needed: bool = False  # what the person has cannot be left out either; elsewhere it is measured off
 
 
 # The values of a recipe that are worth trying, or why there are none.
@@ -193,7 +192,6 @@ class TrialResult:
     notes: tuple[str, ...] = ()
     disturbed: str = ""  # what from outside made the timings unreliable; empty when nothing did
     skipped_steps: int = 0  # updates that a gradient scaler skipped in the probe
-    gradients_at_times: int = 0  # trained parameters with a gradient after some steps of the probe only
     operations: int = 0  # of the model's forward pass that gradients flow through, 0 where not known
     energy_j_per_sample: float | None = None  # of the whole GPU over the blocks, idle draw and pauses included
     gpu: GpuReadings | None = None

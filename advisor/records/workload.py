@@ -283,7 +283,6 @@ class Facts:
     peak_reserved_bytes: int | None = None
     sources: dict[str, str] = field(default_factory=dict)  # fingerprints of the user's own modules, by path
     gpus: int = 1  # how many the settings at hand are measured on
-    gradients_at_times: int = 0  # trained parameters with a gradient after some of the first steps only
     operations: int = 0  # of the model's forward pass that gradients flow through, 0 where not known
 
     def computes(self, *families: str) -> bool:

@@ -113,13 +113,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars under one another on one axis. ``overlap``: they run over the same part of it instead of in a row."""
+    """Bars under one another on one axis."""
 
     title: str
     words: str
     axis: Axis
     bars: tuple[Bar, ...]
-    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

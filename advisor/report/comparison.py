@@ -22,7 +22,7 @@ from advisor.figures.formatting import (
     interval_or_words,
 )
 from advisor.records import BaselineRecord, Comparison, Hardware, StackRecord, TrialRecord, Value, Verdict, text_of
-from advisor.report.figures import effect_words, own_figures, verdict_shown
+from advisor.report.figures import effect_words, own_comparison, verdict_shown
 
 _OPTIONS = tuple(field.name for field in fields(Request) if field.name not in ("target", "key_map", "config_path"))
 
@@ -201,7 +201,7 @@ def _tried(state: SessionState) -> dict[str, TrialRecord]:
 
 def _verdict(name: str, one: TrialRecord, other: TrialRecord) -> Change | None:
     """The verdict on a candidate itself: the figure of a stack that it was measured in is not its own."""
-    before, after = own_figures(one).comparison, own_figures(other).comparison
+    before, after = own_comparison(one), own_comparison(other)
     apart = bool(before and after and _apart(before, after))
     verdicts = verdict_shown(one), verdict_shown(other)
     if verdicts[0] is verdicts[1] and not apart:

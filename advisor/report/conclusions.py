@@ -12,7 +12,7 @@ from advisor.figures.formatting import format_worth
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
 from advisor.recipe.catalog import Catalog
-from advisor.records import Candidate, Comparison, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
+from advisor.records import Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
 
 _BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNCLEAR, Verdict.FAILED)
 
@@ -26,30 +26,17 @@ class RoofShare:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class Untried:
-    """Recipes and single candidates that were not tried for one reason."""
-
-    reason: str
-    recipes: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
-
-
 def stack_helps(state: SessionState) -> bool:
     """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
     stack, by = state.stack, state.yardstick
     return bool(stack and stack.settings and by and by.may_recommend(stack.result, stack.comparison))
 
 
-def is_unclear(comparison: Comparison) -> bool:
-    """Whether an interval leaves open whether settings are faster: it shows neither that they are nor that not."""
-    return comparison.verdict is Verdict.UNCLEAR
-
-
 def stack_is_unclear(state: SessionState) -> bool:
     """Whether there is a stack of which the interval leaves open whether it is faster, where speed is the objective."""
     stack = state.stack
-    return bool(state.goal.by_time and stack and stack.settings and stack.comparison and is_unclear(stack.comparison))
+    unclear = stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.UNCLEAR
+    return bool(state.goal.by_time and stack and stack.settings and unclear)
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
@@ -118,23 +105,9 @@ def candidates_tried(state: SessionState) -> list[TrialRecord]:
     return [record for record in tried(state) if record.candidate.recipe != CONTROL]
 
 
-def untried(state: SessionState) -> list[Untried]:
-    """Untried recipes and candidates by reason: single candidates first, for which a larger budget is often enough."""
-    left_out = [record for record in state.trials.values() if record.result.outcome is Outcome.SKIPPED]
-    reasons = dict.fromkeys([*(record.result.reason for record in left_out), *state.skipped.values()])
-    return [
-        Untried(
-            reason,
-            tuple(recipe for recipe, given in state.skipped.items() if given == reason),
-            tuple(record.candidate for record in left_out if record.result.reason == reason),
-        )
-        for reason in reasons
-    ]
-
-
 def count_untried(state: SessionState) -> int:
     """The number of single candidates that were planned and not tried."""
-    return sum(len(group.candidates) for group in untried(state))
+    return sum(record.result.outcome is Outcome.SKIPPED for record in state.trials.values())
 
 
 def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:

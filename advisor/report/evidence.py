@@ -14,8 +14,8 @@ from advisor.figures.formatting import (
     format_percent,
     format_rate,
     format_seconds,
+    format_times,
 )
-from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.records import (
     BaselineRecord,
     Ceilings,
@@ -28,13 +28,13 @@ from advisor.records import (
     text_of,
 )
 from advisor.report import figures
-from advisor.report.conclusions import RoofShare, roof_shares, sweep_of, tried
+from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
 
 _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
-# Smallest error of an unsynchronised clock that a summary mentions.
-_CLOCK_TOLERANCE = 0.1
+# Smallest error of an unsynchronised clock that is mentioned, as a share; and how many times single steps may take.
+_CLOCK_TOLERANCE, _DISAGREES = 0.1, 3.0
 
 
 def pairs(rows: Sequence[tuple[str, Inline]]) -> Table:
@@ -84,14 +84,6 @@ def cpu_sentence(baseline: BaselineRecord) -> str:
     """The same step on the CPU against the GPU; empty where that was not tried."""
     words = figures.on_cpu(baseline)
     return f"On this machine's CPU the same step takes {words}." if words else ""
-
-
-def clock_warning(clock: ClockCheck | None) -> str:
-    """A sentence on a host clock without synchronisation that is wrong by more than a tenth; else empty."""
-    if clock is None or clock.events_ms is None:  # on the CPU a call returns when its work is done
-        return ""
-    wrong = abs(clock.naive_ms - clock.block_ms) > _CLOCK_TOLERANCE * clock.block_ms
-    return clock_sentences(clock)[0] if wrong else ""
 
 
 def roof_text(reached: RoofShare | None) -> str:
@@ -251,15 +243,44 @@ def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
 
 
 def clock_section(state: SessionState) -> Iterator[Section]:
-    """The section that compares several clocks, and the CPU, for the same step; none unless they were asked for."""
+    """The same step by several clocks, and on the CPU; none unless they were asked for."""
     clock = state.profile.clock if state.profile else None
     on_cpu = cpu_sentence(state.baseline) if state.baseline else ""
-    sentences = tuple(filter(None, (*(clock_sentences(clock) if clock else ()), on_cpu)))
-    if not sentences:
-        return
     slower = state.baseline and state.baseline.cpu_step_ms and state.baseline.cpu_step_ms < state.baseline.step_ms
-    surprising = tuple(filter(None, (clock_warning(clock), on_cpu if slower else "")))
-    yield Section("Timing cross-check", (Bullets(sentences),), brief=(Bullets(surprising),) if surprising else ())
+    told = [Bullets(sentences)] if (sentences := tuple(filter(None, (*clock_findings(clock), on_cpu)))) else []
+    if clock is None and not told:
+        return
+    surprising = tuple(filter(None, (*clock_findings(clock), on_cpu if slower else "")))
+    readings = [pairs(_readings(clock))] if clock else []
+    yield Section("Timing cross-check", (*readings, *told), brief=(Bullets(surprising),) if surprising else ())
+
+
+def _readings(clock: ClockCheck) -> list[tuple[str, Inline]]:
+    return [
+        ("Reported: many steps back to back", format_ms(clock.block_ms)),
+        *([("Events of the device", format_ms(clock.events_ms))] if clock.events_ms is not None else []),
+        ("Host clock, synchronised after each step", format_ms(clock.synchronized_ms)),
+        ("Host clock, not synchronised", format_ms(clock.naive_ms)),
+    ]
+
+
+def clock_findings(clock: ClockCheck | None) -> tuple[str, ...]:
+    """Sentences on clocks that disagree with the reported time by more than their usual difference."""
+    if clock is None or not clock.block_ms:
+        return ()
+    off, waiting = clock.naive_ms / clock.block_ms, clock.synchronized_ms / clock.block_ms
+    found = []
+    if clock.events_ms is not None and off < 1 - _CLOCK_TOLERANCE:
+        found.append(
+            f"A host clock without synchronisation reads {format_ms(clock.naive_ms)}, {format_times(1 / off)} too "
+            "fast: it times the launches, not the work."
+        )
+    if not 1 / _DISAGREES < waiting < _DISAGREES:
+        found.append(
+            f"Single steps took {format_ms(clock.synchronized_ms)}, and {format_ms(clock.block_ms)} were reported: "
+            "this machine was busy, or its steps differ much. Measure again before you trust the figures."
+        )
+    return tuple(found)
 
 
 def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
@@ -272,25 +293,8 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     blocks.append(Table(headings, tuple(sweep.sweep_rows(points)), frozenset(headings[:-1])))
     if chart := sweep.sweep_chart(points):
         blocks.append(Listing(chart))
-    blocks += [Paragraph(text) for text in (_calls_sentence(points), *sweep_caveats(state), advice) if text]
+    blocks += [Paragraph(advice)] if advice else []
     yield Section("Batch sizes", tuple(blocks))
-
-
-def _calls_sentence(points: Sequence[sweep.SweepPoint]) -> str:
-    """The meaning of the percentiles in the table; empty where no calls were timed."""
-    calls = [point.latency.calls for point in points if point.latency]
-    if not calls:
-        return ""
-    fewest, most = min(calls), max(calls)
-    counted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    return f"Call p50, p95 and p99 are percentiles of {counted} single calls, each waited for before the next."
-
-
-def sweep_caveats(state: SessionState) -> Iterator[str]:
-    """The sizes whose trials something from outside disturbed."""
-    for record in tried(state):
-        if record.candidate.recipe == BATCH_SIZE and record.alone and record.result.disturbed:
-            yield f"{record.candidate.name} is unreliable: {record.result.disturbed}."
 
 
 def sweep_sentence(points: Sequence[sweep.SweepPoint], mode: Mode) -> str:
@@ -310,68 +314,3 @@ def sweep_sentence(points: Sequence[sweep.SweepPoint], mode: Mode) -> str:
         return f"{knee:,} samples is {best}, and the largest that was fit to use: a larger one may give more."
     grows = "memory and the time of a step" if mode is Mode.TRAIN else "memory and latency"
     return f"{knee:,} samples is the knee: {best}. Beyond it only {grows} grow."
-
-
-# Clocks within this of each other say the same.
-_ALIKE = 0.1
-
-
-def clock_sentences(clock: ClockCheck) -> tuple[str, ...]:
-    """The reading of each clock and why they differ, two to four sentences."""
-    if clock.events_ms is None:
-        return (_on_cpu(clock), f"{_block(clock)}, with nothing between the steps.")
-    return (
-        _naive(clock),
-        _synchronized(clock),
-        f"The device's own events read {format_ms(clock.events_ms)} from one step's end to the next.",
-        f"{_block(clock)} and one synchronisation at the end.",
-    )
-
-
-def _on_cpu(clock: ClockCheck) -> str:
-    plain, waiting = format_ms(clock.naive_ms), format_ms(clock.synchronized_ms)
-    return (
-        "On the CPU a call returns when its work is done, so a clock around a step needs no synchronisation: "
-        f"it reads {plain}, and {waiting} in a second run."
-    )
-
-
-def _naive(clock: ClockCheck) -> str:
-    reading = f"claims {format_ms(clock.naive_ms)}"
-    if clock.naive_ms < (1 - _ALIKE) * clock.block_ms:
-        return (
-            f"A host clock around a step, without synchronisation and from an empty queue, {reading}, "
-            f"{_times(clock.block_ms / clock.naive_ms)} too fast: it timed the launches, not the work."
-        )
-    if clock.naive_ms <= (1 + _ALIKE) * clock.block_ms:
-        return (
-            f"A host clock around a step, without synchronisation, {reading}, which happens to be right: "
-            "here the host takes as long as the device, or waits for it within the step."
-        )
-    return (
-        f"A host clock around a step, without synchronisation, {reading}, {_more(clock.naive_ms, clock.block_ms)} "
-        "a step takes: it timed few steps, and one slow launch among them counts for much."
-    )
-
-
-def _synchronized(clock: ClockCheck) -> str:
-    reading = f"With a synchronisation after each step the host reads {format_ms(clock.synchronized_ms)}"
-    if clock.synchronized_ms <= (1 + _ALIKE) * clock.block_ms:
-        return f"{reading}: about right, for waiting costs little beside this step."
-    return (
-        f"{reading}, {_more(clock.synchronized_ms, clock.block_ms)} a step takes: while it waits for one step, the "
-        "host prepares nothing of the next."
-    )
-
-
-def _block(clock: ClockCheck) -> str:
-    return f"This run reports {format_ms(clock.block_ms)}: many steps back to back"
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.0f} times" if factor >= 10 else f"{factor:.1f} times"
-
-
-def _more(reading: float, truth: float) -> str:
-    share = reading / truth - 1
-    return f"{_times(1 + share)} what" if share >= 1 else f"{format_percent(share)} more than"

@@ -4,7 +4,7 @@ The app adds colours and meters, the reports put the same words into tables and 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -70,10 +70,10 @@ class Reading:
 # The stages of a session, as it names them.
 STAGES = {
     "baseline": "measuring the baseline",
-    "leap": "measuring the usual stack",
+    "leap": "trying the usual combination",
     "instruments": "measuring noise and the profile",
-    "search": "improving the stack",
-    "confirmation": "confirming the stack",
+    "search": "improving the combination",
+    "confirmation": "confirming the combination",
     "alone": "measuring settings alone",
     "several GPUs": "measuring several GPUs",
 }
@@ -84,32 +84,9 @@ IN_TURN = "in turn with the baseline"
 _AGREES = 0.1
 
 
-def own_figures(record: TrialRecord) -> TrialRecord:
-    """A record with the candidate's own figures only, for whoever shows it.
-
-    Of one that was measured with others that is its contribution to the speed, where it is known; time, memory and
-    energy of all of them together are left out.
-    """
-    if record.alone or not record.result.measured:
-        return record
-    result = replace(
-        record.result,
-        peak_allocated_bytes=None,
-        peak_reserved_bytes=None,
-        device_used_bytes=None,
-        prepare_s=None,
-        warmup_s=None,
-        energy_j_per_sample=None,
-    )
-    return replace(
-        record,
-        result=result,
-        comparison=record.contribution,
-        break_even_steps=0,
-        step_ms=None,
-        samples_per_s=None,
-        confirmed=False,
-    )
+def own_comparison(record: TrialRecord) -> Comparison | None:
+    """The effect of a setting itself on the speed; None where it was only measured with others."""
+    return record.comparison if record.alone else record.contribution
 
 
 def verdict_shown(record: TrialRecord) -> Verdict | None:
@@ -128,11 +105,6 @@ def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str]
 def interval_words(baseline: BaselineRecord) -> str:
     """The interval of the baseline's speed, with the number of runs behind it: ``±0.9 % (3 runs)``."""
     return f"{format_within(baseline.half_width)} ({counted(baseline.runs, 'run')})"
-
-
-def with_the_stack(record: TrialRecord) -> str:
-    """The company in which a candidate that did not run alone was measured."""
-    return f"measured with the stack, {len(record.settings)} settings together"
 
 
 def how_confirmed(stack: StackRecord) -> str:

@@ -23,8 +23,6 @@ STACK = "stack"
 # 0.78 of that of one.
 _NARROWER = 0.85
 
-PARETO_HEADINGS = ("settings", "speed-up", "peak memory", "change")
-
 
 def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
     """The baseline, candidates measured alone that may be used, and every combination without rejected settings.
@@ -150,25 +148,6 @@ def _fits(goal: Goal, point: ParetoPoint) -> bool:
     return goal.memory_limit_bytes is None or point.peak_reserved_bytes <= goal.memory_limit_bytes
 
 
-def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:
-    """The front of speed against memory under ``PARETO_HEADINGS``, the smallest peak first.
-
-    Empty where nothing but the baseline was measured.
-    """
-    if len(measured_points(state)) < 2:
-        return []
-    own_bytes = state.baseline_bytes
-    return [
-        (
-            str(Settings(point.settings)) if point.settings else "what you have",
-            format_ratio(point.comparison) if point.settings else "1x",
-            format_bytes(point.peak_reserved_bytes),
-            format_change(point.peak_reserved_bytes, own_bytes),
-        )
-        for point in front_of(state)
-    ]
-
-
 def pareto_sentence(state: SessionState) -> str:
     """The front in a sentence: the choice between time and memory."""
     front, count = front_of(state), len(measured_points(state))
@@ -181,8 +160,18 @@ def pareto_sentence(state: SessionState) -> str:
 
 
 def pareto_section(state: SessionState) -> Iterator[Section]:
-    """The front of speed against memory; nothing where only the baseline was measured."""
-    if rows := tuple(pareto_rows(state)):
-        headings = tuple(heading.capitalize() for heading in PARETO_HEADINGS)
-        table = Table(headings, tuple((Code(name), *cells) for name, *cells in rows), frozenset(headings[1:]))
-        yield Section("Speed against memory", (Paragraph(pareto_sentence(state)), table))
+    """The front of speed against memory, the smallest peak first; nothing where only the baseline was measured."""
+    if len(measured_points(state)) < 2:
+        return
+    rows = tuple(
+        (
+            Code(str(Settings(point.settings)) if point.settings else "what you have"),
+            format_ratio(point.comparison) if point.settings else "1x",
+            format_bytes(point.peak_reserved_bytes),
+            format_change(point.peak_reserved_bytes, state.baseline_bytes),
+        )
+        for point in front_of(state)
+    )
+    headings = ("Settings", "Speed-up", "Peak memory", "Change")
+    table = Table(headings, rows, frozenset(headings[1:]))
+    yield Section("Speed against memory", (Paragraph(pareto_sentence(state)), table))

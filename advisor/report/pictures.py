@@ -8,13 +8,23 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import all_reduce_sentence, format_bytes, format_ms, format_percent, format_rate
+from advisor.figures.formatting import (
+    MISSING,
+    all_reduce_sentence,
+    format_bytes,
+    format_change,
+    format_ms,
+    format_percent,
+    format_rate,
+)
 from advisor.figures.roof import ceiling_of
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.recipe.settings import Settings
-from advisor.records import Phase, Profile, TrialResult, Value
+from advisor.records import Phase, Profile, TrialResult, Value, Verdict
 from advisor.report.charts import (
     Axis,
+    Bar,
+    Bars,
     Chart,
     Line,
     Mark,
@@ -30,7 +40,7 @@ from advisor.report.charts import (
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
 from advisor.report.evidence import sweep_sentence
 from advisor.report.pareto import front_of, measured_points, pareto_sentence
-from advisor.report.waterfall import waterfall_chart
+from advisor.report.rows import Figures, ranking
 
 _GIB, _MIB = 1024**3, 1024**2
 _CUMULATIVE = ((0.0, "0 %"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "75 %"), (1.0, "100 %"))
@@ -44,13 +54,15 @@ _INITIALS: Mapping[str, str] = {
     Phase.BACKWARD: "B",
     Phase.OPTIMIZER: "O",
 }
+_TONES = {Verdict.FASTER: Tone.FASTER, Verdict.SLOWER: Tone.SLOWER}
+_SPEED_UPS = (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def pictures(state: SessionState) -> tuple[Chart, ...]:
     """All charts that there is something for, the most wanted first."""
     every = (
-        waterfall_chart(state),
+        forest_chart(state),
         front_chart(state),
         phases_chart(state),
         roofline_chart(state),
@@ -59,6 +71,34 @@ def pictures(state: SessionState) -> tuple[Chart, ...]:
         all_reduce_chart(state),
     )
     return tuple(chart for chart in every if chart is not None)
+
+
+# --- every setting ------------------------------------------------------------------------------------------------
+
+
+def forest_chart(state: SessionState) -> Bars | None:
+    """The interval of every setting's speed-up, best first, with its memory; None before any was measured."""
+    found = ranking(state)
+    measured = [(row.name, row.figures) for row in found.rows if row.figures]
+    if found.step_ms is None or not measured:
+        return None
+    together = [_interval(f"all {len(found.settings)} together", found.together, Tone.STACK)] if found.together else []
+    bars = [
+        Bar("your settings", 1.0, 1.0, format_ms(found.step_ms), Tone.BASELINE, is_mark=True),
+        *together,
+        *(_interval(name, figures, _TONES.get(figures.verdict, Tone.OTHER)) for name, figures in measured),
+    ]
+    ends = [end for bar in bars for end in (bar.start, bar.end)]
+    axis = log_axis("speed-up", ends, lambda tick: f"{tick:g}x", _SPEED_UPS)
+    words = "Each bar is the interval of a speed-up. With a plus: with the setting against the others without it."
+    return Bars("Speed-up of every setting", words, axis, tuple(bars))
+
+
+def _interval(name: str, figures: Figures, tone: Tone) -> Bar:
+    effect, memory = figures.effect, format_change(figures.memory_bytes[1], figures.memory_bytes[0])
+    low, high = (max(end, effect.speedup / 3) for end in (effect.ci_low, min(effect.ci_high, 3 * effect.speedup)))
+    details = (format_ms(figures.after_ms), *([f"memory {memory}"] if memory != MISSING else []))
+    return Bar(name, low, high, figures.words, tone, details)
 
 
 # --- speed against memory -----------------------------------------------------------------------------------------

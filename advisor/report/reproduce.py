@@ -108,7 +108,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
         if on_cuda
         else "Memory is the peak resident set of the trial's process."
     )
-    yield "In the tables of recommendations and trials, memory and energy a sample are changes against the baseline."
+    yield "Step times with a setting are those without it, divided by its speed-up; there is one baseline."
     yield "Numerics compare the first losses, outputs and weights with the baseline's; close means within rounding."
     if state.facts and state.facts.profile:
         yield "The phases come from a separate pass with waits between them; their sum can exceed the step."
@@ -139,11 +139,6 @@ def _ranking_rule(state: SessionState) -> Iterator[str]:
 def _repeats(state: SessionState) -> Iterator[str]:
     if state.stack and state.stack.comparison and state.stack.comparison.paired:
         yield "The settings together were measured alternately with the baseline (A B B A), so that drift cancels."
-    if any(record.confirmed and record.alone for record in state.trials.values()):
-        yield (
-            "Rows marked in turn were measured again, alternately with the baseline. Their "
-            "first trial is left out, since it was selected by its result."
-        )
     if any(record.candidate.already_on for record in tried(state)):
         yield (
             "A setting that was on already was switched off for its trial; its worth is how much faster the step is "

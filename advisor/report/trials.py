@@ -1,4 +1,4 @@
-"""The stack, recommendations, trials, untried recipes, habits and findings in the source, as blocks."""
+"""The combination, all settings, untried recipes, habits and findings in the source, as blocks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -7,7 +7,6 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
     counted,
-    format_break_even,
     format_bytes,
     format_change,
     format_energy,
@@ -17,11 +16,8 @@ from advisor.figures.formatting import (
     format_outcome,
     format_percent,
     format_rate,
-    format_ratio,
     format_repayment,
-    format_seconds,
     format_setting,
-    format_verdict,
     format_way,
     format_worth,
     interval_or_words,
@@ -31,21 +27,21 @@ from advisor.figures.sweep import knee_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
-    BaselineRecord,
+    Candidate,
     Finding,
     HabitRow,
     Objective,
-    Recommendation,
+    Outcome,
     StackRecord,
     TrialRecord,
-    TrialResult,
     Value,
     text_of,
 )
-from advisor.report.conclusions import Untried, own_notes, roof_shares, sweep_of
-from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Table
+from advisor.report.conclusions import own_notes, roof_shares, sweep_of, tried
+from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table
 from advisor.report.evidence import roof_text
-from advisor.report.figures import IN_TURN, effect_words, own_figures, verdict_shown, verified_words, with_the_stack
+from advisor.report.figures import IN_TURN, verified_words
+from advisor.report.rows import Against, Ranking, Row, Tick, ranking, title_of
 from advisor.report.verdict import why_no_stack
 
 
@@ -64,17 +60,33 @@ def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
 
 
 def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
+    figures = ranking(state).together
     if stack.pending:
         yield Paragraph(f"There is no figure for them: {stack.result.reason}.")
         return
-    if stack.comparison is None:
+    if figures is None:
         yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
         return
-    rows = tuple(_before_and_after(state, stack))
-    yield Table(("", "Before", "Tuned", "Change"), rows, frozenset({"Before", "Tuned", "Change"}))
-    pays = f"Start-up: {format_repayment(stack.break_even_steps)}."
-    how = f"{IN_TURN} (A B B A)" if stack.comparison.paired else "once, in a trial of their own"
-    yield Paragraph(f"Measured {how}. {pays}")
+    before_ms, after_ms = figures.before_ms, figures.after_ms
+    peaks, energy = figures.memory_bytes, figures.energy_j
+    size = stack.result.batch_size
+    rows: list[tuple[Inline, ...]] = [
+        ("Speed-up", "", figures.words, ""),
+        ("Step", format_ms(before_ms), format_ms(after_ms), format_change(after_ms, before_ms)),
+        ("Peak memory", format_bytes(peaks[0]), format_bytes(peaks[1]), format_change(peaks[1], peaks[0])),
+    ]
+    if size and figures.samples is None:
+        rates = [format_rate(1e3 * size / step_ms) for step_ms in (before_ms, after_ms)]
+        rows.append(("Throughput", *rates, format_change(before_ms, after_ms)))
+    if any(energy):
+        words = [format_energy(one) for one in energy]
+        rows.append(("Energy a sample", *words, format_change(energy[1], energy[0])))
+    reached = roof_shares(state)
+    if any(reached):
+        rows.append(("Efficiency", *(roof_text(share) or MISSING for share in reached), ""))
+    yield Table(("", "Before", "Tuned", "Change"), tuple(rows), frozenset({"Before", "Tuned", "Change"}))
+    how = f"{IN_TURN} (A B B A)" if figures.effect.paired else "once, in a trial of their own"
+    yield Paragraph(f"Measured {how}. Start-up: {format_repayment(stack.break_even_steps)}.")
     if stack.numerics:
         yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
     if state.verification:
@@ -83,69 +95,66 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
         yield Bullets(notes)
 
 
-def _before_and_after(state: SessionState, stack: StackRecord) -> Iterator[tuple[Inline, ...]]:
-    baseline, result = state.baseline, stack.result
-    own = baseline.result if baseline else None
-    step_ms = stack.baseline_step_ms or (baseline.step_ms if baseline else None)
-    rate = stack.baseline_samples_per_s or (baseline.samples_per_s if baseline else None)
-    yield "Step", format_ms(step_ms), format_ms(stack.step_ms), format_change(stack.step_ms, step_ms)
-    yield "Throughput", format_rate(rate), format_rate(stack.samples_per_s), format_ratio(stack.comparison)
-    peaks = (own.peak_reserved_bytes if own else None, result.peak_reserved_bytes)
-    yield "Peak memory", format_bytes(peaks[0]), format_bytes(peaks[1]), format_change(peaks[1], peaks[0])
-    energy = (own.energy_j_per_sample if own else None, result.energy_j_per_sample)
-    if any(energy):
-        yield "Energy a sample", format_energy(energy[0]), format_energy(energy[1]), format_change(energy[1], energy[0])
-    before, after = roof_shares(state)
-    if before or after:
-        yield "Efficiency", roof_text(before) or MISSING, roof_text(after) or MISSING, ""
+def settings_table(found: Ranking, state: SessionState) -> Table:
+    """Every setting that was measured, best first, each with its own figures; other values under their setting."""
+    every = [each for row in found.rows for each in (row, *row.values)]
+    with_energy = any(row.figures and all(row.figures.energy_j) for row in every)
+    energy = ("Energy",) if with_energy else ()
+    headings = ("Setting", "What", "Speed-up", "Step", "Memory", *energy, "Numerics", "Use", "Remark")
+    rows = tuple(_setting(row, with_energy=with_energy) for row in every)
+    brief = (
+        "Setting",
+        "Speed-up",
+        "Step",
+        "Memory",
+        *(energy if state.goal.objective is Objective.ENERGY else ()),
+        "Use",
+    )
+    return Table(headings, rows, frozenset({"Speed-up", "Step", "Memory", *energy}), brief, "Remark")
 
 
-def recommendations(state: SessionState) -> Iterator[Block]:
-    """The ranked recommendations, and why each is recommended."""
-    by_energy = state.goal.objective is Objective.ENERGY
-    energy = ("Energy",) if by_energy else ()
-    headings = ("Rank", "What", "Setting", "Speed-up", "Memory", *energy, "Numerics", "Pays back", "Remark")
-    rows = tuple(_recommendation(item, state, with_energy=by_energy) for item in state.recommendations)
-    brief = ("Setting", "Speed-up", "Memory", *energy, "Numerics")
-    yield Table(headings, rows, frozenset({"Rank", "Speed-up", "Memory", *energy}), brief, "Remark")
-    if state.goal.objective is Objective.MEMORY:
-        yield Paragraph("At equal memory, the faster comes first.")
-    reasons: dict[str, list[str]] = {}
-    for item in state.recommendations:
-        reasons.setdefault(item.why, []).append(item.title)
-    yield Bullets(tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why))
-
-
-def _recommendation(item: Recommendation, state: SessionState, *, with_energy: bool) -> tuple[Inline, ...]:
-    record, baseline = own_figures(item.record), state.baseline
-    decision = state.decisions.get(record.candidate.recipe)
-    energy = [energy_change(record, baseline)] if with_energy else []
-    remarks = ["in the stack"] if item.in_stack else []
-    if decision is not None:
-        remarks.append(f"you {decision} it")
-    elif item.needs_consent:
-        remarks.append("changes the results or the training: needs your consent")
+def _setting(row: Row, *, with_energy: bool) -> tuple[Inline, ...]:
+    used = {Tick.ON: "yes", Tick.OFF: "no", Tick.WAITING: "not yet", Tick.REFUSED: "refused"}[row.tick]
+    remarks = ["you rejected it"] if row.rejected else []
+    if row.consent and row.tick is Tick.OFF and not row.rejected:
+        remarks.append("changes results: used only if you accept it")
+    code, figures = settings_code(row.candidate.settings), row.figures
+    if figures is None:
+        energy = [MISSING] if with_energy else []
+        return code, row.title, "failed", MISSING, MISSING, *energy, MISSING, used, "; ".join([*remarks, row.note])
+    if figures.against is not Against.BASELINE:
+        remarks.append(f"{figures.against.value}, {counted(figures.others, 'other setting')} on")
+    if row.record is not None and row.candidate.already_on:
+        remarks.append(format_worth(row.record))
     return (
-        str(item.rank),
-        item.title,
-        settings_code(record.candidate.settings),
-        effect_words(record),
-        memory_change(record, baseline),
-        *energy,
-        format_numerics(record.numerics),
-        format_break_even(record.break_even_steps) if record.alone else MISSING,
-        "; ".join([*remarks, *_how(record)]),
+        code,
+        row.title,
+        figures.words,
+        f"{format_ms(figures.before_ms)} → {format_ms(figures.after_ms)}",
+        format_change(figures.memory_bytes[1], figures.memory_bytes[0]),
+        *([format_change(figures.energy_j[1], figures.energy_j[0])] if with_energy else []),
+        format_numerics(figures.numerics),
+        used,
+        "; ".join([*remarks, *([row.note] if row.note else [])]),
     )
 
 
-def _how(record: TrialRecord) -> Iterator[str]:
-    """The origin of a figure, where it is more or less than one trial of the setting alone."""
-    if not record.alone:
-        yield with_the_stack(record)
-    if record.confirmed:
-        yield IN_TURN
-    if record.result.disturbed:
-        yield f"unreliable: {record.result.disturbed}"
+def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    """The settings and what their trials found beside the speed; then why those that are recommended help."""
+    found = ranking(state, catalog)
+    if not found.rows:
+        return
+    blocks: list[Block] = [settings_table(found, state)]
+    if state.goal.objective is Objective.MEMORY:
+        blocks.append(Paragraph("At equal memory, the faster comes first."))
+    if shown := tuple(_shown_besides(tried(state), state, catalog)):
+        blocks += [Paragraph("Other findings of the trials:"), Bullets(shown)]
+    yield Section(f"Settings, {state.goal.words.ranked}", tuple(blocks))
+    reasons: dict[str, list[str]] = {}
+    for row in found.rows:
+        reasons.setdefault(row.why, []).append(row.title)
+    if told := tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why):
+        yield Section("Why they help", (Bullets(told),), brief=())
 
 
 def batch_advice(state: SessionState, catalog: Catalog) -> str:
@@ -154,57 +163,6 @@ def batch_advice(state: SessionState, catalog: Catalog) -> str:
     if knee is None or state.facts is None or knee == state.facts.workload.batch_size:
         return ""
     return catalog.why(BATCH_SIZE, state.facts, knee)
-
-
-def trials(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog) -> Iterator[Block]:
-    """All trials in a table, and their findings besides speed."""
-    baseline = state.baseline
-    own_energy_j = baseline.result.energy_j_per_sample if baseline else None
-    with_energy = own_energy_j is not None and any(record.result.energy_j_per_sample for record in records)
-    energy = ["Energy"] if with_energy else []
-    headings = ("What", "Setting", "Verdict", "Speed-up", "Step", "Memory", *energy, "Warm-up", "Numerics", "Remark")
-    rows = tuple(_trial(record, baseline, catalog, with_energy=with_energy) for record in records)
-    brief = ("Setting", "Verdict", "Speed-up")
-    yield Table(headings, rows, frozenset({"Speed-up", "Step", "Memory", "Energy", "Warm-up"}), brief, "Remark")
-    if shown := tuple(_shown_besides(records, state, catalog)):
-        yield Paragraph("Other findings of the trials:")
-        yield Bullets(shown)
-
-
-def _trial(
-    record: TrialRecord, baseline: BaselineRecord | None, catalog: Catalog, *, with_energy: bool
-) -> tuple[Inline, ...]:
-    record, shown = own_figures(record), verdict_shown(record)
-    energy = [energy_change(record, baseline)] if with_energy else []
-    return (
-        title_of(record.candidate.recipe, catalog),
-        settings_code(record.candidate.settings),
-        f"{format_verdict(record) if shown else MISSING}{', in turn' if record.confirmed else ''}",
-        effect_words(record, interval_or_words) if record.result.measured else MISSING,
-        format_ms(record.step_ms),
-        memory_change(record, baseline),
-        *energy,
-        format_seconds(record.result.warmup_s),
-        format_numerics(record.numerics),
-        _remark(record),
-    )
-
-
-def _remark(record: TrialRecord) -> str:
-    """The remark on a trial: the reason of a failure with its remedy, or a caveat on its figures."""
-    remarks = [_failure(record.result)] if not record.result.measured else []
-    if record.candidate.already_on:
-        remarks.append(format_worth(record))
-    if not record.alone:
-        remarks.append(with_the_stack(record))
-    if record.result.disturbed:
-        remarks.append(f"unreliable: {record.result.disturbed}")
-    return "; ".join(filter(None, remarks))
-
-
-def _failure(result: TrialResult) -> str:
-    reason, hint = (" ".join(text.split()) for text in (result.reason, result.hint))
-    return f"{reason.rstrip('.')}. {hint}" if reason and hint else reason or hint
 
 
 def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog) -> Iterator[str]:
@@ -217,15 +175,17 @@ def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog:
             yield f"{record.candidate.name}: {'; '.join(told)}."
 
 
-def untried_table(groups: Sequence[Untried], catalog: Catalog) -> Table:
-    """The table of untried candidates, by reason."""
-    rows = tuple((group.reason, _names(group, catalog)) for group in groups)
-    return Table(("Why not", "What"), rows)
-
-
-def _names(group: Untried, catalog: Catalog) -> str:
-    titles = [title_of(recipe, catalog) for recipe in group.recipes]
-    return ", ".join(filter(None, [format_names(group.candidates), *titles]))
+def untried_table(state: SessionState, catalog: Catalog) -> Table | None:
+    """What was not tried, by reason: single values first, for which a larger budget is often enough."""
+    left_out: dict[str, list[Candidate]] = {}
+    for record in state.trials.values():
+        if record.result.outcome is Outcome.SKIPPED:
+            left_out.setdefault(record.result.reason, []).append(record.candidate)
+    names = {reason: [format_names(candidates)] for reason, candidates in left_out.items()}
+    for recipe, reason in state.skipped.items():
+        names.setdefault(reason, []).append(title_of(recipe, catalog))
+    rows = tuple((reason, ", ".join(each)) for reason, each in names.items())
+    return Table(("Why not", "What"), rows) if rows else None
 
 
 def habits_table(rows: Sequence[HabitRow], catalog: Catalog) -> Table:
@@ -258,27 +218,9 @@ def source(state: SessionState) -> Iterator[Block]:
         yield Table(("Where", "Line", "What it does", "Instead", "Measured"), rows, brief=brief)
 
 
-def title_of(recipe_id: str, catalog: Catalog) -> str:
-    """A recipe's title; its id where the catalogue has it no more."""
-    recipe = catalog.recipes.get(recipe_id)
-    return recipe.title if recipe else recipe_id
-
-
 def settings_code(settings: dict[str, Value]) -> Code:
     """Settings as ``key: value, …``."""
     return Code(", ".join(format_setting(key, value) for key, value in settings.items()))
-
-
-def memory_change(record: TrialRecord, baseline: BaselineRecord | None) -> str:
-    """A trial's peak memory against the baseline's."""
-    before = baseline.result.peak_reserved_bytes if baseline else None
-    return format_change(record.result.peak_reserved_bytes, before)
-
-
-def energy_change(record: TrialRecord, baseline: BaselineRecord | None) -> str:
-    """A trial's energy a sample against the baseline's."""
-    before = baseline.result.energy_j_per_sample if baseline else None
-    return format_change(record.result.energy_j_per_sample, before)
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:

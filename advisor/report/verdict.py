@@ -15,16 +15,15 @@ from advisor.figures.formatting import (
     interval_or_words,
     plain,
 )
-from advisor.records import BaselineRecord, Mode, Objective, StackRecord
+from advisor.records import BaselineRecord, Mode, Objective, StackRecord, Verdict
 from advisor.report.conclusions import (
     candidates_tried,
     count_untried,
-    is_unclear,
     settings_to_export,
     stack_helps,
     stack_is_unclear,
 )
-from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, own_figures, tokens_per_s
+from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, own_comparison, tokens_per_s
 
 
 def verdict(state: SessionState) -> str:
@@ -198,9 +197,9 @@ _DECIDES = "more budget or a machine without other programs decides"
 
 def _unclear(state: SessionState) -> str:
     """The most promising of what may be faster or not, by the intervals, in words; empty where those leave none."""
-    own = [(one.candidate.name, own_figures(one).comparison) for one in candidates_tried(state)]
+    own = [(one.candidate.name, own_comparison(one)) for one in candidates_tried(state)]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
-    open_ones = [(name, found) for name, found in (*own, *sets) if found and is_unclear(found)]
+    open_ones = [(name, found) for name, found in (*own, *sets) if found and found.verdict is Verdict.UNCLEAR]
     if not open_ones or not state.goal.by_time:
         return ""
     name, found = max(open_ones, key=lambda one: one[1].speedup)

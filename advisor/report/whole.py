@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, link_rows
-from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe.catalog import Catalog
-from advisor.records import Facts, Hardware, TrialRecord
+from advisor.records import Facts, Hardware
 from advisor.report import evidence
-from advisor.report.conclusions import sweep_of, tried, untried
 from advisor.report.document import Bullets, Document, Inline, Picture, Section, Table
 from advisor.report.pareto import pareto_section
 from advisor.report.pictures import pictures
@@ -19,10 +17,9 @@ from advisor.report.trials import (
     batch_advice,
     habit_rows,
     habits_table,
-    recommendations,
+    settings_sections,
     source,
     stack_blocks,
-    trials,
     untried_table,
 )
 from advisor.report.verdict import verdict
@@ -45,9 +42,7 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
         yield Section("Read this first", (Bullets(warnings),), warns=True)
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
-    if state.recommendations:
-        table, *reasons = recommendations(state)
-        yield Section(f"Recommendations, {state.goal.words.ranked}", (table, *reasons), brief=(table,))
+    yield from settings_sections(state, catalog)
     yield from several_gpus_section(state.scaling)
     yield from code_section(state, catalog)
     if drawn := tuple(map(Picture, pictures(state))):
@@ -67,22 +62,12 @@ def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
         yield from evidence.time_section(profile)
         yield from evidence.roof_section(state)
     yield from evidence.clock_section(state)
-    if records := tried(state):
-        others = [record for record in records if not _is_in_another_table(record, state)]
-        brief = tuple(trials(others, state, catalog)) if others else ()
-        yield Section("Trials", tuple(trials(records, state, catalog)), brief)
     rows = habit_rows(state)
     habits = [*([habits_table(rows, catalog)] if rows else ()), *(evidence.waits_blocks(profile) if profile else ())]
     if habits:
         yield Section("Habits, way by way", tuple(habits))
-    if groups := untried(state):
-        yield Section("Not tried", (untried_table(groups, catalog),))
-
-
-def _is_in_another_table(record: TrialRecord, state: SessionState) -> bool:
-    """Whether a trial is in another table of a summary: that of the recommendations, or of batch sizes."""
-    ranked = any(item.record.candidate.name == record.candidate.name for item in state.recommendations)
-    return ranked or (record.candidate.recipe == BATCH_SIZE and record.alone and bool(sweep_of(state)))
+    if table := untried_table(state, catalog):
+        yield Section("Not tried", (table,))
 
 
 def _background(state: SessionState, request: Request) -> Iterator[Section]:

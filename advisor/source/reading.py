@@ -163,17 +163,13 @@ def _without_magics(cell: str) -> str:
 
 
 def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
-    """The findings that concern the measured loop and cost time on its device.
-
-    Where gradients are there at times only, to clear them in another way would change what is trained.
-    """
+    """The findings that concern the measured loop and cost time on its device."""
     loader, trains = facts.workload.loader, facts.workload.mode is Mode.TRAIN
     return tuple(
         finding
         for finding in findings
         if (facts.on_cuda or finding.recipe not in ON_GPU_ONLY)
         and (trains or finding.recipe not in IN_TRAINING_ONLY)
-        and not (finding.recipe == "zero_grad" and facts.gradients_at_times)
         and (finding.recipe not in _OF_LOADERS or (_is_of(loader, finding) and _feeds_slowly(facts.profile)))
     )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from advisor.figures.formatting import format_first
 from advisor.machine.host import usable_cores
 from advisor.process.channel import out_of_reach, send_message
 from advisor.process.household import lead_own_group
@@ -100,15 +101,13 @@ def _problem_of_forks(threads_before: frozenset[int]) -> str:
         return f"building the model starts processes ({processes[0].name}): {_HINT}"
     if torch.cuda.is_initialized():
         return "building the model, or a library that it imports, uses CUDA: leave the model on the CPU"
-    started = _started_threads(threads_before)
-    shown = ", ".join(
-        name if count == 1 else f"{count} x {name}" for name, count in started.most_common(_THREADS_SHOWN)
-    )
-    more = " and others" if len(started) > _THREADS_SHOWN else ""
-    return f"building the model starts threads ({shown}{more}): {_HINT}" if started else ""
+    if not (started := _started_threads(threads_before)):
+        return ""
+    shown = [name if count == 1 else f"{count} x {name}" for name, count in Counter(started).most_common()]
+    return f"building the model starts threads ({format_first(shown, _THREADS_SHOWN)}): {_HINT}"
 
 
-def _started_threads(before: frozenset[int]) -> Counter[str]:
+def _started_threads(before: frozenset[int]) -> list[str]:
     """The names of the threads that a fork would lack: Python's, PyTorch's, and others that are at work.
 
     Other idle threads belong to libraries for arithmetic or allocation, which start them anew in a fork, as in a
@@ -117,12 +116,12 @@ def _started_threads(before: frozenset[int]) -> Counter[str]:
     until = time.monotonic() + _SETTLES_WITHIN_S
     while True:
         pythons = {thread.native_id: thread.name for thread in threading.enumerate()}
-        names: Counter[str] = Counter()
+        names: list[str] = []
         for number in _thread_ids() - before:
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 name, _, fields = (_TASKS / str(number) / "stat").read_text().partition("(")[2].rpartition(") ")
                 if number in pythons or name.startswith(_PYTORCHS) or not fields.startswith("S"):
-                    names[pythons.get(number, name)] += 1
+                    names.append(pythons.get(number, name))
         if not names or time.monotonic() > until:
             return names
         time.sleep(_LOOK_EVERY_S)

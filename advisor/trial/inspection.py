@@ -54,6 +54,7 @@ _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
 def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, loss_form: str = "") -> WorkloadFacts:
     """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
     target_batch = batches[0]
+    models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
     parameters = list(loop.model.parameters())
     own = backend_of(device).identity()
     in_a_row = pairs.layers_in_a_row(loop.model)
@@ -65,13 +66,13 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         capability=own.capability,
         matrix_types=own.matrix_types,
         device_memory_bytes=own.memory_bytes,
-        model=" + ".join(type(as_prepared(part)).__name__ for part in _models(loop.model)),
+        model=" + ".join(type(as_prepared(part)).__name__ for part in models),
         parameters=sum(p.numel() for p in parameters),
         trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_tensors=len(parameters),
         parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
-        families={name: count for name, classes in _FAMILIES.items() if (count := _modules_of(loop.model, classes))},
+        families=_families(loop.model),
         batch_size=loop.batch_size,
         batch_text=describe(target_batch) if [*tensors_of(target_batch)] else "made within the step",
         resizable_batch=_resizable(loop),
@@ -104,6 +105,13 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
     )
 
 
+def _families(model: nn.Module) -> dict[str, int]:
+    """The number of modules of each family that the model has."""
+    modules = list(model.modules())
+    counts = {name: sum(isinstance(one, classes) for one in modules) for name, classes in _FAMILIES.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
 def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
     """Class name and number of the blocks that a model repeats, in the order of :func:`repeated_blocks`."""
     return tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(model))
@@ -119,10 +127,6 @@ def _generated_tokens(loop: Loop) -> int | None:
     if loop.step is None or loop.mode is not Mode.INFER or not hasattr(loop.model, "generation_config"):
         return None
     return int(getattr(loop.step, "new_tokens", 0))
-
-
-def _models(model: nn.Module) -> list[nn.Module]:
-    return list(model) if isinstance(model, Models) else [model]
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
@@ -244,10 +248,6 @@ def _debug_switch() -> str:
     if not torch._C._autograd._profiler_enabled():
         return "none"
     return "nvtx" if torch._C._autograd._profiler_type().name == "NVTX" else "profiler"
-
-
-def _modules_of(model: nn.Module, classes: tuple[type[nn.Module], ...]) -> int:
-    return sum(isinstance(module, classes) for module in model.modules())
 
 
 def _memory_format(model: nn.Module) -> str:

@@ -1,12 +1,11 @@
 """A trial, from its first instruction in a process of its own to its last message."""
 
-import contextlib
 import gc
 import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -63,19 +62,15 @@ from advisor.trial.measurement.clock import (
     latency_of_calls,
     mean_step_s,
     measure,
+    merge_uneven,
+    percentiles_of,
+    single_steps_ms,
     warm_up,
 )
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
-from advisor.trial.measurement.probe import (
-    Probe,
-    divergence_notes,
-    probe_batches,
-    probe_inference,
-    probe_training,
-    scale_of,
-)
-from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
+from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training, scale_of
+from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import check_clocks, measure_phases
 from advisor.trial.profile.profiler import phases_alone, profile_step
@@ -93,6 +88,12 @@ _BUDGET_PER_BASELINE = 8
 # Longest block when two trials alternate, and longest run thrown away before it, as a multiple of the usual block:
 # blocks may have to be longer to hold whole epochs. Unitless.
 _LONGEST_TURN = 3
+# What a trial does that does not run the timed loop, but its own steps or those of a plain loop.
+_OTHER_LOOPS = {
+    TrialKind.REFERENCE: (f"{FIRST_STEPS} in a higher precision", reference_result),
+    TrialKind.PACKAGE: ("compiling the model to a file", packaged_result),
+    TrialKind.VERIFY: (PLAIN_LOOP, verified_result),
+}
 
 
 def trial_main(
@@ -129,26 +130,15 @@ def trial_main(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The workload under the trial's settings, and the seconds that applying them took."""
+    """The workload under the trial's settings, and the seconds that loading it and applying them took."""
 
     loop: Loop
     device: torch.device
     components: Components
     step: TrainStep | InferStep | GraphedStep
     form: LossForm
+    build_s: float
     prepare_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _FirstSteps:
-    """The first steps, and the seconds spent beside them.
-
-    ``looking_s`` read the first batches, described the workload, and looked at what the steps computed.
-    """
-
-    probe: Probe
-    looking_s: float
-    batch: Any = None
 
 
 class Trial:
@@ -169,22 +159,30 @@ class Trial:
         # Of two trials that take turns on one GPU each would report the other as a foreign process.
         self.guards = Guards(watch_gpu=spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS)
 
+    @schedules_that_go_on()
     def run(self) -> TrialResult:
         """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
-        with schedules_that_go_on():
-            return self._run()
-
-    def _run(self) -> TrialResult:
         started = time.perf_counter()
         loop, device = self._load()
         build_s = time.perf_counter() - started
-        if self.spec.kind in (TrialKind.REFERENCE, TrialKind.VERIFY, TrialKind.PACKAGE):
-            return self._of_another_loop(loop, device)
-        parts = self._prepare(loop, device)
-        first = self._first_steps(parts)
+        if self.spec.kind in _OTHER_LOOPS:
+            doing, result_of_loop = _OTHER_LOOPS[self.spec.kind]
+            self._say(doing)
+            return result_of_loop(loop, device, self.catalog, self.spec)
+        self._say("applying the settings")
+        started = time.perf_counter()
+        components = components_of(loop, device, self.catalog, self.spec.settings)
+        gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
+        form = form_of_loss(loop, components, self.spec)
+        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
+        parts = _Parts(loop, device, components, step, form, build_s, time.perf_counter() - started)
+        began = time.perf_counter()
+        batches = self._first_batches(parts)
+        probe = self._probe(parts, batches)
+        del batches[1:]  # they may lie on the device
         if self.spec.kind is TrialKind.COMPILE:
-            return TrialResult(Outcome.MEASURED, warmup_s=first.probe.seconds)
-        return replace(self._measured(parts, first), build_s=build_s)
+            return TrialResult(Outcome.MEASURED, warmup_s=probe.seconds)
+        return self._measured(parts, batches, probe, began)
 
     def _load(self) -> tuple[Loop, torch.device]:
         self._say("loading the model")
@@ -198,61 +196,33 @@ class Trial:
         set_mode(loop)
         return loop, device
 
-    def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
-        """The result of a trial that does not run the timed loop: its own steps, or those of a plain loop."""
-        if self.spec.kind is TrialKind.REFERENCE:
-            self._say(f"{FIRST_STEPS} in a higher precision")
-            return reference_result(loop, device, self.catalog, self.spec)
-        if self.spec.kind is TrialKind.PACKAGE:
-            self._say("compiling the model to a file")
-            return packaged_result(loop, device, self.catalog, self.spec)
-        self._say(PLAIN_LOOP)
-        return verified_result(loop, device, self.catalog, self.spec)
-
-    def _prepare(self, loop: Loop, device: torch.device) -> _Parts:
-        self._say("applying the settings")
-        started = time.perf_counter()
-        components = components_of(loop, device, self.catalog, self.spec.settings)
-        gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
-        form = form_of_loss(loop, components, self.spec)
-        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
-        return _Parts(loop, device, components, step, form, time.perf_counter() - started)
-
-    def _first_steps(self, parts: _Parts) -> _FirstSteps:
-        """Look at the first batches, and run the steps whose losses and outputs are compared."""
-        began = time.perf_counter()
+    def _first_batches(self, parts: _Parts) -> list[Any]:
+        """The batches of the first steps; the baseline's trial sends all the facts of the workload."""
         self._say("reading the first batches")
-        batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
-        if self.spec.kind is TrialKind.TURNS and not self.spec.settings:  # the baseline: only its blocks are read
-            return _FirstSteps(Probe(0.0, 0), time.perf_counter() - began)
+        batches = draws.probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
         if self.spec.kind.inspects:
-            self._inspect(parts, batches)
-        if self.spec.kind is TrialKind.COMPILE:
-            keep_no_kernel_timings()
-            config = torch._inductor.config  # half of the cores are for the trials beside it
-            config.compile_threads = min(config.compile_threads or 1, max(1, usable_cores() // 2))
-        probe = self._probe(parts, batches)
-        return _FirstSteps(probe, time.perf_counter() - began - probe.seconds, batches[0])
-
-    def _inspect(self, parts: _Parts, batches: list[Any]) -> None:
-        """Look at the first batches, and send all the facts of the workload."""
-        draws.check_batches(batches, of_loader=parts.components.has_loader)
-        facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
-        self.channel.send(Inspected(facts, versions(), imported_sources()))
+            draws.check_batches(batches, of_loader=parts.components.has_loader)
+            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
+            self.channel.send(Inspected(facts, versions(), imported_sources()))
+        return batches
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
-        """The first steps. They also compile, so they count as warm-up."""
+        """The first steps, whose losses and outputs are compared. They also compile, so they count as warm-up.
+
+        An error in those of the baseline is one of the target.
+        """
+        if self.spec.kind is TrialKind.TURNS and not self.spec.settings:  # the baseline: only its blocks are read
+            return Probe(0.0, 0)
         plan, loop = parts.components.plan, parts.loop
         self._say(FIRST_STEPS if plan.compiles_with == "none" else COMPILING)
-        probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
-        with self._told_of_target(loop, batches):
-            return probe(parts.step, batches, self.spec.stream_seed)
-
-    @contextlib.contextmanager
-    def _told_of_target(self, loop: Loop, batches: list[Any]) -> Iterator[None]:
-        """Tell an error of the baseline's first steps as one of the target."""
+        if self.spec.kind is TrialKind.COMPILE:
+            config = torch._inductor.config
+            config.autotune_local_cache = False  # timings of kernels, taken beside a trial, do not hold for one alone
+            half = max(1, usable_cores() // 2)  # the other cores are for the trials beside it
+            config.compile_threads = min(config.compile_threads or 1, half)
+        first_steps = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
-            yield
+            return first_steps(parts.step, batches, self.spec.stream_seed)
         except (torch.OutOfMemoryError, AdvisorError):
             raise
         except Exception as error:
@@ -263,67 +233,72 @@ class Trial:
             hint = hint_for(error, loop.hint or fitting_hint(loop.model, batches[0], error))
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
-    def _measured(self, parts: _Parts, first: _FirstSteps) -> TrialResult:
-        """Warm up and time blocks of steps; then whatever else this kind of trial measures."""
-        step, probe = parts.step, first.probe
-        feed = Feed(resident_data(parts.components), self.spec.seed)
-        clock = StepClock(parts.device, stepper(step, feed, parts.components.batch_size or 1))
-        if self.spec.kind.inspects and probe.steps:
+    def _measured(self, parts: _Parts, batches: list[Any], probe: Probe, began: float) -> TrialResult:
+        """Warm up and time blocks of steps; then whatever else this kind of trial measures.
+
+        All since the moment ``began`` is measuring or warming up.
+        """
+        step, components, spec = parts.step, parts.components, self.spec
+        feed = Feed(resident_data(components), spec.seed)
+        clock = StepClock(parts.device, stepper(step, feed, components.batch_size or 1))
+        if spec.kind.inspects and probe.steps:
             self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
         self._say("warming up")
         queued = feed.queued_batches
         warm = warm_up(
             clock,
-            limit_s=self.spec.warmup_limit_s,
+            limit_s=spec.warmup_limit_s,
             at_least=queued + 1 if queued else 0,
             earlier=probe.steps,
             earlier_step_s=probe.usual_step_s,
             cycle_of=feed.cycle,
         )
-        warm_mark = compile_mark()
-        started = time.perf_counter()
-        blocks = self._blocks(clock, feed, warm)
+        frames_when_warm = compiled_frames()
+        blocks, single_ms = self._blocks(clock, feed, warm)
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
         memory = backend_of(parts.device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
-        single = parts.loop.mode is Mode.INFER and self.spec.kind is not TrialKind.TURNS  # nobody waits for its turn
-        latency = latency_of_calls(clock, mean_step_s(blocks), self.spec.measure_s) if single else None
+        single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
+        latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
         notes = (
-            *_notes(warm, parts.loop, clock),
+            *_notes(warm, parts.loop, single_ms),
             *diverged,
             *probe.scaler_notes(scale_of(step)),
-            *compilation_notes(warm_mark),
+            *compilation_notes(frames_when_warm),
         )
-        if self.spec.kind is TrialKind.PROFILE:
-            self._profile(step, feed, clock, blocks, probe.operations)
-        elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader and self._may_time_phases(blocks):
-            self._send_phases(step, feed, blocks)
-        loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(_eager(step), first.batch), probe)
-        timed = self.spec.times_phases and self._may_time_phases(blocks)
-        phases = measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {}
+        eager = step.step if isinstance(step, GraphedStep) else step  # its parts can be run one by one
+        step_ms = median(block.step_ms for block in blocks)
+        may_time_phases = self._may_time_phases(blocks)
+        if spec.kind is TrialKind.PROFILE:
+            self._profile(eager, feed, clock, step_ms, single_ms=single_ms, operations=probe.operations)
+        elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
+            self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
+            self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+        loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(eager, batches[0]), probe)
+        timed = spec.times_phases and may_time_phases
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,
             outputs=probe.outputs,
             weights=probe.weights,
             skipped_steps=probe.skipped_steps,
-            gradients_at_times=probe.gradients_at_times,
             operations=probe.operations,
-            batch_size=parts.components.batch_size,
+            batch_size=components.batch_size,
             blocks=tuple(blocks),
-            event_step_ms=clock.percentiles(),
+            event_step_ms=percentiles_of(single_ms),
             latency=latency,
             peak_allocated_bytes=memory.peak_allocated_bytes,
             peak_reserved_bytes=memory.peak_reserved_bytes,
             device_used_bytes=memory.device_used_bytes,
+            build_s=parts.build_s,
             prepare_s=parts.prepare_s,
             warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
-            measuring_s=first.looking_s + time.perf_counter() - started,
-            parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
+            phases=measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {},
+            measuring_s=time.perf_counter() - began - probe.seconds - warm.seconds,
+            parameters=sum(parameter.numel() for parameter in components.model.parameters()),
             notes=notes,
-            phases=phases,
             disturbed=self.guards.disturbed,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
@@ -346,19 +321,21 @@ class Trial:
             f"Give it time with --budget {minutes}m, or a shorter step with {shorter}.",
         )
 
-    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> list[Block]:
+    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> tuple[list[Block], list[float]]:
+        """The timed blocks, and the times of single steps in ms, which turns do not take."""
         watching = self.guards.watching(clock.backend.identity().uuid)
         if self.spec.kind is not TrialKind.TURNS:
             self._say(MEASURING)
-            return measure(
-                clock,
-                warm.step_s,
-                self.spec.measure_s,
-                at_least_s=self.spec.at_least_s,
-                cycle_of=None if feed.resident else feed.cycle,
-                watching=watching,
-                report=lambda block: self.channel.send(BlockDone(block)),
-            )
+            with watching:
+                timed = measure(
+                    clock,
+                    warm.step_s,
+                    self.spec.measure_s,
+                    at_least_s=self.spec.at_least_s,
+                    cycle_of=feed.cycle,
+                    report=lambda block: self.channel.send(BlockDone(block)),
+                )
+            return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
         self.channel.send(Ready())
         blocks: list[Block] = []
         with watching:
@@ -368,35 +345,37 @@ class Trial:
                     clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
                 blocks.append(clock.run(steps))
                 self.channel.send(BlockDone(blocks[-1]))
-        return blocks
+        return blocks, []
 
     def _may_time_phases(self, blocks: list[Block]) -> bool:
         """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
         step_s = median(block.step_ms for block in blocks) / 1e3
         return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
-    def _send_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
-        """Time the phases of some steps, and send them: whether a step waits for data decides the first candidates."""
-        self._say("timing the phases of a step")
-        step_ms = median(block.step_ms for block in blocks)
-        self.channel.send(Profiled(phases_alone(_eager(step), feed, step_ms, limit_s=_PHASES_LIMIT_S)))
-
-    def _profile(self, step: Any, feed: Feed, clock: StepClock, blocks: list[Block], operations: int) -> None:
+    def _profile(
+        self,
+        eager: TrainStep | InferStep,
+        feed: Feed,
+        clock: StepClock,
+        step_ms: float,
+        *,
+        single_ms: list[float],
+        operations: int,
+    ) -> None:
         self._say("profiling")
-        eager = _eager(step)
-        step_ms = median(block.step_ms for block in blocks)
         stop_debugging()
-        trace_path = str(Path(self.spec.log_path).with_suffix(".trace.json.gz"))
         measured = profile_step(
             eager,
             feed,
             step_ms,
             limit_s=_PHASES_LIMIT_S,
-            trace_path=trace_path,
+            trace_path=str(Path(self.spec.log_path).with_suffix(".trace.json.gz")),
             deadline=self.deadline,
             operations=operations,
         )
-        measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
+        events_ms = median(single_ms) if clock.backend.is_ahead else None
+        clocks = check_clocks(clock, step_ms, measured.kernels_per_step, events_ms)
+        measured = replace(measured, clock=clocks)
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
 
     def _say(self, text: str) -> None:
@@ -411,16 +390,11 @@ def _recorded_forms(form: LossForm, batch: BatchForm | None, probe: Probe) -> tu
     return (form, own) if own else (LossForm.OUTPUT_TARGET, batch)
 
 
-def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:
-    """The step without its graph, whose parts can be run one by one."""
-    return step.step if isinstance(step, GraphedStep) else step
-
-
-def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
+def _notes(warm: WarmUp, loop: Loop, single_ms: list[float]) -> tuple[str, ...]:
     notes = list(loop.notes)
     if not warm.steady:
         notes.append("the step time was not steady when the warm-up ended")
-    modes = two_modes(clock.step_ms)
+    modes = two_modes(single_ms)
     if modes is not None:
         notes.append(
             f"steps are of two kinds: {format_percent(1 - modes.high_share)} take about {format_ms(modes.low)} and "

@@ -19,7 +19,8 @@ from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 from advisor.step.watch import objects_near
 from advisor.target.loop import Loop
-from advisor.trial.measurement.probe import probe_batches, probe_inference, probe_training
+from advisor.trial.measurement.draws import probe_batches
+from advisor.trial.measurement.probe import probe_inference, probe_training
 from advisor.trial.timed_loop import form_of_loss
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -52,14 +53,15 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
         map_tensors(lambda tensor: tensor.to(precision) if tensor.is_floating_point() else tensor, batch)
         for batch in probe_batches(components.data, spec.seed, components.plan)
     ]
-    untouched = _generator_states(device, spec.stream_seed)
+    torch.manual_seed(spec.stream_seed)
+    untouched = backend_of(device).random_states()
     probing = time.perf_counter()
     if loop.mode is Mode.TRAIN:
         limit_s = _SHARE_OF_TIME * (spec.timeout_s - (probing - started))
         probe = probe_training(step, batches, spec.stream_seed, limit_s=limit_s, fewest=1)
     else:
         probe = probe_inference(step, batches, spec.stream_seed, steps=1)
-    if not all(map(torch.equal, untouched, _generator_states(device))):
+    if not all(map(torch.equal, untouched, backend_of(device).random_states())):
         return TrialResult(Outcome.SKIPPED, "the steps draw random numbers, which are others in another precision")
     return TrialResult(
         outcome=Outcome.MEASURED,
@@ -90,10 +92,3 @@ def _raise_precision(loop: Loop) -> torch.dtype:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
     return precision
-
-
-def _generator_states(device: torch.device, seed: int | None = None) -> list[torch.Tensor]:
-    """The states of the generators that a step can draw from, after seeding them when there is a seed."""
-    if seed is not None:
-        torch.manual_seed(seed)
-    return backend_of(device).random_states()

@@ -22,8 +22,8 @@ from advisor.step.tuning import apply_settings
 from advisor.target.loop import Loop
 from advisor.target.resizing import resize_batch
 from advisor.trial.measurement.clock import batch_samples
+from advisor.trial.measurement.draws import probe_batches
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.measurement.probe import probe_batches
 
 
 def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: Mapping[str, Value]) -> Components:

@@ -6,9 +6,8 @@ Runs in a trial process of its own, like the loop without the file that it is co
 import importlib.util
 import inspect
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
+from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.step.batch import mover, splitter, tensors_of
 from advisor.step.compile import Models
 from advisor.step.loss import default_loss
@@ -29,20 +27,13 @@ from advisor.step.prefetch import is_loader
 from advisor.step.step import Step, mover_of
 from advisor.step.tuning import Tuning
 from advisor.target.loop import Loop
-from advisor.trial.measurement.clock import batch_samples
-from advisor.trial.measurement.draws import no_batch
+from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
+from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import sample_of
 
 COMPILED_MODEL = ".pt2"
 # Steps in which compiling, choosing kernels and capturing a graph happen. Count.
 _FIRST_STEPS = 6
-# A loop is steady when a block is not faster than the one before by more than this share. Unitless.
-_STEADY = 0.03
-_BLOCKS = 5
-_SETTLING_BLOCKS = 8
-
-# Arguments of a train_step that needs no loss. A count.
-_MODEL_AND_OPTIMIZER = 2
 
 
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
@@ -52,45 +43,43 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     prepare_s = time.perf_counter() - started
     size = spec.settings.get("data.batch_size") if spec.export_path else None
     batch_size = int(size) if isinstance(size, int) and size else loop.batch_size
-    compiled = spec.export_path.endswith(COMPILED_MODEL)
-    batches, backend = _batches(data, device, of_size=batch_size if compiled else None), backend_of(device)
-    outputs = sample_of(step(next(batches))) if loop.mode is Mode.INFER else ()
+    compiled_for = batch_size if spec.export_path.endswith(COMPILED_MODEL) else None
+    feed = Feed(data if is_loader(loop.data) else mover(device)(data))
 
-    def run(steps: int) -> Block:
-        """Steps in a row, waited for at their end only."""
+    def next_batch() -> Any:
+        batch = feed.next()
+        while compiled_for is not None and batch_samples(batch, compiled_for) != compiled_for:
+            batch = feed.next()
+        return batch
+
+    last = step(next_batch())
+    outputs = sample_of(last) if loop.mode is Mode.INFER else ()
+
+    def run_steps(steps: int) -> int:
+        nonlocal last
         samples = 0
-        begun = time.perf_counter()
-        for batch in itertools.islice(batches, steps):
+        for _ in range(steps):
+            batch = next_batch()
             last = step(batch)
             samples += batch_samples(batch, batch_size or 1)
-        backend.synchronize()
-        block = Block(steps, samples, time.perf_counter() - begun)
-        if not all(bool(torch.isfinite(one).all()) for one in tensors_of(last) if one.is_floating_point()):
-            problem = "the loss or the output is not finite."
-            raise TargetError(problem, "Reject the setting that causes it, and export again.")
-        return block
+        return samples
 
-    started = time.perf_counter()
-    steps = _settled(run, spec.measure_s / _BLOCKS)
-    warmup_s = time.perf_counter() - started
-    blocks = tuple(run(steps) for _ in range(_BLOCKS))
+    clock = StepClock(device, run_steps)
+    clock.run(_FIRST_STEPS)
+    limit_s = min(spec.warmup_limit_s, 2 * spec.measure_s)
+    warm = warm_up(clock, limit_s=limit_s, earlier=_FIRST_STEPS, cycle_of=feed.cycle)
+    blocks = measure(clock, warm.step_s, spec.measure_s, cycle_of=feed.cycle)
+    if not all(bool(torch.isfinite(one).all()) for one in tensors_of(last) if one.is_floating_point()):
+        problem = "the loss or the output is not finite."
+        raise TargetError(problem, "Reject the setting that causes it, and export again.")
     return TrialResult(
-        Outcome.MEASURED, batch_size=batch_size, blocks=blocks, prepare_s=prepare_s, warmup_s=warmup_s, outputs=outputs
+        Outcome.MEASURED,
+        batch_size=batch_size,
+        blocks=tuple(blocks),
+        prepare_s=prepare_s,
+        warmup_s=warm.seconds,
+        outputs=outputs,
     )
-
-
-def _settled(run: Callable[[int], Block], block_s: float) -> int:
-    """Run until a block is no faster than the one before it; return the number of steps in a block."""
-    run(_FIRST_STEPS)
-    each_s = min(run(1).seconds, run(1).seconds)
-    steps = max(1, round(block_s / each_s))
-    before = math.inf
-    for _ in range(_SETTLING_BLOCKS):
-        now = run(steps).seconds
-        if now >= before * (1 - _STEADY):
-            break
-        before = now
-    return steps
 
 
 def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[Any], Any], Any]:
@@ -98,25 +87,26 @@ def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
     path = spec.export_path
     data = sized_data(loop, spec.settings) if path else loop.data
     if path.endswith(COMPILED_MODEL):
-        batches = Tuning(spec.settings, catalog).prepare(loop.model, data)[1] if is_loader(data) else data
-        return packaged_step(loop.model, path, device), batches
+        return packaged_step(loop.model, path, device), Tuning(spec.settings, catalog).prepare(loop.model, data)[1]
     if path.endswith(".py"):
         return _by_python_file(loop, path, data)
     own = dict(loop.current)
     tuning = Tuning({**own, **Settings.from_file(path)} if path else own, catalog)
-    loaders = [data] if is_loader(data) else []
+    models, optimizers = _parts(loop)
+    model, *others, data = tuning.prepare(*models, *optimizers, data)
     if loop.step is not None:
-        models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
-        prepared = tuning.prepare(*models, *optimizers_in(loop.optimizer), *loaders)
-        return tuning.own_step(loop.step, models[0]), prepared[-1] if loaders else data
+        return tuning.own_step(loop.step, models[0]), data
     if loop.mode is Mode.INFER:
-        model, *loaders = tuning.prepare(loop.model, *loaders) if loaders else [tuning.prepare(loop.model)]
-        return tuning.infer(model), loaders[0] if loaders else data
-    model, optimizer, *loaders = tuning.prepare(loop.model, loop.optimizer, *loaders)
-    step = tuning.train_step(
-        model, optimizer, loop.loss, clip_grad=loop.clip_norm, loss_form=None if loop.loss is None else spec.loss_form
-    )
-    return step, loaders[0] if loaders else data
+        return tuning.infer(model), data
+    loss_form = None if loop.loss is None else spec.loss_form
+    return tuning.train_step(model, others[0], loop.loss, clip_grad=loop.clip_norm, loss_form=loss_form), data
+
+
+def _parts(loop: Loop) -> tuple[list[nn.Module], list[Any]]:
+    """The models and the optimizers that a person would prepare: several of each in a step of one's own."""
+    if loop.step is not None:
+        return list(loop.model) if isinstance(loop.model, Models) else [loop.model], optimizers_in(loop.optimizer)
+    return [loop.model], [] if loop.mode is Mode.INFER else [loop.optimizer]
 
 
 def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], Any], Any]:
@@ -127,10 +117,9 @@ def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], A
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     loader = data if is_loader(data) else None
-    models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
-    optimizers = optimizers_in(loop.optimizer)[: len(models)] if loop.step is not None else [loop.optimizer]
+    models, optimizers = _parts(loop)
     first: list[Any] = []
-    for pair in itertools.zip_longest(models, optimizers):
+    for pair in itertools.zip_longest(models, optimizers[: len(models)]):
         *prepared, loader = module.prepare(*pair, loader)
         first = first or prepared
     model, optimizer = first
@@ -140,26 +129,10 @@ def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], A
         step = module.infer_step(model)
     else:
         model.train()
-        takes_loss = len(inspect.signature(module.train_step).parameters) > _MODEL_AND_OPTIMIZER
+        takes_loss = len(inspect.signature(module.train_step).parameters) > 2  # the model and the optimizer
         loss = [default_loss if loop.loss is None else loop.loss] if takes_loss else []
         step = module.train_step(model, optimizer, *loss)
     return step, data if loader is None else loader
-
-
-def _batches(data: Any, device: torch.device, *, of_size: int | None = None) -> Iterator[Any]:
-    """The loader's batches, epoch after epoch; the one batch, on the device already, again and again.
-
-    ``of_size``: of a loader those of so many samples only, where not None.
-    """
-    if not is_loader(data):
-        yield from itertools.repeat(mover(device)(data))
-    while True:
-        batch = None
-        for batch in data:
-            if of_size is None or batch_samples(batch, of_size) == of_size:
-                yield batch
-        if batch is None:
-            raise no_batch()
 
 
 # AOTInductor compiles in their place.
@@ -192,8 +165,7 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     kept = {key: value for key, value in spec.settings.items() if not key.startswith(_COMPILING)}
     tuning = Tuning({**loop.current, **kept}, catalog)
     data = sized_data(loop, spec.settings)
-    prepared = tuning.prepare(loop.model, data) if is_loader(data) else (tuning.prepare(loop.model), data)
-    model, data = prepared
+    model, data = tuning.prepare(loop.model, data)
     plan = tuning.infer(model).plan
     batch = mover(device)(next(iter(data)) if is_loader(data) else data)
     inputs = splitter(model, with_target=False)(batch)

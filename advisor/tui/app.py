@@ -11,31 +11,35 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib import import_module
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, SessionFinished
+from advisor.experiment.events import BaselineMeasured, Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
+from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.deciding import Decider
 from advisor.tui.exporting import FileExporter
+from advisor.tui.gpus import GpusQuestion
 from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.keys import APP_KEYS
+from advisor.tui.leaving import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
-from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
-from advisor.tui.steering import GpusQuestion, Steering
-from advisor.tui.toasts import MOST_TOASTS, Toast, ToastingApp, toast_for
+from advisor.tui.steering import Steering
+from advisor.tui.theme import ThemedApp
 from advisor.tui.views import view_info
-from advisor.tui.views.base import DecidingView, View
+from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader
 
 if TYPE_CHECKING:
@@ -44,19 +48,17 @@ if TYPE_CHECKING:
 
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
-STOP_WAIT_S = 2.0
-BEGINS_WITHIN_S = 5.0
+STOP_WAIT_S, BEGINS_WITHIN_S = 2.0, 5.0
+RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks elsewhere
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 
 
 def _things_provider() -> type[Provider]:
-    from advisor.tui.palette import ThingsProvider
-
-    return ThingsProvider
+    return cast("type[Provider]", import_module("advisor.tui.palette").ThingsProvider)
 
 
-class AdvisorApp(ToastingApp):
-    """Five views of one session.
+class AdvisorApp(ThemedApp[AppResult]):
+    """Four views of one session.
 
     Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
     ``session_id`` names the journal for the closing words. A ``recorded`` session is only shown, nothing is measured.
@@ -64,7 +66,7 @@ class AdvisorApp(ToastingApp):
 
     COMMANDS = App.COMMANDS | {_things_provider}
     BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (30, "-tall")]  # noqa: RUF012
 
     def __init__(
         self,
@@ -92,17 +94,14 @@ class AdvisorApp(ToastingApp):
         self.jobs = Jobs(self._start_job, self.set_timer)
         self.steering = Steering(self)
         self.decider = Decider(self, rework_delay_s)
-        self.gpus_question = GpusQuestion(self)
+        self.gpus_question = GpusQuestion(self, self)
         self._stopping = False
         self._then: Then | None = None
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
     def attach(self, open_session: Callable[[], Session], *, session_id: str = "", kept_trials: int = 0) -> None:
-        """Give the app what opens its session, once it is on screen; before ``run``.
-
-        The session may go on with trials that were measured before.
-        """
+        """Give the app what opens its session once it is on screen; ``kept_trials`` were measured before."""
         self.context.kept_trials = kept_trials
         self._open_session = open_session
         self._session_id = session_id
@@ -144,7 +143,7 @@ class AdvisorApp(ToastingApp):
         self.context.catalog = self.context.exporter.catalog = catalog
         gc.freeze()
         for problem in catalog.problems:
-            self.notify(problem, title="A recipe could not be loaded", severity="warning", markup=False)
+            self.notify(problem, title="A recipe could not be loaded", severity="warning")
         self._draw()
 
     # --- events ----------------------------------------------------------------------------------------------
@@ -158,22 +157,22 @@ class AdvisorApp(ToastingApp):
 
     def _take_events(self) -> None:
         """Take the waiting events."""
-        toasts: list[Toast] = []
         while not self._inbox.empty():  # nobody else takes from it
-            toasts += self._take_event(self._inbox.get_nowait())
-        for toast in toasts[-MOST_TOASTS:]:  # a resumed session replays hundreds of events at once
-            self.notify(toast.text, title=toast.title, severity=toast.severity, timeout=toast.timeout_s, markup=False)
+            self._take_event(self._inbox.get_nowait())
 
-    def _take_event(self, event: Event) -> list[Toast]:
-        toast = toast_for(event, self.context.state)
+    def _take_event(self, event: Event) -> None:
         self.context.take(event)
-        if isinstance(event, SessionFailed):
-            self._show_failure(event)
-        if isinstance(event, BaselineMeasured):
-            self.call_after_refresh(self.gpus_question.ask_once)
-        if isinstance(event, SessionFinished):
-            self.decider.session_finished()
-        return [toast] if toast else []
+        match event:
+            case SessionFailed():
+                self._show_failure(event)
+            case BaselineMeasured():
+                self.call_after_refresh(self.gpus_question.ask_once)
+            case SessionFinished(cancelled, session_s):
+                self.decider.session_finished()
+                if session_s > RINGS_AFTER_S and not cancelled and self.alive:
+                    self.bell()
+            case ExportVerified(found):
+                self.show_notice(verified_words(found), "warning" if found.problem else "information")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import FailureScreen
@@ -183,7 +182,7 @@ class AdvisorApp(ToastingApp):
             self.call_after_refresh(self.push_screen, FailureScreen(failure))
 
     def _draw(self) -> None:
-        """Draw all that is on screen: the person has done something, or a job has begun or ended."""
+        """Draw all: the person has done something, or a job has begun or ended."""
         if self.alive:
             self.context.busy_with = self.jobs.busy_with
             self.context.waiting = self.jobs.waiting
@@ -199,8 +198,13 @@ class AdvisorApp(ToastingApp):
             self.pace.drawn()
 
     def tell(self, text: str) -> None:
-        """Tell the person something in a notice."""
-        self.notify(text, markup=False)
+        """Tell the person something."""
+        self.notify(text)
+
+    def show_notice(self, text: str, severity: SeverityLevel) -> None:
+        """Show a notice in the status line, for it must cover nothing."""
+        if self.alive:
+            self.base_screen.show_notice(text, severity)
 
     def run_in_thread(self, call: Callable[[], None]) -> None:
         """Run a call of the session that may take a moment, outside the UI thread."""
@@ -215,7 +219,7 @@ class AdvisorApp(ToastingApp):
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group != SESSION_GROUP:
             if event.state is WorkerState.ERROR:
-                self.notify(str(event.worker.error), severity="error", markup=False)
+                self.notify(str(event.worker.error), severity="error")
             return
         if event.state is WorkerState.ERROR and event.worker.error:
             self._take_event(bug_of(event.worker.error))
@@ -244,14 +248,10 @@ class AdvisorApp(ToastingApp):
 
     @on(UndoWanted)
     def _on_undo_wanted(self) -> None:
-        """Take the last decision back, and go to the recipe that it was about."""
-        if not self.context.can_undo:
-            return
-        recipe = self.decider.undo()
+        """Take the last decision back."""
+        self.decider.undo()
         self._take_events()
         self._draw()
-        if isinstance(self.view, DecidingView):
-            self.view.choose_recipe(recipe)
 
     @on(MainScreen.Drawn)
     def _on_drawn(self) -> None:
@@ -309,7 +309,7 @@ class AdvisorApp(ToastingApp):
         """The actions in the palette; :class:`ThingsProvider` finds the rest."""
         from advisor.tui.palette import actions
 
-        return actions(self)
+        return actions(self, self.base_screen)
 
     # --- other sessions --------------------------------------------------------------------------------------
 
@@ -323,8 +323,8 @@ class AdvisorApp(ToastingApp):
         from advisor.tui.sessions import ComparisonScreen
 
         now = Measured(self._session_id, self.context.request, self.context.state.snapshot())
-        title, target = "Compare with an earlier session", self.context.request.target.target
-        self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)), target)
+        target = self.context.request.target.target
+        self._pick_session("Compare with", lambda picked: self.push_screen(ComparisonScreen(picked, now)), target)
 
     def _pick_session(self, title: str, then: Callable[[str], object], target: str = "") -> None:
         from advisor.tui.sessions import SessionsScreen
@@ -350,8 +350,7 @@ class AdvisorApp(ToastingApp):
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
-        can_finish = self.steering.can("finish")
-        self.push_screen(QuitScreen(self.context.state.running, can_finish=can_finish), self._leave)
+        self.push_screen(QuitScreen(self.context.state.running, can_finish=self.steering.can("finish")), self._leave)
 
     async def _leave(self, answer: Leaving | None) -> None:
         from advisor.tui.screens import Leaving
@@ -376,7 +375,7 @@ class AdvisorApp(ToastingApp):
     def result(self) -> AppResult:
         """Return the app's result, also where it never opened."""
         if self.context.recorded:
-            return result_of_recorded(self._session_id)
+            return result_of_recorded(self.context.state, self._session_id)
         return result_of(self.context.state, self._session_id, self.context.kept_trials)
 
     def leave_soon(self) -> None:

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -19,7 +18,10 @@ from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
 from advisor.records import Value
+from advisor.report.rows import Ranking, ranking
 from advisor.tui.exporting import FileExporter
+from advisor.tui.jobs import Jobs
+from advisor.tui.leaving import Then
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -112,6 +114,11 @@ class Countdown:
 _LIVE = (events.TrialActivity, events.BlockTimed, events.ProgressMade)
 
 
+def is_about_others(said: events.Said) -> bool:
+    """Whether the session warns of other programs on this machine, or of noise."""
+    return said.severity != "information" and said.about in ("company", "noise")
+
+
 @dataclass
 class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
@@ -137,7 +144,7 @@ class Context:
     recorded: Recorded | None = None
     kept_trials: int = 0
     version: int = 0
-    today: Callable[[], datetime] = datetime.now
+    _ranked: tuple[tuple[object, ...], Ranking] | None = None
 
     @property
     def budget_s(self) -> float:
@@ -145,10 +152,18 @@ class Context:
         return self.request.budget_s + self.countdown.added_s
 
     @property
-    def expected_end(self) -> datetime | None:
-        """The time at which the session is expected to end; None where unknown."""
-        _, left_s = self.countdown.now(self.state)
-        return None if left_s is None else self.today() + timedelta(seconds=left_s)
+    def ranking(self) -> Ranking:
+        """The ranked settings; made once for each version of what is known."""
+        wanted = (self.version, self.busy_with, self.catalog is None)
+        if self._ranked is None or self._ranked[0] != wanted:
+            self._ranked = wanted, ranking(self.state, self.catalog, working=bool(self.busy_with))
+        return self._ranked[1]
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether a running session, beside other programs, can wait until the machine is quiet."""
+        running = self.control is not None and self.recorded is None and self.state.finished is None
+        return running and not self.paused and any(is_about_others(said) for said in self.state.messages)
 
     @property
     def gpus(self) -> int:
@@ -223,3 +238,23 @@ class Recorded:
         with closing(Journal(self.past.path, self.past.request)) as journal:
             journal.record(event)
         return event
+
+
+class Host(Protocol):
+    """What decides and steers on behalf of the app asks of it."""
+
+    context: Context
+    jobs: Jobs
+
+    @property
+    def alive(self) -> bool:
+        """Whether there are widgets to draw on."""
+
+    def tell(self, text: str) -> None:
+        """Tell the person something."""
+
+    def run_in_thread(self, call: Callable[[], None]) -> None:
+        """Run a call that may take a moment, outside the UI thread."""
+
+    def go_on_with(self, then: Then) -> None:
+        """Leave for another session."""

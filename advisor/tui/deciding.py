@@ -4,77 +4,40 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.measuring.verification import may_be_verified
 from advisor.experiment.state import SessionState
-from advisor.records import Candidate, Value, text_of
-from advisor.report.pareto import STACK
-from advisor.tui.context import Recorded
+from advisor.records import Value, text_of
+from advisor.tui.context import Host, Recorded
 from advisor.tui.jobs import Job
 from advisor.tui.steering import REWORK
-
-if TYPE_CHECKING:
-    from advisor.tui.app import AdvisorApp
-
-
-def can_decide(state: SessionState, candidate: Candidate, decision: Decision) -> bool:
-    """Whether a decision is another than the present one on a candidate, and changes anything in the session."""
-    return decision_on(state, candidate) is not decision and state.can_decide(candidate.recipe)
-
-
-def decision_on(state: SessionState, candidate: Candidate) -> Decision | None:
-    """The decision on a candidate; None where another value of its recipe is the accepted one."""
-    decision = state.decisions.get(candidate.recipe)
-    others = state.accepted_values.get(candidate.recipe, candidate.value) != candidate.value
-    return None if decision is Decision.ACCEPTED and others else decision
-
-
-def values_of(state: SessionState, recipe: str) -> list[Candidate]:
-    """The candidates of a recipe, in the order of the plan."""
-    return [candidate for candidate in state.candidates.values() if candidate.recipe == recipe]
-
-
-def value_to_accept(state: SessionState, candidate: Candidate) -> Value | None:
-    """The candidate's value where its recipe has several, of which only this one is accepted; else None."""
-    return candidate.value if len(values_of(state, candidate.recipe)) > 1 else None
 
 
 def consequence(
     state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None, *, measures: bool = True
 ) -> str:
     """The consequence of a decision, told before it is taken. A recorded session ``measures`` nothing by itself."""
-    name = recipe if value is None else f"{recipe}={text_of(value)}"
-    candidates = values_of(state, recipe)
-    stacked = any(state.stack_settings.get(c.key) == c.value for c in candidates)
-    over = state.finished is not None
     if decision is None:
-        return f"The decision on {recipe} is taken back."
+        return f"Undone: {recipe}."
+    name = recipe if value is None else f"{recipe}={text_of(value)}"
+    candidates = [candidate for candidate in state.candidates.values() if candidate.recipe == recipe]
+    used = [c for c in candidates if state.stack_settings.get(c.key) == c.value]
+    when = "next" if state.finished is None else "now"
     if decision is Decision.REJECTED:
-        if stacked:
-            then = "the stack is measured again without it" if measures else "key c measures the stack without it"
-            return f"{recipe} is left out; {then}."
-        tried = all(c.name in state.trials for c in candidates)
-        return f"{recipe} stays out of the stack." if over or tried else f"{recipe} is not tried any more."
-    if any(value in (None, c.value) and state.stack_settings.get(c.key) == c.value for c in candidates):
-        return f"{name} stays in the stack."
-    if not measures:
-        return f"{name} is accepted; key c measures it in the stack."
-    return f"{name} is accepted; it is measured in the stack {'now' if over else 'next'}."
-
-
-def can_measure_stack(state: SessionState) -> bool:
-    """Whether measuring the stack again was left undone: stopped, or cut short by the budget."""
-    stack = state.stack
-    return state.finished is not None and stack is not None and (stack.pending or not stack.confirmed)
+        if not used:
+            return f"{recipe} is left out."
+        return f"{recipe} is left out; {'the rest is measured ' + when if measures else 'key c measures the rest'}."
+    if any(value in (None, c.value) for c in used):
+        return f"{name} stays."
+    return f"{name} is accepted; {'it is measured with the others ' + when if measures else 'key c measures it'}."
 
 
 class Decider:
     """Passes decisions on and remembers what they replaced. The stack follows ``delay_s`` after the last of them."""
 
-    def __init__(self, app: AdvisorApp, delay_s: float) -> None:
+    def __init__(self, app: Host, delay_s: float) -> None:
         self._app = app
         self._context = app.context
         self.delay_s = delay_s
@@ -88,12 +51,11 @@ class Decider:
         self._take(recipe, decision, value)
         self._context.can_undo = bool(self._replaced)
 
-    def undo(self) -> str:
-        """Undo the last decision, and return the recipe that it was about."""
-        recipe, decision, value = self._replaced.pop()
-        self._take(recipe, decision, value)
-        self._context.can_undo = bool(self._replaced)
-        return recipe
+    def undo(self) -> None:
+        """Undo the last decision, if there is one."""
+        if self._replaced:
+            self._take(*self._replaced.pop())
+            self._context.can_undo = bool(self._replaced)
 
     def _take(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
         control, recorded = self._context.control, self._context.recorded
@@ -139,11 +101,11 @@ class Decider:
             self._app.jobs.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
 
     def retry(self, name: str) -> None:
-        """Run the trial of a candidate, or measure the stack, when nothing else runs."""
+        """Run the trial of a candidate, or measure the combination, when nothing else runs."""
         control, state = self._context.control, self._context.state
         if control is None or state.failure:
             return
-        if name == STACK:
+        if name not in state.trials:
             self._app.jobs.add(Job(REWORK, control.rework))
             return
         again = " again" if state.has_run(name) else ""

@@ -32,8 +32,9 @@ class FileExporter:
         self.catalog: Catalog | None = None
 
     def formats(self) -> Sequence[Offer]:
-        """The formats on offer, in the registry's order."""
-        return [offer for each in FORMATS if (offer := each.offer(self._outputs))]
+        """The formats on offer: first those that show a diff of the person's own file, then in the registry's order."""
+        offers = [offer for each in FORMATS if (offer := each.offer(self._outputs))]
+        return sorted(offers, key=lambda offer: offer.language != "diff")
 
     def preview(self, format_id: str, state: SessionState) -> str:
         """The file's text; for the config a unified diff."""

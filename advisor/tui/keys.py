@@ -29,6 +29,7 @@ _STEERING = (
     _steers("skip", "x", "Skip", "Skip the running trial; the session goes on without it"),
     _steers("stop", "x", "Stop", "Stop what is measured again after the session; the session and its figures stay"),
     _steers("pause", "space", "Pause", "Pause before the next trial; the time left stands still meanwhile"),
+    _steers("wait", "w", "Wait", "Pause until other programs leave this machine alone"),
     _steers("go_on", "space", "Go on", "End the pause"),
     _steers("untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
     key("session.gpus", "G", "choose_gpus", "GPUs", "Choose on how many GPUs to train, after the search on one"),
@@ -40,6 +41,7 @@ APP_KEYS = (
     *_STEERING,
     key("app.open", "O", "open_session", "Open", "Show another recorded session in place of this one", show=False),
     key("app.compare", "C", "compare", "Compare", "Tell what changed from an earlier session to this one", show=False),
+    key("app.suspend", "ctrl+z", "suspend_process", "Suspend", "Go back to the shell; fg comes back", show=False),
     key("app.help", "question_mark,f1", "help", "Help", "Keys, words, and how the numbers are made"),
     key(
         "app.quit",

@@ -25,7 +25,7 @@ from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.exporting import FileExporter
-from advisor.tui.result import AppResult, Then
+from advisor.tui.leaving import AppResult, Then
 from advisor.tui.widgets.gauges import Reading
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from textual.widgets import ContentSwitcher
 from advisor.tui.context import Context
 from advisor.tui.keys import key
 from advisor.tui.text import DIM
-from advisor.tui.views import VIEWS, ViewInfo, view_class, view_info
+from advisor.tui.views import VIEWS, ViewInfo, view_class
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
@@ -104,7 +104,6 @@ class MainScreen(Screen[object]):
             return
         self._switcher.current = view_id
         self.query_one(Navigation).shown = view_id
-        self.query_one(GaugeStrip).sentence = view_info(view_id).sentence
 
     def action_show_view(self, view_id: str) -> None:
         """Switch to a view and let it take the keys."""
@@ -138,6 +137,10 @@ class MainScreen(Screen[object]):
             self.query_one(StatusBar).turns += self.app.animation_level != "none"
             self.draw()
             self.post_message(self.Drawn())
+
+    def show_notice(self, text: str, severity: str) -> None:
+        """Show a notice in the status line for some seconds."""
+        self.query_one(StatusBar).show_notice(text, severity)
 
     def focus_view(self) -> None:
         """Let the view take the keys."""

@@ -45,11 +45,3 @@ class ExportSaved(Message):
 
     format_id: str
     path: Path
-
-
-@dataclass
-class TraceSaved(Message):
-    """The trace of the profiled steps has been copied to ``path``; without one, ``problem`` says why it was not."""
-
-    path: Path | None
-    problem: str = ""

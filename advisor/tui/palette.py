@@ -1,35 +1,34 @@
-"""The command palette: every action that makes sense now and every file; recommendations and trials by their names."""
+"""The command palette: every action that makes sense now and every file; settings and trials by their names."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.command import Hit, Hits, Matcher, Provider
 from textual.content import Content
 
 from advisor.figures.formatting import format_setting
-from advisor.report.pareto import BASELINE, STACK
-from advisor.tui.app import AdvisorApp
-from advisor.tui.views.advice import AdviceView
+from advisor.tui.main_screen import MainScreen
 from advisor.tui.views.export import ExportView
-from advisor.tui.views.trial_rows import SKIPPED_PREFIX
+from advisor.tui.views.result import ResultView
 from advisor.tui.views.trials import TrialsView
 
 
-def actions(app: AdvisorApp) -> Iterable[SystemCommand]:
+def actions(app: App[Any], screen: MainScreen) -> Iterable[SystemCommand]:
     """The actions that do something now, the files that can be written, and what Textual offers every app."""
     seen = set[str]()
-    for node, binding, _, _ in app.base_screen.active_bindings.values():
+    for node, binding, _, _ in screen.active_bindings.values():
         if binding.id and not binding.system and binding.id not in seen:
             seen.add(binding.id)
             goes = binding.action.startswith("show_view")
-            title = f"Go to {binding.description}" if goes else app.view.palette_title(binding.description)
-            yield SystemCommand(_literal(title), binding.tooltip, partial(app.run_action, binding.action, node))
-    for item in app.context.exporter.formats():
+            title = f"Go to {binding.description}" if goes else screen.view.palette_title(binding.description)
+            run = partial(app.run_action, binding.action, node)
+            yield SystemCommand(_literal(title), binding.tooltip, run)
+    for item in screen.context.exporter.formats():
         title = f"Export {item.title}: {item.default_name}"
-        yield SystemCommand(_literal(title), _literal(item.description), partial(_show_export, app, item.id))
+        yield SystemCommand(_literal(title), _literal(item.description), partial(_show_export, screen, item.id))
     yield SystemCommand("Theme", "Choose another theme", app.action_change_theme)
     # Textual's own place for it is ~/Downloads, which a server has not got.
     screenshot = partial(app.set_timer, 0.1, partial(app.deliver_screenshot, path=str(Path.cwd())))
@@ -46,13 +45,14 @@ class Thing(NamedTuple):
 
 
 class ThingsProvider(Provider):
-    """Finds what the session has, once words are typed: recommendations, trials by setting, skipped recipes."""
+    """Finds what the session has, once words are typed: settings, trials, recipes that do not apply."""
 
     async def search(self, query: str) -> Hits:
         """All whose title matches, as text: names of people's settings may look like markup."""
         matcher = self.matcher(query)
-        assert isinstance(self.app, AdvisorApp)
-        for title, about, go in things(self.app):
+        screen = self.app.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        for title, about, go in things(screen):
             if (score := matcher.match(title)) > 0:
                 yield Hit(score, _highlighted(title, matcher), go, help=_literal(about))
 
@@ -70,33 +70,32 @@ def _highlighted(title: str, matcher: Matcher) -> Content:
     return text
 
 
-def things(app: AdvisorApp) -> Iterator[Thing]:
-    """The recommendations, the trials with their settings, and the recipes that were not tried."""
-    state = app.context.state
-    for item in state.recommendations:
-        yield Thing(f"Advice: {item.title} ({item.recipe})", item.why, partial(_show_advice, app, item.recipe))
-    for name, candidate in state.candidates.items():
-        setting = format_setting(candidate.key, candidate.value)
-        yield Thing(f"Trial: {name} ({setting})", "Its row and its log", partial(_show_trial, app, name))
-    for name in (BASELINE, STACK):
-        yield Thing(f"Trial: {name}", "Its row and its log", partial(_show_trial, app, name))
-    for recipe, reason in state.skipped.items():
-        yield Thing(f"Not tried: {recipe}", reason, partial(_show_trial, app, f"{SKIPPED_PREFIX}{recipe}"))
+def things(screen: MainScreen) -> Iterator[Thing]:
+    """The settings with their figures, what does not apply, and the trials."""
+    state, ranking = screen.context.state, screen.context.ranking
+    for row in (each for best in ranking.rows for each in (best, *best.values)):
+        setting = format_setting(row.candidate.key, row.candidate.value)
+        yield Thing(f"Setting: {row.title} ({setting})", row.why or row.note, partial(_show_row, screen, row.key))
+    for fold in ranking.folds:
+        for name, reason in fold.entries:
+            yield Thing(f"Not tried: {name}", reason, partial(_show_row, screen, name))
+    for name in state.logs:
+        yield Thing(f"Trial: {name}", "Its row and its log", partial(_show_trial, screen, name))
 
 
-def _show_export(app: AdvisorApp, format_id: str) -> None:
-    app.base_screen.action_show_view("export")
-    if isinstance(app.view, ExportView):
-        app.view.choose(format_id)
+def _show_export(screen: MainScreen, format_id: str) -> None:
+    screen.action_show_view("export")
+    if isinstance(screen.view, ExportView):
+        screen.view.choose(format_id)
 
 
-def _show_advice(app: AdvisorApp, recipe: str) -> None:
-    app.base_screen.action_show_view("advice")
-    if isinstance(app.view, AdviceView):
-        app.view.choose_recipe(recipe)
+def _show_row(screen: MainScreen, name: str) -> None:
+    screen.action_show_view("result")
+    if isinstance(screen.view, ResultView):
+        screen.view.choose(name)
 
 
-def _show_trial(app: AdvisorApp, row: str) -> None:
-    app.base_screen.action_show_view("trials")
-    if isinstance(app.view, TrialsView):
-        app.view.choose_row(row)
+def _show_trial(screen: MainScreen, name: str) -> None:
+    screen.action_show_view("trials")
+    if isinstance(screen.view, TrialsView):
+        screen.view.choose(name)

@@ -103,10 +103,7 @@ class FailureScreen(ModalScreen[None]):
 
 
 class Question(ModalScreen[ScreenResultType]):
-    """A question: no notice covers it, and nothing behind it is done by a key."""
-
-    def on_mount(self) -> None:
-        self.app.clear_notifications()
+    """A question: nothing behind it is done by a key."""
 
 
 class Choice(Question[ScreenResultType]):
@@ -229,22 +226,19 @@ WORDS = (
     ("candidate", "a recipe and one value to try"),
     ("trial", "the workload run under some settings, in a process of its own"),
     ("verdict", "faster, slower, same (within 3 %), unclear, failed or skipped, always with the reason"),
-    ("stack", "several settings applied together; effects do not add up, so it is measured as one"),
+    ("combination", "several settings applied together; effects do not add up, so it is measured as one"),
     ("interval", "the range that holds a speed-up: 95 % of those measured in turn do, 99 % of the others"),
     ("numerics", "exact: bit-equal; close: rounding; changed: other results, an opt-in"),
 )
 MARKS_TEXT = (
-    ("▲", "$success", "faster"),
-    ("▼", "$error", "slower"),
-    ("=", "", "the same"),
-    ("≈", "", "unclear"),
-    ("✗", "$warning", "failed"),
-    ("○", "", "skipped"),
-    ("★", "$accent", "the stack, or part of it"),
-    ("≠", "$error", "numerics that are not what the recipe declares"),
-    ("!", "$warning", "unreliable: something outside disturbed the trial"),
-    ("⇄", "$primary", "measured again, in turn with the baseline"),
-    ("⧗", "$accent", "tried as soon as nothing else runs, as you asked"),
+    ("★", "$accent", "recommended"),
+    ("☑", "$success", "used: it is in what 4 exports"),
+    ("☐", "", "not used"),
+    ("◷", "$accent", "accepted by you, to be measured with the others"),
+    ("☒", "$error", "accepted by you, and not exported: the card says why"),
+    ("!", "$warning", "changes results, and is used only if you accept it"),
+    ("▸", "", "folded: other values, or settings without figures; → unfolds, ← folds"),
+    ("▶", "$accent", "runs now"),
 )
 NUMBERS = """\
 Steps run in blocks without synchronising in between; the headline is wall time per step. Warm-up goes on until \

@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import DataTable, Footer, Input, Static
 
 from advisor.errors import AdvisorError
 from advisor.experiment.past.journal import list_sessions, open_session
@@ -24,7 +24,7 @@ from advisor.report.verdict import result_line
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ThemedApp
-from advisor.tui.widgets.row_table import Heading, RowTable
+from advisor.tui.widgets.table import Column, Table
 from advisor.tui.widgets.texts import TextPane, show_text
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
@@ -65,7 +65,7 @@ class SessionsScreen(ModalScreen[str | None]):
         with Vertical(classes="dialog", id="sessions-dialog") as dialog:
             dialog.border_title, dialog.border_subtitle = self._title, "Enter picks the session"
             yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
-            yield RowTable(id="sessions-table")
+            yield Table(id="sessions-table")
             yield Static(Content.styled("Reading the sessions…", DIM), id="sessions-empty")
             yield Static(id="sessions-told", markup=False)
         yield Footer(show_command_palette=False)
@@ -78,8 +78,8 @@ class SessionsScreen(ModalScreen[str | None]):
         self.call_after_refresh(self._show)
 
     @property
-    def _table(self) -> RowTable:
-        return self.query_one("#sessions-table", RowTable)
+    def _table(self) -> Table:
+        return self.query_one("#sessions-table", Table)
 
     @work(thread=True, exit_on_error=False, group="sessions")
     def _read(self) -> None:
@@ -117,22 +117,22 @@ class SessionsScreen(ModalScreen[str | None]):
         # A narrow screen has to have room for the result.
         target = _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
         result = max(0, self._table.size.width - _NAME - target - 8)
-        headings = [Heading("session", "session", _NAME), Heading("target", "target", target)]
+        headings = [Column("session", "session", _NAME), Column("target", "target", target)]
         rows = {row[0]: [Content(row[0]), Content(_fitting(row[1], target)), Content(row[2])] for row in shown}
-        self._table.show([*headings, Heading("result", "result", result)], rows)
+        self._table.show([*headings, Column("result", "result", result)], rows)
         self._tell()
 
     @on(Input.Submitted, "#sessions-filter")
     def _on_filter_submitted(self) -> None:
         self._table.focus()
 
-    @on(RowTable.Highlighted)
+    @on(DataTable.RowHighlighted)
     def _tell(self) -> None:
         """Tell the target and the result in full: a narrow screen cuts them in the table."""
         _, target, result = self._rows.get(self._table.cursor_key, ("", "", ""))
         show_text(self.query_one("#sessions-told", Static), Content(f"{target}: {result}" if result else target))
 
-    @on(RowTable.Chosen)
+    @on(DataTable.RowSelected)
     def _on_chosen(self) -> None:
         self.dismiss(self._table.cursor_key)
 

@@ -5,28 +5,32 @@ A running session is asked directly; what comes after it is a job of its own.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from advisor.experiment.state import SessionState
 from advisor.figures.formatting import counted
+from advisor.machine.hardware import sample_gpus
+from advisor.machine.host import CoresInUse
 from advisor.report.conclusions import count_untried
+from advisor.tui.context import Host
 from advisor.tui.jobs import Job
-from advisor.tui.result import Then
+from advisor.tui.leaving import Then
 from advisor.tui.text import trial_name
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
-    from advisor.tui.app import AdvisorApp
-
 
 MINUTE_S = 60.0
 _WIDEST_NAME = 40
-REWORK = "Measuring the stack again"
+# A machine is quiet when so many looks in a row, each of so many seconds, see others use less than these.
+_QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
+REWORK = "Measuring the combination again"
 MORE = "Trying more"
 _AFTER_STOP = {
-    REWORK: "Key t on the stack in view 3 measures it, and so does the next decision.",
+    REWORK: "The next decision measures it again, and so does t on the combination.",
     MORE: "Key + goes on for a minute.",
 }
 # What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.
@@ -36,11 +40,12 @@ _MORE_S = {"minute": MINUTE_S}
 class Steering:
     """Obeys the person."""
 
-    def __init__(self, app: AdvisorApp) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._does: dict[str, Callable[[Session], None]] = {
             "skip": self._skip,
             "pause": self._pause,
+            "wait": self._wait,
             "go_on": self._go_on,
             "minute": self._minute,
             "untried": self._untried,
@@ -60,6 +65,7 @@ class Steering:
         offered = {
             "skip": live and measured and not state.held,  # also between two trials: the keys would jump
             "pause": live and not self._app.context.paused,
+            "wait": self._app.context.can_wait,
             "go_on": live and self._app.context.paused,
             "minute": live or measured,
             "untried": not live and not busy and count_untried(state) > 0,
@@ -89,37 +95,55 @@ class Steering:
     def _skip(self, control: Session) -> None:
         name = self._app.context.state.running
         if not name:
-            self._app.tell("No trial runs just now: there is nothing to skip.")
+            self._app.tell("Nothing runs just now.")
             return
         control.skip()
-        self._app.tell(
-            f"{trial_name(name, _WIDEST_NAME)} is skipped. {consequence_of_skipping(name, self._app.context.state)}"
-        )
+        self._app.tell(f"Skipped: {trial_name(name, _WIDEST_NAME)}.")
 
     def _pause(self, control: Session) -> None:
         self._app.context.paused = True
         control.pause()
         after = " after the running trial" if self._app.context.state.running else ""
-        self._app.tell(f"The session pauses{after}. Space goes on; the time left stands still meanwhile.")
+        self._app.tell(f"Paused{after}. Space goes on.")
+
+    def _wait(self, control: Session) -> None:
+        """Pause until other programs leave the machine alone."""
+        self._app.context.paused = True
+        control.pause()
+        # A thread of its own, which the end of the app does not wait for.
+        threading.Thread(target=self._go_on_when_quiet, args=(control,), name="quiet", daemon=True).start()
+        self._app.tell("Waiting until this machine is quiet. Space goes on at once.")
+
+    def _go_on_when_quiet(self, control: Session) -> None:
+        quiet = 0
+        while quiet < _QUIET_LOOKS and self._app.context.paused:
+            cores = CoresInUse()
+            time.sleep(_LOOKS_FOR_S)
+            busy = any((sample.utilization_percent or 0) > _BUSY_GPU_PERCENT for sample in sample_gpus())
+            # A trial may still run, which is ours on a GPU too.
+            quiet = quiet + 1 if self._app.context.state.held and not busy and cores.foreign() < _QUIET_CORES else 0
+        if self._app.context.paused:
+            self._app.context.paused = False
+            control.go_on()
 
     def _go_on(self, control: Session) -> None:
         self._app.context.paused = False
         control.go_on()
-        self._app.tell("The session goes on.")
+        self._app.tell("Measuring goes on.")
 
     def _minute(self, control: Session) -> None:
         self._app.context.countdown.begin_anew(MINUTE_S)
         if self._app.context.state.finished is None:
             self._app.run_in_thread(partial(control.extend, MINUTE_S))
-            self._app.tell("One more minute: the session may try more before it ends.")
+            self._app.tell("+1 minute.")
         else:
             self._more(control, MINUTE_S)
-            self._app.tell("One more minute of measuring.")
+            self._app.tell("+1 minute.")
 
     def _finish(self, control: Session) -> None:
         self._app.context.paused = False
         control.finish()
-        self._app.tell("The session ends now, and reports what it has measured.")
+        self._app.tell("Ending now with what was measured.")
 
     # --- after it --------------------------------------------------------------------------------------------------
 
@@ -127,7 +151,7 @@ class Steering:
         count = count_untried(self._app.context.state)
         self._app.context.countdown.begin_anew()
         self._more(control, None)
-        self._app.tell(f"Trying what had no time: {counted(count, 'candidate')}. Key x stops it.")
+        self._app.tell(f"Trying {counted(count, 'more setting')}. x stops it.")
 
     def _more(self, control: Session, seconds: float | None) -> None:
         self._app.jobs.add(Job(MORE, partial(control.try_more, seconds)))
@@ -139,54 +163,3 @@ class Steering:
         if self._app.jobs.running:
             control.stop()
         self._app.tell(f"Stopped. {then}")
-
-
-def consequence_of_skipping(name: str, state: SessionState) -> str:
-    """The consequence of skipping the running trial."""
-    if name == "stack, confirmed":
-        return "The stack's figure stays as measured once, not confirmed."
-    if name.startswith("stack:"):
-        return "A smaller stack is tried next."
-    if state.candidate(name) is not None:
-        return "Key t tries it later."
-    return "The figures that need it stay as they are."
-
-
-class GpusQuestion:
-    """Asks on how many GPUs to train."""
-
-    def __init__(self, app: AdvisorApp) -> None:
-        self._app = app
-        self._asked = False
-
-    def ask_once(self) -> None:
-        """Ask once the baseline is known, where the session is about one GPU; not over another question."""
-        if not self._asked and self._app.context.gpus == 1 and len(self._app.screen_stack) == 1:
-            self.ask()
-        self._asked = True
-
-    def ask(self) -> None:
-        """Ask, where there is a choice."""
-        from advisor.tui.screens import PickScreen
-
-        context = self._app.context
-        if not (self._app.is_running and (gpus := context.gpus_to_offer)):
-            return
-        counts = [1, *(2**power for power in range(1, gpus.bit_length()) if 2**power < gpus), gpus]
-        names = ["One GPU", *(f"{count} GPUs" for count in counts[1:-1]), f"All {gpus} GPUs"]
-        chosen = counts.index(context.gpus or gpus) if (context.gpus or gpus) in counts else 0
-        about = "The search on one goes on meanwhile. Several share each batch, and get half of the time."
-        title = f"This machine has {gpus} GPUs: train on how many?"
-        screen = PickScreen(title, names, chosen, about)
-        self._app.push_screen(screen, lambda place: None if place is None else self._use(counts[place]))
-
-    def _use(self, count: int) -> None:
-        context = self._app.context
-        if count == context.gpus or context.control is None:
-            return
-        if not context.gpus_to_offer:
-            self._app.tell("The search on one GPU is over. A new session with --gpus measures on several.")
-            return
-        self._app.run_in_thread(partial(context.control.use_gpus, count))
-        after = "one GPU only" if count == 1 else f"{count} GPUs after the search on one"
-        self._app.tell(f"The session measures on {after}. Key G changes it.")

@@ -1,9 +1,13 @@
 """The app's own themes: dark, light, and one of sixteen colours; the palette offers all of Textual's others."""
 
 import os
+from dataclasses import dataclass
 
 from textual.app import App, ReturnType
+from textual.notifications import SeverityLevel
 from textual.theme import Theme
+
+from advisor.files.state_folder import read_record, write_record
 
 ADVISOR_THEME = Theme(
     name="advisor",
@@ -80,8 +84,20 @@ BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]
 THEMES = (ADVISOR_THEME, ADVISOR_LIGHT_THEME, ADVISOR_SIXTEEN_THEME)
 
 
+# The file of the state folder that has the person's choice.
+_REMEMBERED = "theme.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTheme:
+    """The theme that the person chose last; empty for none."""
+
+    theme: str = ""
+    schema: int = 1
+
+
 class ThemedApp(App[ReturnType]):
-    """An app in the theme that TEXTUAL_THEME names, or in ours for as many colours as the terminal has."""
+    """An app in the theme that TEXTUAL_THEME names, that the person chose last, or ours for the terminal's colours."""
 
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
@@ -93,7 +109,7 @@ class ThemedApp(App[ReturnType]):
             self.register_theme(theme)
         ours = ADVISOR_SIXTEEN_THEME if self.console.color_system == "standard" else ADVISOR_THEME
         self.theme = ours.name  # first: Textual has begun with the asked name, before there was such a theme
-        asked = os.environ.get("TEXTUAL_THEME", "")
+        asked = os.environ.get("TEXTUAL_THEME") or read_record(_REMEMBERED, ChosenTheme()).theme
         if asked in self.available_themes:
             self.theme = asked
         self.stylesheet.set_variables(self.get_css_variables())
@@ -104,3 +120,23 @@ class ThemedApp(App[ReturnType]):
         if self.theme != self._styled:
             self._styled = self.theme
             super().refresh_css(animate)
+
+    def search_themes(self) -> None:
+        """Offer the themes, and remember the one that is chosen."""
+        super().search_themes()
+        self.theme_changed_signal.subscribe(self, lambda theme: write_record(_REMEMBERED, ChosenTheme(theme.name)))
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Tell the person something, in place of Textual's toasts. It is text, never markup."""
+        self.show_notice(f"{title}: {message}" if title else message, severity)
+
+    def show_notice(self, text: str, severity: SeverityLevel) -> None:
+        """Show a notice, where the app has a place for it."""

@@ -252,7 +252,7 @@ def test_damage_is_told_by_each_command_that_reads_a_session(command, state):
 def test_a_session_is_shown_again(command):
     done = command("report", journaled(sample_history()))
     assert done.returncode == 0
-    assert "Recommendations, best first" in done.stdout
+    assert "Settings, best first" in done.stdout
     assert "1.97x" in done.stdout
 
 
@@ -320,7 +320,7 @@ def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_pat
 def test_json_of_a_session_goes_alone_to_standard_output(command):
     done = command("report", journaled(sample_history()), "--json", "-")
     assert json.loads(done.stdout)["schema"] == 2
-    assert "Recommendations" in done.stderr
+    assert "Settings, " in done.stderr
 
 
 def test_a_wrong_path_of_map_is_refused_before_anything_is_measured(command, tmp_path):

@@ -12,8 +12,9 @@ from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, Verdict
+from advisor.report.rows import ranking
 from advisor.report.verdict import result_line, verdict
-from advisor.tui.views.advice_text import nothing_helped
+from advisor.tui.views.headline import headline
 
 pytestmark = pytest.mark.usefixtures("own_state")
 BEST = {"planted.first": True, "planted.second": True}
@@ -103,7 +104,9 @@ def test_where_there_was_time_for_a_leap_only_that_could_not_be_used_its_parts_h
     assert run.order == ["baseline", f"stack: {Settings({'planted.one': True, 'planted.two': True})}"]
     told = "nothing that was tried could be used"
     assert f": {told}. 2 could not be tried alone, with the reasons below." in verdict(run.state)
-    assert f": {told}. 2 could not be tried alone: R tries them" in nothing_helped(run.state)
+    shown = "\n".join(line.plain for line in headline(run.state, ranking(run.state)).lines)
+    assert f": {told}." in shown
+    assert "2 not tried (out of time). R tries them" in shown
     assert result_line(run.state) == told
     for record in run.state.trials.values():
         assert record.result.reason.startswith(f"it could not be used beside others: {reason}")
@@ -138,7 +141,8 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once_and_n
     assert {record.verdict for record in run.state.trials.values()} == {Verdict.SKIPPED}
     (warning,) = warnings(run)
     assert "left no time to try anything" in warning
-    for advice in (verdict(run.state), nothing_helped(run.state)):
+    shown = "\n".join(line.plain for line in headline(run.state, ranking(run.state)).lines)
+    for advice in (verdict(run.state), shown):
         assert "no candidate was tried" in advice.lower()
         assert "measurably" not in advice
 

@@ -39,10 +39,16 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, WorkloadFacts
 from advisor.records.outputs import Outputs
+from advisor.report.rows import ranking
 from advisor.report.verdict import Cause, no_result, result_line, verdict
 from advisor.tui.views.headline import headline
 
 pytestmark = pytest.mark.usefixtures("own_state")
+
+
+def headline_of(state):
+    """The headline of the app as text."""
+    return "\n".join(line.plain for line in headline(state, ranking(state)).lines)
 
 
 def known_with(*runs, stack, **options):
@@ -96,7 +102,7 @@ def test_a_stack_that_was_measured_once_is_exported_with_its_interval_though_one
     settings, text, report = exported(state, tmp_path)
     assert settings == PLAIN
     assert report["stack"]["confirmed"] is False
-    shown = (text, verdict(state), headline(state).plain)
+    shown = (text, verdict(state), headline_of(state))
     assert [one for one in shown if "measured once" not in one] == []
     assert "2.39" in text
 
@@ -119,7 +125,7 @@ def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_perso
     settings, text, _ = exported(state, tmp_path)
     assert settings == {}
     assert no_result(state).cause is Cause.UNCLEAR
-    for told in (text, verdict(state), result_line(state), headline(state).plain):
+    for told in (text, verdict(state), result_line(state), headline_of(state)):
         assert "measurably" not in told
         assert "more budget" in told
     accepted = state_of(decided(known, autocast="accepted"))
@@ -206,7 +212,7 @@ def test_a_ratio_of_two_batch_sizes_says_so_in_the_same_line(tmp_path):
     state = state_of(known)
     _, text, _ = exported(state, tmp_path)
     lines = [line for line in text.splitlines() if "speed-up of these" in line]
-    for told in (*lines, verdict(state), result_line(state), headline(state).plain.splitlines()[0]):
+    for told in (*lines, verdict(state), result_line(state), headline_of(state).splitlines()[0]):
         assert "at a batch of 256, not 32" in told
 
 

@@ -204,7 +204,7 @@ def _(folder: Path) -> Met:
     with OnATerminal(
         user.line("open", open_session().session_id), folder / "home", user.variables, **user.options
     ) as app:
-        app.wait_for(lambda: b"Overview" in app.shown)
+        app.wait_for(lambda: b"Result" in app.shown)
         app.process.send_signal(signal.SIGTERM)
         code = app.ended()
         assert code in (0, 130), app.shown[-2000:]

@@ -5,7 +5,7 @@
 
 The arguments: target, batch size, budget in seconds, folder, for a session that is measured now; or the journal of one
 that was measured elsewhere, with its folder of logs beside it, and the folder. Each view is drawn dark and light, at
-120x36 and at 80x24; recording.svg plays the session from its first event to its advice.
+120x36 and at 80x24; recording.svg plays the session from its first event to its exports.
 """
 
 import asyncio
@@ -34,31 +34,30 @@ from advisor.tui.widgets.picture_panel import PicturePanel
 SIZES = {"": (120, 36), "-80x24": (80, 24)}
 THEMES = {"": "advisor", "-light": "advisor-light"}
 VIEWS = {
-    "overview": "1",
+    "result": "1",
+    "front": "1 p",
+    "batch_sizes": "1 p p",
     "profile": "2",
     "roofline": "2 p",
     "step_times": "2 p p",
     "trials": "3 l home",
-    "advice": "4",
-    "front": "4 p",
-    "batch_sizes": "4 p p",
-    "export": "5",
+    "export": "4",
 }
 # The recording: the share of the events that have come, and the keys that are pressed then.
 SCENES = (
     (0.05, "1"),
     (0.15, "1"),
-    (0.3, "3 l"),
-    (0.45, "3"),
-    (0.6, "3"),
-    (0.75, "3"),
+    (0.3, "1"),
+    (0.45, "1"),
+    (0.6, "3 l"),
+    (0.75, "1"),
     (0.9, "1"),
     (1.0, "1"),
+    (1.0, "1 down"),
+    (1.0, "1 p"),
     (1.0, "2"),
     (1.0, "2 p"),
     (1.0, "4"),
-    (1.0, "4 p"),
-    (1.0, "5"),
 )
 RUNNING = 0.6
 SCENE_S = 2.0
@@ -177,23 +176,22 @@ async def show(app, pilot, keys: str) -> bool:
     for panel in app.query(PicturePanel):
         while panel.is_open:
             panel.go_on()
+        app.view.make_room(pictured=False)
     for key in keys.split():
         if key == "p" and not app.view.can("plot"):
             return False
         await pilot.press(key)
-    await pilot.pause(0.5)
-    app.clear_notifications()
-    await pilot.pause(0.2)
+    await pilot.pause(0.7)
     return "p" not in keys.split() or any(panel.is_open for panel in app.query(PicturePanel))
 
 
 async def draw_views(past: PastSession, folder: Path, suffix: str, size: tuple[int, int], theme: str) -> None:
-    """Every view at one size in one theme, and the trials while they run."""
+    """Every view at one size in one theme, and the result while they run."""
     app, replay = app_over(past)
     async with app.run_test(size=size) as pilot:
         app.theme = theme
         await arrive(replay, RUNNING, pilot)
-        await show(app, pilot, "3")
+        await show(app, pilot, "1")
         app.save_screenshot(f"running{suffix}.svg", path=str(folder))
         await arrive(replay, 1.0, pilot)
         for name, keys in VIEWS.items():

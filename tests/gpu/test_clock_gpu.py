@@ -38,7 +38,7 @@ def test_blocks_that_flow_into_one_another_take_what_the_loop_takes():
     clock = StepClock(device, bursts)
     clock.run(2 * STEPS_PER_EPOCH)
     loop_s = clock.run(40 * STEPS_PER_EPOCH).seconds / 40
-    waiting = clock.back_to_back(STEPS_PER_EPOCH, lambda blocks: len(blocks) >= 24)
+    waiting = [clock.run(STEPS_PER_EPOCH) for _ in range(24)]
     flowing = measure(clock, WAIT_S / STEPS_PER_EPOCH, MEASURE_S, cycle_of=lambda most: STEPS_PER_EPOCH)
     assert len(flowing) >= FEWEST_BLOCKS
     assert {block.steps % STEPS_PER_EPOCH for block in flowing} == {0}
@@ -58,7 +58,7 @@ def test_blocks_of_a_gpu_that_is_busy_all_the_time_are_the_same_in_both_ways():
 
     clock = StepClock(device, run_steps)
     step_s = clock.run(50).seconds / 50
-    waiting, flowing = clock.back_to_back(40, lambda blocks: len(blocks) >= 10), measure(clock, step_s, 0.4)
+    waiting, flowing = [clock.run(40) for _ in range(10)], measure(clock, step_s, 0.4)
     ratio = median(block.step_ms for block in flowing) / median(block.step_ms for block in waiting)
     assert ratio == pytest.approx(1.0, rel=0.02)
 

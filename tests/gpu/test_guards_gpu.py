@@ -192,8 +192,7 @@ def test_opening_nvml_and_a_reading_take_little():
 COST = """
 import statistics, time
 import torch
-from advisor.machine.nvml import NVML
-from advisor.trial.measurement.guards import GpuWatch
+from advisor.trial.measurement.guards import Guards
 from advisor.machine.device import backend_of
 
 def block(steps):
@@ -205,7 +204,7 @@ def block(steps):
     torch.cuda.synchronize()
     return (time.perf_counter() - started) / steps
 
-watches = [GpuWatch(NVML) for _ in range(10)]
+watches = [Guards(watch_gpu=True) for _ in range(10)]
 device = torch.device("cuda", 0)
 x = torch.ones(256, device=device)
 block(100)
@@ -213,7 +212,7 @@ steps = max(1, int(0.5 / block(100)))
 plain, watched = [], []
 for watch in watches:
     plain.append(block(steps))
-    with watch.reading(backend_of(device).identity().uuid):
+    with watch.watching(backend_of(device).identity().uuid):
         watched.append(block(steps))
 print(statistics.median(watched) / statistics.median(plain))
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.machine.hardware import device_used_bytes, inspect_hardware, sample_gpus
+from advisor.machine.hardware import inspect_hardware, sample_gpus
 
 pytestmark = pytest.mark.gpu
 
@@ -28,12 +28,14 @@ def test_nvml_and_torch_agree():
 def test_used_memory_follows_an_allocation():
     import torch
 
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    from advisor.machine.device import backend_of
+
+    backend = backend_of(torch.device("cuda"))
     torch.zeros(1, device="cuda")
-    before = device_used_bytes(uuid)
+    before = backend.memory().device_used_bytes
     held = torch.zeros(2**30, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
-    assert device_used_bytes(uuid) - before >= 0.9 * held.nbytes
+    assert backend.memory().device_used_bytes - before >= 0.9 * held.nbytes
 
 
 def test_gauges_name_the_same_gpus():

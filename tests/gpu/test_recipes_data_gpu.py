@@ -22,7 +22,7 @@ from advisor.step.prefetch import DeviceLoader, loop_loader
 from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.profile.traffic import host_made_tensors
+from advisor.trial.profile.profiler import count_work
 
 pytestmark = pytest.mark.gpu
 AHEAD = {"data.device_prefetch": True, "data.pin_memory": True}
@@ -232,8 +232,8 @@ def test_tensors_made_on_the_host_are_counted_and_gone_when_created_on_the_devic
         created: TrainStep(model, sgd(model), nn.functional.mse_loss, plan(create_on_device=created))
         for created in (False, True)
     }
-    assert host_made_tensors(steps[False], Feed(batch)) == 2
-    assert host_made_tensors(steps[True], Feed(batch)) == 0
+    assert count_work(steps[False], Feed(batch)).host_made == 2
+    assert count_work(steps[True], Feed(batch)).host_made == 0
     outputs = [step.forward(batch) for step in steps.values()]
     assert torch.equal(*outputs)
 

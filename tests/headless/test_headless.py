@@ -161,7 +161,6 @@ def test_text_of_the_user_is_one_line_and_never_markup():
     (line,) = progress_of(history)
     assert "failed: [red]bad shape[/]" in line
     assert line.endswith(r"\x1b[31m")
-    assert "[red]bad shape[/]" in summary_of(history)
 
 
 # --- the summary ----------------------------------------------------------------------------------------------
@@ -169,19 +168,17 @@ def test_text_of_the_user_is_one_line_and_never_markup():
 
 def test_the_summary_ranks_and_explains():
     text = summary_of(sample_history())
-    ranking = text.partition("\nRecommendations, best first\n")[2].partition("\n\n")[0]
+    ranking = text.partition("\nSettings, best first\n")[2].partition("\n\n")[0]
     ranked = [line.split()[0] for line in ranking.splitlines()[1:5]]
     assert ranked == ["model.memory_format:", "precision.autocast:", "data.batch_size:", "optimizer.implementation:"]
     for words in (
         "1.39x (1.38–1.40)",
-        "consent",
         "1.97x (1.96–1.98) as fast on 1 x NVIDIA H200, confirmed",
         "step.zero_grad: slower on top of the others",
         "no step ended within 60 s",
         "data wait is 0.3 % of the step",
     ):
         assert words in text
-    assert re.search(r"same +1\.001x \(0\.997–1\.005\)", text)
 
 
 def test_what_a_person_decides_by_comes_first():
@@ -190,7 +187,7 @@ def test_what_a_person_decides_by_comes_first():
         "Result",
         "Read this first",
         "The settings together",
-        "Recommendations, best first",
+        "Settings, best first",
         "Speed against memory",
         "Batch sizes",
         "Found in your source",
@@ -198,7 +195,6 @@ def test_what_a_person_decides_by_comes_first():
         "Where the time goes",
         "Efficiency",
         "Timing cross-check",
-        "Trials",
         "Habits, way by way",
         "Not tried",
     ]
@@ -235,7 +231,7 @@ def test_the_summary_of_a_session_without_a_gain_says_so():
     [
         (ClockCheck(25.0, 27.1, 26.31, 26.28), ""),
         (ClockCheck(6.2, 27.1, 26.31), ""),  # on the CPU such a clock is right
-        (ClockCheck(40.0, 27.1, 26.31, 26.28), "one slow launch"),
+        (ClockCheck(6.2, 27.1, 26.31, 26.28), "too fast"),
     ],
 )
 def test_the_naive_clock_has_a_line_only_when_it_is_wrong(clock, words):
@@ -254,31 +250,19 @@ def test_a_trial_that_saves_memory_tells_the_batch_that_it_makes_room_for():
     saving = replace(record.result, batch_size=size, peak_allocated_bytes=4 * 2**30)
     candidate = Candidate("checkpointing", "memory.activation_checkpointing", "blocks")
     state.apply(events.TrialMeasured(replace(record, candidate=candidate, result=saving)))
-    told = section_of(summary_of((), state), "Trials")
+    told = section_of(summary_of((), state), "Settings, best first")
     assert "checkpointing=blocks: A step needs" in told
     assert "50 % less, and takes" in told
     assert "batches of up to about" in told
 
 
-def test_the_marks_of_the_ranking_are_explained():
+def test_the_remarks_on_settings_stand_under_the_table():
     state = SessionState.of(detailed_history())
-    first, second, *rest = state.recommendations
-    notes = ("2 graph breaks: call to print",)
-    disturbed = replace(first.record.result, disturbed="another process came", notes=notes)
-    marked = (
-        replace(first, record=replace(first.record, result=disturbed, break_even_steps=1200)),
-        replace(second, record=replace(second.record, confirmed=True)),
-        *rest,
-    )
-    state.recommendations = marked
-    told = section_of(summary_of((), state), "Recommendations, best first")
-    assert "model.memory_format: channels_last: in the stack; unreliable: another process came" in told
-    assert "precision.autocast: bfloat16: in the stack; in turn with the baseline" in told
-    state.recommendations = tuple(
-        replace(item, record=replace(item.record, confirmed=True)) for item in (first, second)
-    )
-    told = section_of(summary_of((), state), "Recommendations, best first")
-    assert "model.memory_format: channels_last, precision.autocast: bfloat16: in the stack; in turn with" in told
+    name = state.recommendations[0].record.candidate.name
+    record = state.trials[name]
+    state.trials[name] = replace(record, result=replace(record.result, disturbed="another process came"))
+    told = section_of(summary_of((), state), "Settings, best first")
+    assert "model.memory_format: channels_last: unreliable: another process came" in told
 
 
 def test_batch_sizes_are_a_table_with_the_knee():
@@ -335,7 +319,7 @@ def test_with_memory_as_the_objective_the_peak_is_told_with_the_speed():
         "With 3 settings together ResNet training saves 40 % of the memory at 1.97x (1.96–1.98) the speed on 1 x "
         "NVIDIA H200, confirmed in turn with the baseline: 9.13 GiB before, 5.47 GiB tuned."
     )
-    assert "Recommendations, the smallest memory first" in told
+    assert "Settings, the smallest memory first" in told
 
 
 def test_with_energy_as_the_objective_the_joules_are_told():
@@ -345,7 +329,7 @@ def test_with_energy_as_the_objective_the_joules_are_told():
     told = summary_of(history)
     assert "takes 49 % less energy a sample" in section_of(told, "Result")
     assert "252 mJ a sample before, 129 mJ tuned" in section_of(told, "Result")
-    ranking = told.partition("\nRecommendations, the least energy first\n")[2].partition("\n\n")[0]
+    ranking = told.partition("\nSettings, the least energy first\n")[2].partition("\n\n")[0]
     assert "energy" in ranking.splitlines()[0].split()
 
 

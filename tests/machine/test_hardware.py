@@ -13,7 +13,6 @@ from advisor.machine.hardware import (
     GpuGauges,
     GpuReading,
     compute_pids,
-    device_used_bytes,
     inspect_hardware,
     sample_gpus,
 )
@@ -91,7 +90,6 @@ def test_a_machine_without_nvml_has_a_note_that_says_what_follows(code, words):
     assert words in found.gpu_note
     assert found.gpu_note.endswith("so the session runs on the CPU.")
     assert sample_gpus(context) == ()
-    assert device_used_bytes(UUID, context) is None
 
 
 def test_a_missing_binding_and_an_empty_machine_have_notes_too():
@@ -142,14 +140,8 @@ def test_gauges():
 
 
 @pytest.mark.parametrize("uuid", [UUID, UUID.removeprefix("GPU-"), UUID.removeprefix("GPU-").upper()])
-def test_used_memory_by_uuid_with_and_without_the_prefix(uuid):
-    assert device_used_bytes(uuid, nvml()) == 3 * GIB
-
-
-def test_used_memory_of_a_mig_instance_and_of_a_stranger():
-    assert device_used_bytes(MIG_UUID.removeprefix("MIG-"), nvml(mig=True)) == GIB
-    assert device_used_bytes("GPU-0", nvml(mig=True)) is None
-    assert device_used_bytes(MIG_UUID, nvml(mig=False)) is None
+def test_a_gpu_is_found_by_its_uuid_with_and_without_the_prefix(uuid):
+    assert GpuGauges(uuid, nvml()).read().temperature_c == 41
 
 
 # --- what a trial watches -------------------------------------------------------------------------------------

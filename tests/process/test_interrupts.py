@@ -161,7 +161,7 @@ def assert_restored(shown):
 )
 def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, number, measured):
     def asks(shown, seconds):
-        return b"Overview" in shown and (not measured or has_baseline(tmp_path / "s"))
+        return b"Result" in shown and (not measured or has_baseline(tmp_path / "s"))
 
     code, shown, restored_s = ended_by(number, tmp_path, asks)
     assert code == 130, shown[-2000:]
@@ -174,7 +174,7 @@ def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, numbe
 
 @pytest.mark.process
 def test_an_app_whose_terminal_is_gone_ends_and_writes_what_was_asked_for(tmp_path):
-    code, _, _ = ended_by(None, tmp_path, lambda shown, seconds: b"Overview" in shown)
+    code, _, _ = ended_by(None, tmp_path, lambda shown, seconds: b"Result" in shown)
     assert code == 130
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True
 

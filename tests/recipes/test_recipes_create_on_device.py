@@ -10,15 +10,15 @@ from torch import nn
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.step import InferStep, TrainStep
-from advisor.trial.profile.traffic import HostTensorCounter
+from advisor.trial.profile.traffic import TrafficCounter
 
 
 def made(work):
     """How many tensors ``work`` makes on the host and sends to a device; ``meta`` stands in for it."""
-    counter = HostTensorCounter()
+    counter = TrafficCounter()
     with counter:
         work(torch.empty(4, 3, device="meta"))
-    return counter.copied
+    return counter.host_made
 
 
 @pytest.mark.parametrize(

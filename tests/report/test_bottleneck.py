@@ -85,7 +85,7 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
             Bottleneck.COMPUTE,
             "20 % of this machine's",
         ),
-        (profile(flops_per_step=10**13), Bottleneck.COMPUTE, "something else kept the machine busy"),
+        (profile(flops_per_step=10**13), Bottleneck.COMPUTE, "500 % of this machine's"),
         (profile(calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.LAUNCH, "40000 operator calls"),
         (profile(calls_per_step=400.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50 %"),
         (profile(device_busy_share=0.99, calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50 %"),

@@ -17,7 +17,7 @@ from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import AllReduceSweep, AllReduceTime, Comparison
+from advisor.records import AllReduceSweep, AllReduceTime
 from advisor.report.charts import (
     Axis,
     Canvas,
@@ -36,6 +36,7 @@ from advisor.report.pareto import front_of, measured_points
 from advisor.report.pictures import (
     all_reduce_chart,
     batch_chart,
+    forest_chart,
     front_chart,
     initial_of,
     phases_chart,
@@ -43,7 +44,7 @@ from advisor.report.pictures import (
     roofline_chart,
     steps_chart,
 )
-from advisor.report.waterfall import waterfall, waterfall_chart
+from advisor.report.rows import ranking
 
 AFTER = {"data wait": 0.4, "host-to-device": 0.5, "captured step": 12.9}
 
@@ -59,28 +60,17 @@ def state() -> SessionState:
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
-def test_the_bars_lead_from_the_baseline_to_the_stack(state) -> None:
-    chart = waterfall_chart(state)
+def test_every_setting_has_the_bar_of_its_interval(state) -> None:
+    chart = forest_chart(state)
     assert chart is not None
-    first, *steps, last = chart.bars
-    assert (first.start, first.end, first.is_mark) == (1.0, 1.0, True)
-    assert [(bar.start, bar.end) for bar in steps] == [(step.start, step.end) for step in waterfall(state)]
-    assert (last.start, last.end) == (1.0, state.stack.comparison.speedup)
-    assert [bar.name for bar in chart.bars if bar.tone is Tone.FASTER] == ["autocast", "channels_last", "compile"]
-    assert "same" in next(bar.text for bar in chart.bars if bar.name == "fused_optimizer")
-
-
-def test_settings_that_overlap_all_end_at_the_stack(state) -> None:
-    """The bars do not pass the stack, and each begins where the stack would be without its setting."""
-    product = math.prod(step.end / step.start for step in waterfall(state))
-    total = product / 2
-    state.stack = replace(state.stack, comparison=Comparison(total, 0.98 * total, 1.02 * total))
-    chart = waterfall_chart(state)
-    assert "overlaps" in chart.words
-    _, *bars, last = chart.bars
-    assert [bar.end for bar in bars] == pytest.approx([last.end] * len(state.stack.settings))
-    contributions = {step.name: step.contribution.speedup for step in waterfall(state)}
-    assert {bar.name: bar.end / bar.start for bar in bars} == pytest.approx(contributions)
+    own, together, *bars = chart.bars
+    assert (own.start, own.end, own.is_mark) == (1.0, 1.0, True)
+    assert (together.start, together.end) == (state.stack.comparison.ci_low, state.stack.comparison.ci_high)
+    measured = [row for row in ranking(state).rows if row.figures]
+    assert [(bar.name, bar.start, bar.end) for bar in bars] == [
+        (row.name, row.figures.effect.ci_low, row.figures.effect.ci_high) for row in measured
+    ]
+    assert {bar.tone for bar in bars if bar.start > 1.01} == {Tone.FASTER}
 
 
 def test_speed_against_memory_has_a_point_for_all_that_was_measured(state) -> None:
@@ -216,7 +206,6 @@ def test_all_reduce_that_was_not_measured_is_not_drawn(state, times) -> None:
 )
 def test_what_is_not_known_is_not_drawn(history) -> None:
     state = SessionState.of(history)
-    assert waterfall_chart(state) is None
     assert roofline_chart(state) is None
     assert batch_chart(state) is None
 
@@ -305,7 +294,7 @@ def _texts(markup: str) -> list[tuple[float, float, str, str]]:
 def test_every_picture_is_well_formed_and_within_its_frame(state) -> None:
     charts = pictures(state)
     assert [chart.title for chart in charts] == [
-        "What each setting adds",
+        "Speed-up of every setting",
         "Speed against memory",
         "Where a step goes",
         "Roofline",
@@ -322,7 +311,7 @@ def test_every_picture_is_well_formed_and_within_its_frame(state) -> None:
 
 
 def test_what_a_user_named_is_text_in_a_picture(state) -> None:
-    chart = waterfall_chart(state)
+    chart = forest_chart(state)
     evil = replace(chart.bars[1], name='<script>"&', text="</svg>")
     drawn = svg.figure(replace(chart, bars=(evil,), title="<b>"))
     assert '<script>"&' in [text for *_, text in _texts(drawn)]

@@ -206,10 +206,3 @@ def test_a_loader_that_nobody_waits_for_is_not_told(waiting_ms, kept):
     measured = profile_facts(phases={Phase.DATA_WAIT: waiting_ms, Phase.FORWARD: 9.0}, step_ms=10.0)
     facts = replace(cpu_facts(loader=loader_facts()), profile=measured)
     assert bool(relevant([_found("num_workers")], facts)) is kept
-
-
-def test_zeroed_gradients_are_no_habit_where_gradients_are_there_at_times():
-    facts = replace(cpu_facts(), profile=None)
-    assert relevant([_found("zero_grad")], facts)
-    assert not relevant([_found("zero_grad")], replace(facts, gradients_at_times=2))
-    assert relevant([_found("debug_off")], replace(facts, gradients_at_times=2))

@@ -1,7 +1,6 @@
 """The machine's measured peak rates, and the precision of float32 products that they depend on."""
 
 import os
-import threading
 from dataclasses import replace
 from datetime import date, timedelta
 
@@ -84,11 +83,11 @@ def test_nothing_is_measured_shortly_before_a_trial_is_given_up():
     assert ceilings.machine_ceilings(CPU, torch.float32, left_s=60.0).matmul_flops_per_s["float32"] > 1e6
 
 
-def test_a_type_that_is_missing_is_measured_and_the_rest_is_kept():
+def test_a_type_that_is_missing_has_all_measured():
     ceilings.store_ceilings(here(), made_up())
     measured = ceilings.machine_ceilings(CPU, torch.float64)
-    assert measured.matmul_flops_per_s["float64"] > 1e6
-    assert replace(measured, matmul_flops_per_s={"float32": 1.0, "bfloat16": 2.0}) == made_up()
+    assert min(measured.matmul_flops_per_s.values()) > 1e6
+    assert set(measured.matmul_flops_per_s) == {"float32", "bfloat16", "float64"}
 
 
 def test_ceilings_of_a_bad_moment_are_measured_anew():
@@ -105,13 +104,6 @@ def test_a_broken_file_is_as_good_as_none(tmp_path, text):
     assert ceilings.stored_ceilings("a") == Ceilings({})
     ceilings.store_ceilings("a", made_up())
     assert ceilings.stored_ceilings("a") == made_up()
-
-
-def test_a_file_of_another_version_is_as_good_as_none(tmp_path):
-    ceilings.store_ceilings("a", made_up())
-    file = tmp_path / "state" / "ceilings.json"
-    file.write_text(file.read_text().replace('"schema":1', '"schema":2'))
-    assert ceilings.stored_ceilings("a") == Ceilings({})
 
 
 @pytest.mark.parametrize("days", [-2, 31, 400])
@@ -135,20 +127,6 @@ def test_threads_make_another_machine():
     torch.set_num_threads(2)
     assert here() != one
     assert "1 threads" in one
-
-
-def _store_many(name):
-    for number in range(50):
-        ceilings.store_ceilings(f"{name}{number}", made_up())
-
-
-def test_sessions_that_write_at_once_leave_a_whole_file():
-    writers = [threading.Thread(target=_store_many, args=(name,)) for name in "abc"]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert any(ceilings.stored_ceilings(f"{name}49") == made_up() for name in "abc")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 from advisor.errors import TargetError
 from advisor.step.loader import rebuild
-from advisor.trial.measurement.draws import check_batches, first_batches
+from advisor.trial.measurement.draws import check_batches, probe_batches
 
 
 class Noisy(Dataset):
@@ -25,9 +25,9 @@ class Noisy(Dataset):
 
 def test_every_trial_draws_the_same_batches_whatever_its_workers():
     loader = DataLoader(Noisy(), batch_size=2, shuffle=True)
-    drawn = [first_batches(one, 3, 2) for one in (loader, rebuild(loader, num_workers=2), loader)]
+    drawn = [probe_batches(one, 3)[:2] for one in (loader, rebuild(loader, num_workers=2), loader)]
     assert all(torch.equal(torch.cat(batches), torch.cat(drawn[0])) for batches in drawn)
-    assert not torch.equal(torch.cat(first_batches(loader, 4, 2)), torch.cat(drawn[0]))
+    assert not torch.equal(torch.cat(probe_batches(loader, 4)[:2]), torch.cat(drawn[0]))
     assert loader.dataset.file is None  # workers that are forked later open their own
 
 
@@ -38,9 +38,9 @@ class InWorkers(Noisy):
 
 @pytest.mark.process
 def test_a_dataset_that_needs_a_worker_is_read_in_one():
-    assert first_batches(DataLoader(InWorkers(), num_workers=1), 0, 1)[0].tolist() == [0]
+    assert probe_batches(DataLoader(InWorkers(), num_workers=1), 0)[0].tolist() == [0]
     with pytest.raises(TargetError, match="failed at batch 1"):
-        first_batches(DataLoader(InWorkers()), 0, 1)
+        probe_batches(DataLoader(InWorkers()), 0)
 
 
 class Own(DataLoader):
@@ -51,8 +51,8 @@ class Own(DataLoader):
 
 
 def test_a_loader_that_cannot_be_made_anew_is_read_as_it_is():
-    assert len(first_batches(Own(torch.arange(6), 1), 0, 2)) == 2
-    assert len(first_batches(DataLoader(Stream(), batch_size=4), 0, 5)) == 3
+    assert len(probe_batches(Own(torch.arange(6), 1), 0)) == 3
+    assert len(probe_batches(DataLoader(Stream(), batch_size=4), 0)) == 3
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.loader import length_of
 from advisor.step.step import make_step
+from advisor.trial.measurement.draws import PROBE_STEPS, probe_batches
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.measurement.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
+from advisor.trial.measurement.probe import probe_inference, probe_training
 from advisor.trial.timed_loop import resident_data, stepper
 
 # --- the feed -------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from advisor.machine.hardware import POWER_CAP, GpuReading
 from advisor.records import Block, GpuReadings
 from advisor.trial.measurement import guards
 from advisor.trial.measurement.guards import (
-    GpuWatch,
     Guards,
     HostLoad,
     disturbance_of_gpu,
@@ -54,11 +53,6 @@ def test_a_trial_knows_itself_and_its_children_by_number():
 def test_a_trial_that_the_host_numbers_is_the_one_that_appeared():
     assert of_us({STRANGER}, {STRANGER, STRANGER + 1}, before=BEFORE) == {STRANGER + 1}
     assert of_us({STRANGER + 1}, {STRANGER + 1, STRANGER + 2}) == {STRANGER + 1}
-
-
-def test_of_two_that_appeared_the_busiest_is_the_trial():
-    assert of_us({1, 2}, {1, 2}, sm_percent={1: 99, 2: 40}) == {1}
-    assert len(of_us({1, 2}, {1, 2})) == 1
 
 
 def test_a_number_listed_before_is_not_ours_even_if_it_is_the_same():
@@ -189,6 +183,11 @@ def test_readings_in_short():
     assert summarised([GpuReading()], frozenset()) == GpuReadings(1, foreign_processes=None)
 
 
+@pytest.fixture(autouse=True)
+def _quiet_host(monkeypatch):
+    monkeypatch.setattr(HostLoad, "disturbance", lambda load: "")
+
+
 # --- the watch ------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +202,7 @@ def library():
 def started(library, *others, number=ME):
     """A watch made before the trial computes, with these processes on the GPU then; ``number`` is NVML's for us."""
     library.processes = [process(pid) for pid in others]
-    watch = GpuWatch(nvml_of(library))
+    watch = Guards(watch_gpu=True, nvml=nvml_of(library))
     library.processes = [*library.processes, process(number)]
     return watch
 
@@ -221,20 +220,18 @@ def watch_threads():
 
 def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
     watch = started(library)
-    with watch.reading(UUID):
+    with watch.watching(UUID):
         assert len(watch_threads()) == 1
-        until(lambda: watch.summary.samples >= 3)
+        until(lambda: watch.gpu.samples >= 3)
     assert watch_threads() == []
-    assert watch.summary.samples >= 4
-    assert watch.summary == replace(
-        GpuReadings(watch.summary.samples, 60, 1755, 1755, 76.5, (POWER_CAP,)), foreign_processes=0
-    )
-    assert watch.disturbance() == ""
+    assert watch.gpu.samples >= 4
+    assert watch.gpu == replace(GpuReadings(watch.gpu.samples, 60, 1755, 1755, 76.5, (POWER_CAP,)), foreign_processes=0)
+    assert watch.disturbed == ""
 
 
 def test_a_watch_ends_when_what_it_watches_fails(library):
     watch = started(library)
-    with pytest.raises(RuntimeError, match="mine"), watch.reading(UUID):
+    with pytest.raises(RuntimeError, match="mine"), watch.watching(UUID):
         raise RuntimeError("mine")
     assert watch_threads() == []
 
@@ -242,10 +239,10 @@ def test_a_watch_ends_when_what_it_watches_fails(library):
 def test_a_trial_that_is_not_listed_at_once_is_found_in_a_later_reading(library):
     watch = started(library, number=STRANGER + 7)
     everyone, library.processes = library.processes, []
-    with watch.reading(UUID):
+    with watch.watching(UUID):
         library.processes = everyone
-        until(lambda: watch.summary.foreign_processes == 0)
-    assert watch.disturbance() == ""
+        until(lambda: watch.gpu.foreign_processes == 0)
+    assert watch.disturbed == ""
 
 
 # NVML may number this process as the host does, which is not how this process numbers itself.
@@ -255,83 +252,83 @@ with_either_number = pytest.mark.parametrize("number", [ME, STRANGER + 7], ids=[
 @with_either_number
 def test_a_process_that_appears_midway(library, number):
     watch = started(library, number=number)
-    with watch.reading(UUID):
+    with watch.watching(UUID):
         library.processes = [*library.processes, process(STRANGER)]
-        until(lambda: watch.summary.foreign_processes == 1)
+        until(lambda: watch.gpu.foreign_processes == 1)
         library.processes = library.processes[:-1]
-    assert watch.disturbance() == "another process came to the GPU while it was measured"
-    assert watch.summary.foreign_processes == 1
+    assert watch.disturbed == "another process came to the GPU while it was measured"
+    assert watch.gpu.foreign_processes == 1
 
 
 @with_either_number
 def test_a_process_that_computes_all_the_time(library, number):
     watch = started(library, STRANGER, number=number)
-    with watch.reading(UUID):
+    with watch.watching(UUID):
         library.samples = [used_sm(number, 55, 5_000_000), used_sm(STRANGER, 44, 5_000_000)]
-    assert watch.disturbance().startswith(f"another process (pid {STRANGER}, ")
-    assert "44 % of the GPU" in watch.disturbance()
+    assert watch.disturbed.startswith(f"another process (pid {STRANGER}, ")
+    assert "44 % of the GPU" in watch.disturbed
 
 
 @with_either_number
 def test_a_trial_before_this_one_that_is_gone_by_now_is_none(library, number):
     watch = started(library, STRANGER, number=number)
     library.processes = [process(number)]
-    with watch.reading(UUID):
+    with watch.watching(UUID):
         pass
-    assert watch.disturbance() == ""
-    assert watch.summary.foreign_processes == 0
+    assert watch.disturbed == ""
+    assert watch.gpu.foreign_processes == 0
 
 
 def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
     watch = started(library)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        with watch.reading(UUID):
+        with watch.watching(UUID):
             library.processes = [*library.processes, process(child.pid)]
-            readings = watch.summary.samples
-            until(lambda: watch.summary.samples > readings)
-        assert watch.disturbance() == ""
-        assert watch.summary.foreign_processes == 0
+            readings = watch.gpu.samples
+            until(lambda: watch.gpu.samples > readings)
+        assert watch.disturbed == ""
+        assert watch.gpu.foreign_processes == 0
         child.communicate(b"\n")
 
 
 def test_a_slow_gpu_in_the_middle_is_seen(library):
     watch = started(library)
-    with watch.reading(UUID):
+    with watch.watching(UUID):
         library.clock_mhz = 900
-        until(lambda: watch.summary.sm_clock_lowest_mhz == 900)
+        until(lambda: watch.gpu.sm_clock_lowest_mhz == 900)
         library.bits = 64
-        until(lambda: "hardware thermal slowdown" in watch.summary.throttle_reasons)
-    assert "slowed itself down (hardware thermal slowdown)" in watch.disturbance()
+        until(lambda: "hardware thermal slowdown" in watch.gpu.throttle_reasons)
+    assert "slowed itself down (hardware thermal slowdown)" in watch.disturbed
 
 
 def test_the_margin_to_the_slowdown_is_watched(library):
     watch = started(library)
-    with watch.reading(UUID):
+    with watch.watching(UUID):
         library.celsius = 60 + library.margin_c - 1
-    assert watch.disturbance() == "the GPU was at 105 °C, and slows itself down at 106 °C"
+    assert watch.disturbed == "the GPU was at 105 °C, and slows itself down at 106 °C"
 
 
 def test_a_driver_that_lists_no_processes_leaves_the_gauges(library):
     library.refused = {"nvmlDeviceGetComputeRunningProcesses": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
     watch = started(library)
-    with watch.reading(UUID):
+    with watch.watching(UUID):
         library.samples = [used_sm(STRANGER, 90, 5_000_000)]
-    assert watch.disturbance() == ""
-    assert (watch.summary.temperature_c, watch.summary.foreign_processes) == (60, None)
+    assert watch.disturbed == ""
+    assert (watch.gpu.temperature_c, watch.gpu.foreign_processes) == (60, None)
 
 
 def test_a_machine_without_nvml_is_not_watched():
-    watch = GpuWatch(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
-    with watch.reading(UUID):
+    watch = Guards(watch_gpu=True, nvml=nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
+    with watch.watching(UUID):
         assert watch_threads() == []
-    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
+    assert (watch.gpu, watch.disturbed, watch.energy_j_per_sample(BLOCKS)) == (None, "", None)
 
 
 def test_an_unknown_gpu_is_not_watched():
-    watch = GpuWatch(nvml())
-    with watch.reading("GPU-0"):
+    watch = Guards(watch_gpu=True, nvml=nvml())
+    with watch.watching("GPU-0"):
         assert watch_threads() == []
-    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
+    assert (watch.gpu, watch.disturbed, watch.energy_j_per_sample(BLOCKS)) == (None, "", None)
 
 
 # --- energy ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Disturbances of a measurement on the host: other processes, and a processor whose clock falls."""
+"""Disturbances of a measurement on the host: other processes."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from advisor.machine.host import CpuReading
-from advisor.trial.measurement.guards import HostLoad, cpu_clock_fell, cpu_mhz
+from advisor.trial.measurement.guards import HostLoad
 
 
 class ScriptedLoad(HostLoad):
@@ -57,31 +57,3 @@ def test_the_cores_of_others_are_told_of_a_time_that_the_kernel_counts():
     assert ScriptedLoad((now, 0, 0), (now + 10, 30, 13)).foreign() == 0.0
     assert ScriptedLoad((now - 9, 0, 0), (now + 1, 30, 13)).foreign() == pytest.approx(1.7)
     assert ScriptedLoad((now - 9, 0, 0), (now + 1, 30, 31)).foreign() == 0.0
-
-
-def kernel_of(root, mhz):
-    """A kernel that tells this clock of every core."""
-    for core in range(psutil.cpu_count()):
-        folder = root / f"sys/devices/system/cpu/cpu{core}/cpufreq"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "scaling_cur_freq").write_text(f"{mhz * 1000}\n")
-    return root
-
-
-@pytest.mark.parametrize(
-    ("mhz", "said"),
-    [
-        (3600, ""),
-        (3000, ""),
-        (4800, ""),
-        (2100, "the processor's clock fell from 3600 to 2100 MHz while it was measured"),
-    ],
-)
-def test_the_processors_clock(tmp_path, mhz, said):
-    before = cpu_mhz(kernel_of(tmp_path, 3600))
-    assert cpu_clock_fell(before, cpu_mhz(kernel_of(tmp_path, mhz))) == said
-
-
-def test_a_machine_that_does_not_tell_its_clock(tmp_path):
-    assert cpu_mhz(tmp_path) is None
-    assert cpu_clock_fell(None, None) == cpu_clock_fell(3600.0, None) == ""

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 from advisor.records import TargetSpec
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
-from advisor.trial.measurement.probe import probe_batches
+from advisor.trial.measurement.draws import probe_batches
 
 
 class Named(Dataset):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import advisor.machine.device
 import advisor.trial.measurement.clock
 from advisor.records import Block
 from advisor.trial.measurement.clock import (
@@ -21,6 +22,8 @@ from advisor.trial.measurement.clock import (
     latency_of_calls,
     measure,
     merge_uneven,
+    percentiles_of,
+    single_steps_ms,
     steps_in,
     warm_up,
 )
@@ -62,6 +65,7 @@ def clock_of(monkeypatch):
     """A clock, and the step that it times, in a time of their own."""
     own = OwnTime()
     monkeypatch.setattr(advisor.trial.measurement.clock, "time", own)
+    monkeypatch.setattr(advisor.machine.device, "time", own)
 
     def make(*seconds):
         step = Sleeping(*seconds, sleep=own.sleep)
@@ -92,15 +96,15 @@ def test_a_block_times_its_steps():
 
 def test_measured_blocks_give_the_percentiles_of_steps(clock_of):
     clock, _ = clock_of(0.002)
-    assert clock.percentiles() is None
-    assert measure(clock, 0.002, 0.05)
-    assert clock.percentiles() == pytest.approx((2.0, 2.0, 2.0))
+    assert percentiles_of([]) is None
+    assert percentiles_of(single_steps_ms(clock, measure(clock, 0.002, 0.05), 0.05)) == pytest.approx((2.0, 2.0, 2.0))
 
 
 def test_single_steps_take_no_longer_where_steps_are_slower_than_they_were_in_the_warm_up(clock_of):
     """As of two threads that wait for each other on a busy machine: 400 of them took 20 s."""
     clock, step = clock_of(0.03)
-    (block,) = measure(clock, 0.0003, 0.6)
+    (block,) = blocks = measure(clock, 0.0003, 0.6)
+    single_steps_ms(clock, blocks, 0.6)
     assert (block.steps, step.steps - block.steps) == (83, 7)
 
 
@@ -108,8 +112,9 @@ def test_single_steps_take_no_longer_where_steps_are_slower_than_they_were_in_th
 def test_blocks_of_one_step_are_single_steps_already(clock_of, step_s, more):
     clock, step = clock_of(step_s)
     blocks = measure(clock, step_s, 1.2)
+    times = single_steps_ms(clock, blocks, 1.2)
     assert step.steps - sum(block.steps for block in blocks) == more
-    assert clock.percentiles() == pytest.approx((1e3 * step_s,) * 3)
+    assert percentiles_of(times) == pytest.approx((1e3 * step_s,) * 3)
 
 
 @pytest.mark.parametrize(("step_s", "limit_s", "calls"), [(0.0, 1.0, 400), (0.03, 1.0, 20), (0.03, 0.1, None)])

@@ -12,7 +12,8 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.step import InferStep, TrainStep, make_step
-from advisor.trial.measurement.probe import PROBE_STEPS, Probe, probe_inference, probe_training, sample_of, squared_norm
+from advisor.trial.measurement.draws import PROBE_STEPS
+from advisor.trial.measurement.probe import Probe, probe_inference, probe_training, sample_of, squared_norm
 
 
 def batch():
@@ -28,32 +29,6 @@ def train_step(model=None, **plan):
     model = model or net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu", **plan))
-
-
-class Heads(nn.Module):
-    """Two heads, of which a batch asks for one, and a parameter that nothing reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.heads, self.unread = nn.ModuleList(nn.Linear(16, 4) for _ in range(2)), nn.Parameter(torch.ones(3))
-
-    def forward(self, x, head):
-        return self.heads[head](x)
-
-
-@pytest.mark.parametrize("way", ["none", "zeros", "manual"])
-def test_gradients_that_are_there_at_times_are_counted(way):
-    def loss(model, batch):
-        return nn.functional.cross_entropy(model(batch[0], batch[2]), batch[1])
-
-    def counted(heads):
-        model = Heads()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        step = TrainStep(model, optimizer, loss, StepPlan(mode=Mode.TRAIN, device="cpu", zero_grad=way))
-        return probe_training(step, [(*batch(), head) for head in heads], 0).gradients_at_times
-
-    assert counted([0, 1, 0]) == 4
-    assert counted([0, 0, 0]) == 0
 
 
 class Drawing(nn.Module):

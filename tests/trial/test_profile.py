@@ -28,13 +28,13 @@ from advisor.trial.profile.phases import CAPTURED, check_clocks, measure_phases
 from advisor.trial.profile.profiler import count_work, profile_step
 from advisor.trial.profile.recording import (
     ROWS,
-    device_activity,
     outermost_calls,
     record_steps,
     shapes_text,
     tensor_core_share,
     union_length,
     uses_tensor_cores,
+    with_device,
 )
 from advisor.trial.profile.traffic import TrafficCounter
 
@@ -43,6 +43,7 @@ CPU = torch.device("cpu")
 PHASES = ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]
 KIB = 1024
 STEPS = 3
+PLAIN = Profile(step_ms=1000.0, phases={})
 
 
 class SlowData(TensorDataset):
@@ -146,9 +147,9 @@ class Functions(nn.Module):
 @pytest.mark.parametrize("mode", ["grad", "inference_mode"])
 def test_what_a_step_computes_without_modules_is_seen(mode):
     plan = StepPlan(mode=Mode.INFER, device="cpu", grad_mode=mode)
-    recording = record_steps(InferStep(Functions(), plan), Feed(torch.randn(2, 3, 6, 6)), 1)
+    recording = record_steps(PLAIN, InferStep(Functions(), plan), Feed(torch.randn(2, 3, 6, 6)), 1)
     assert set(recording.called) == {"attention", "batched_product", "conv2d", "conv3d", "linear"}
-    assert record_steps(InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3)), 1).called == ()
+    assert record_steps(PLAIN, InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3)), 1).called == ()
 
 
 def test_a_profile_without_phases_has_no_shares():
@@ -169,16 +170,16 @@ class Annotated(nn.Module):
 
 
 def test_the_tables_hold_operators_and_no_ranges():
-    recording = record_steps(train_step(Annotated()), quick_feed(), STEPS)
+    recording = record_steps(PLAIN, train_step(Annotated()), quick_feed(), STEPS)
     names = {row.name for row in recording.operators}
     assert {"aten::addmm", "aten::mm"} <= names
     assert not names & {*PHASES, "my own range", "ProfilerStep*", "Optimizer.step#SGD.step"}
-    assert recording.device is None
+    assert recording.device_busy_share is None
     assert recording.trace_path == ""
 
 
 def test_the_tables_are_per_step_and_the_totals_hold_what_an_operator_calls():
-    rows = {row.name: row for row in record_steps(train_step(), quick_feed(), STEPS).operators}
+    rows = {row.name: row for row in record_steps(PLAIN, train_step(), quick_feed(), STEPS).operators}
     assert rows["aten::addmm"].calls == 2
     linear = rows["aten::linear"]
     assert linear.host_total_ms >= rows["aten::addmm"].host_ms
@@ -187,14 +188,14 @@ def test_the_tables_are_per_step_and_the_totals_hold_what_an_operator_calls():
 
 
 def test_the_table_by_shapes_tells_the_layers_apart():
-    rows = [row for row in record_steps(train_step(), quick_feed(), STEPS).by_shape if row.name == "aten::addmm"]
+    rows = [row for row in record_steps(PLAIN, train_step(), quick_feed(), STEPS).by_shape if row.name == "aten::addmm"]
     assert {row.shapes for row in rows} == {"32, 8x16, 16x32", "4, 8x32, 32x4"}
     assert all(row.calls == 1 for row in rows)
 
 
 def test_tables_are_cut_where_nobody_reads_on():
     layers = [nn.Linear(16 + index, 17 + index) for index in range(60)]
-    recording = record_steps(train_step(nn.Sequential(*layers)), quick_feed(), STEPS)
+    recording = record_steps(PLAIN, train_step(nn.Sequential(*layers)), quick_feed(), STEPS)
     assert len(recording.by_shape) == ROWS
     times = [row.host_ms for row in recording.by_shape]
     assert times == sorted(times, reverse=True)
@@ -204,19 +205,21 @@ def test_the_ranges_add_no_calls():
     step, feed = train_step(), quick_feed()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as plain:
         step(feed.next())
-    calls = record_steps(step, feed, STEPS).calls
+    calls = record_steps(PLAIN, step, feed, STEPS).calls_per_step
     assert calls == pytest.approx(outermost_calls(plain.events()), rel=0.1)
     assert calls < sum(row.count for row in plain.key_averages() if row.key.startswith("aten::"))
 
 
 def test_what_an_operator_calls_is_no_call_of_the_step():
     step = InferStep(nn.Linear(4, 4), StepPlan(mode=Mode.INFER, device="cpu"))
-    assert record_steps(step, Feed(torch.ones(2, 4)), STEPS).calls == 2  # linear, which calls t and addmm; to
+    assert (
+        record_steps(PLAIN, step, Feed(torch.ones(2, 4)), STEPS).calls_per_step == 2
+    )  # linear, which calls t and addmm; to
 
 
 def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
     path = str(tmp_path / "000-baseline.trace.json.gz")
-    recording = record_steps(train_step(), quick_feed(), STEPS, trace_path=path)
+    recording = record_steps(PLAIN, train_step(), quick_feed(), STEPS, trace_path=path)
     assert recording.trace_path == path
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
@@ -236,7 +239,7 @@ def test_of_a_step_that_mostly_loads_its_batch_in_this_process_one_is_recorded(s
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_long_step_is_recorded_once_and_one_of_many_operations_after_another(warm):
     step = train_step()
-    recording = record_steps(step, quick_feed(), 1, warm=warm)
+    recording = record_steps(PLAIN, step, quick_feed(), 1, warm=warm)
     assert {row.name: row.calls for row in recording.operators}["aten::addmm"] == 2
 
 
@@ -249,7 +252,9 @@ def test_of_many_operations_one_step_is_recorded(operations, recorded, tmp_path)
 
 
 def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path):
-    recording = record_steps(train_step(), quick_feed(), STEPS, trace_path=str(tmp_path / "gone" / "trace.json.gz"))
+    recording = record_steps(
+        PLAIN, train_step(), quick_feed(), STEPS, trace_path=str(tmp_path / "gone" / "trace.json.gz")
+    )
     assert recording.trace_path == ""
     assert recording.operators
 
@@ -305,14 +310,14 @@ RECORDED = [
 
 
 def test_the_device_is_busy_while_a_kernel_runs_and_overlapping_ones_count_once():
-    activity = device_activity(RECORDED, STEPS)
-    assert activity.busy_ms == pytest.approx((8.0 + 1.0 + 3.0) / STEPS)
-    assert activity.kernels == pytest.approx(5 / STEPS)
+    activity = with_device(PLAIN, RECORDED, STEPS)
+    assert PLAIN.step_ms * activity.device_busy_share == pytest.approx((8.0 + 1.0 + 3.0) / STEPS)
+    assert activity.kernels_per_step == pytest.approx(5 / STEPS)
     assert activity.tensor_core_share == pytest.approx(6 / 12)
 
 
 def test_device_time_belongs_to_the_phase_that_launched_it():
-    assert device_activity(RECORDED, STEPS).phases == pytest.approx(
+    assert with_device(PLAIN, RECORDED, STEPS).device_phases == pytest.approx(
         {"forward": 3 / STEPS, "backward": (5 + 1) / STEPS, "host-to-device": 6 / STEPS}
     )
 
@@ -442,13 +447,13 @@ def test_on_the_cpu_every_clock_says_the_same():
             time.sleep(0.01)
         return steps
 
-    checked = check_clocks(StepClock(CPU, run_steps), 10.0, None)
+    checked = check_clocks(StepClock(CPU, run_steps), 10.0, None, None)
     assert checked.naive_ms >= 10
     assert checked.synchronized_ms >= 10
     assert (checked.block_ms, checked.events_ms) == (10.0, None)
 
 
-@pytest.mark.parametrize(("block_ms", "kernels", "most_steps"), [(2000.0, None, 2), (1.0, 2000.0, 23), (0.01, 1.0, 27)])
+@pytest.mark.parametrize(("block_ms", "kernels", "most_steps"), [(2000.0, None, 3), (1.0, 2000.0, 23), (0.01, 1.0, 27)])
 def test_comparing_clocks_takes_few_steps(block_ms, kernels, most_steps):
     taken = []
 
@@ -456,7 +461,7 @@ def test_comparing_clocks_takes_few_steps(block_ms, kernels, most_steps):
         taken.append(steps)
         return steps
 
-    check_clocks(StepClock(CPU, run_steps), block_ms, kernels)
+    check_clocks(StepClock(CPU, run_steps), block_ms, kernels, None)
     assert sum(taken) == most_steps
 
 

@@ -30,7 +30,7 @@ def loader():
 def refused(folder, monkeypatch, name, *, count, others):
     """The error of the first of so many ranks; ``others`` says what the rest have where this one has a value."""
     (folder / "target.py").write_text(TARGET, encoding="utf-8")
-    peers = SimpleNamespace(rank=0, size=count, objects=lambda own: [own, *[others(own)] * (count - 1)])
+    peers = SimpleNamespace(rank=0, size=count, gathered=lambda own: [own, *[others(own)] * (count - 1)])
     monkeypatch.setattr(ranks, "Peers", lambda device, patience_s: peers)
     target = TargetSpec(f"target.py:{name}", str(folder), device="cpu")
     spec = TrialSpec("t", target, {"parallel.strategy": "ddp"}, 0.1, 0.2, 60.0, "", world=World(count))

@@ -11,9 +11,7 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.figures import formatting
 from advisor.records import Comparison, Numerics, NumericsResult, Outcome, TrialResult
-from advisor.tui.views.overview_facts import doing_text
-from advisor.tui.views.readings import live_line, live_text
-from advisor.tui.views.trial_text import selection_text
+from advisor.tui.views.readings import live_line, live_state
 
 
 @pytest.mark.parametrize(
@@ -118,45 +116,18 @@ def test_a_relative_change() -> None:
 def test_the_running_trial_is_told_with_its_step_times_as_they_come() -> None:
     state = SessionState.of(histories.measuring())
     name = histories.COMPILE.candidate.name
-    assert live_text(state, 120).plain == f"▶ {name}  measuring ▄▄▄▄▄ 25.5 ms, baseline 32.6 ms"
+    assert live_state(state).plain == "measuring ▄▄▄▄▄ 25.5 ms, baseline 32.6 ms"
     state.apply(events.BlockTimed(name, 65.0, 64))  # twice the baseline's
     assert live_line(state) == "▄▄▄▄▄█"
     state.apply(events.BlockTimed("another", 1.0, 64))
     assert len(state.live_ms) == 6
     state.apply(events.TrialStarted("autocast=bfloat16", ""))
     assert live_line(state) == ""
-    assert live_text(state, 100).plain == "▶ autocast=bfloat16  starting"
+    assert live_state(state).plain == "starting"
 
 
 def test_step_times_are_told_beside_nothing_where_there_is_no_baseline_like_them() -> None:
     state = SessionState.of([events.TrialStarted("baseline", ""), events.BlockTimed("baseline", 20.0, 64)])
-    assert live_text(state, 100).plain == "▶ baseline  starting ▅ 20.0 ms"
+    assert live_state(state).plain == "starting ▅ 20.0 ms"
     state = SessionState.of([*histories.to_trials(), events.BlockTimed(histories.BATCH.candidate.name, 112.0, 256)])
-    assert live_text(state, 100).plain.endswith("warming up ▅ 112 ms")
-
-
-def test_until_a_trial_has_step_times_the_plans_step_is_explained() -> None:
-    state = SessionState()
-    assert doing_text(state, 100).plain == "Your model is loaded in a process of its own; nothing of yours is changed."
-    name = histories.COMPILE.candidate.name
-    state = SessionState.of([*histories.measuring()[:-6], events.TrialActivity(name, "measuring")])
-    told = doing_text(state, 100).plain
-    assert told.startswith("Settings are added")
-    state.apply(events.BlockTimed(name, 25.0, 64))
-    assert doing_text(state, 100).plain.startswith(f"▶ {name}  measuring")
-    state.apply(events.TrialEnded(name, Outcome.MEASURED, "", 25.0, 2**30))
-    assert doing_text(state, 100).plain == told
-
-
-def test_a_trial_of_no_candidate_is_told_how_it_ended() -> None:
-    name = "stack: precision.autocast: bfloat16"
-    state = SessionState.of([events.TrialStarted(name, "")])
-    assert selection_text(name, state).plain == f"{name}\nrunning: starting"
-    state.apply(events.BlockTimed(name, 20.0, 64))
-    assert selection_text(name, state).plain == f"{name}\nrunning: starting ▅ 20.0 ms", "as many lines as before"
-    state.apply(events.TrialEnded(name, Outcome.MEASURED, "", 13.9, 2**30, 12.0))
-    assert (
-        selection_text(name, state).plain == f"{name}\nmeasured: 13.9 ms a step, memory 1.00 GiB, the trial took 12.0 s"
-    )
-    state.apply(events.TrialEnded(name, Outcome.OUT_OF_MEMORY, "tried to allocate 48 GiB"))
-    assert selection_text(name, state).plain == f"{name}\nout of memory: tried to allocate 48 GiB"
+    assert live_state(state).plain.endswith("warming up ▅ 112 ms")

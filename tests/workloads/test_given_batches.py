@@ -11,7 +11,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import TargetSpec
 from advisor.step.step import make_step
 from advisor.target.normalise import normalise
-from advisor.trial.measurement.probe import probe_batches
+from advisor.trial.measurement.draws import probe_batches
 
 SPEC = TargetSpec("t", ".")
 

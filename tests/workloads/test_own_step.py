@@ -22,7 +22,8 @@ from advisor.step.step import OwnStep, make_step
 from advisor.step.tuning import Tuning, apply_settings
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
-from advisor.trial.measurement.probe import probe_batches, probe_training
+from advisor.trial.measurement.draws import probe_batches
+from advisor.trial.measurement.probe import probe_training
 
 CPU = torch.device("cpu")
 

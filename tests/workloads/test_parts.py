@@ -17,7 +17,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
 from advisor.target.entrypoint import load_target
 from advisor.target.normalise import normalise
-from advisor.trial.measurement.probe import probe_batches
+from advisor.trial.measurement.draws import probe_batches
 
 SPEC = TargetSpec("t", ".")
 NET = nn.Linear(8, 3)

@@ -77,7 +77,6 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         peak_allocated_bytes=result.peak_allocated_bytes,
         peak_reserved_bytes=result.peak_reserved_bytes,
         sources=bench.inspected.sources,
-        gradients_at_times=result.gradients_at_times,
         operations=result.operations,
     )
     return replace(facts, findings=relevant(findings, facts)), result

@@ -1,7 +1,7 @@
 """The clock: a warm-up until steps are steady, then blocks of back-to-back steps.
 
-Nothing but steps is in a block: not even a function of ours around each. The spread of single steps comes from a block
-of its own with an event at each step boundary: on an H200 those events made a replayed graph of 0.33 ms 4 % slower.
+Nothing but steps is in a block: not even a function of ours around each. The spread of single steps comes from blocks
+of one step each: on an H200 their events made a replayed graph of 0.33 ms 4 % slower.
 
 On CUDA blocks follow one another without waiting: an event at each boundary tells when the device got there. In a
 loop the host is ahead of the device, and a device that was waited for idles until the first kernels of the next step
@@ -13,7 +13,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from advisor.figures.samples import percentile, relative_half_width, relative_range
-from advisor.machine.device import Mark, backend_of
+from advisor.machine.device import backend_of
 from advisor.records import Block, Latency
 from advisor.step.batch import PAIR, tensors_of
 
@@ -41,94 +40,59 @@ _FEWEST_CALLS = 20
 _MOST_CALLS = 400
 # Shortest time between two progress messages while a trial is measured. Seconds; to write one takes about 0.03 ms.
 _REPORT_INTERVAL_S = 0.25
-# Least share of a measurement's time that the events between blocks see. Unitless; the rest is the last wait.
-_SEEN_BY_EVENTS = 0.8
-# The host stays one block ahead of the device: of three events it waits for the second.
-_EVENTS_BEHIND = 2
+# Least share of a measurement's time that the marks between blocks see. Unitless; the rest is the last wait.
+_SEEN_BY_MARKS = 0.8
 
 # Returns the steps of a cycle in the data (1 without one), given the most steps that it may have.
 CycleOf = Callable[[int], int]
 
 
-class StepClock:
-    """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
+def one_step(most: int) -> int:
+    """The cycle of data in which each batch is like the next."""
+    return 1
 
-    ``step_ms`` collects the times of single steps: by the device's events, or by the host's clock on the CPU.
-    """
+
+class StepClock:
+    """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them."""
 
     def __init__(self, device: torch.device, run_steps: Callable[[int], int]) -> None:
         self.device = device
         self.backend = backend_of(device)
         self.run_steps = run_steps
-        self.step_ms: list[float] = []
-
-    def synchronize(self) -> None:
-        """Wait for the device; nothing on the CPU."""
-        self.backend.synchronize()
 
     def run(self, steps: int) -> Block:
-        """Time a block of exactly ``steps`` steps."""
-        self.synchronize()
+        """Time a block of exactly ``steps`` steps, and wait for the device before and after it."""
+        self.backend.synchronize()
         start = time.perf_counter()
         samples = self.run_steps(steps)
-        self.synchronize()
+        self.backend.synchronize()
         return Block(steps, samples, time.perf_counter() - start)
 
-    def back_to_back(self, steps: int, enough: Callable[[list[Block]], bool]) -> list[Block]:
-        """Time synchronised blocks of a number of steps until there are enough."""
-        blocks: list[Block] = []
-        while not enough(blocks):
-            blocks.append(self.run(steps))
-        return blocks
+    def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 1) -> list[Block]:
+        """Time blocks of ``steps`` steps, without synchronising between them, until ``enough`` of them are done.
 
-    def flowing(self, steps: int, enough: Callable[[list[Block]], bool]) -> list[Block]:
-        """Time blocks of a number of steps until there are enough, without synchronising between them."""
-        self.synchronize()
+        Where a device works behind the host, it is given so many blocks ``ahead`` before the host waits for one.
+
+        Marks do not see work that steps leave behind in other streams. Where much of the wall's time is missing, all of
+        it is divided in equal parts.
+        """
+        ahead = ahead if self.backend.is_ahead else 0
+        self.backend.synchronize()
         start = time.perf_counter()
-        events, samples, blocks = [self.backend.mark()], list[int](), list[Block]()
-        while not enough(blocks):
+        marks, samples, done = [self.backend.mark()], list[int](), list[Block]()
+        while not enough(done):
             samples.append(self.run_steps(steps))
-            events.append(self.backend.mark())
-            if len(events) > _EVENTS_BEHIND:  # the device is given what comes next before the host waits for it
-                place = len(blocks)
-                events[place + 1].synchronize()
-                blocks.append(Block(steps, samples[place], events[place].elapsed_time(events[place + 1]) / 1e3))
-        seconds = self._seconds_between(events, start)
-        return [Block(steps, count, block_s) for count, block_s in zip(samples, seconds, strict=True)]
-
-    def time_single_steps(self, steps: int) -> None:
-        """Run steps with an event at each step boundary, for the spread of single steps: apart from the timed blocks.
-
-        On the CPU each is timed as a block.
-        """
-        if not self.backend.is_ahead:
-            self.step_ms += [self.run(1).step_ms for _ in range(steps)]
-            return
-        self.synchronize()
-        start = time.perf_counter()
-        events = [self.backend.mark()]
-        for _ in range(steps):
-            self.run_steps(1)
-            events.append(self.backend.mark())
-        self.step_ms += [1e3 * seconds for seconds in self._seconds_between(events, start)]
-
-    def _seconds_between(self, events: Sequence[Mark], start: float) -> list[float]:
-        """The seconds between events, once the device has passed the last; ``start`` is the wall's time of the first.
-
-        Events do not see work that steps leave behind in other streams. Where much of the wall's time is missing, all
-        of it is divided in equal parts.
-        """
-        self.synchronize()
+            marks.append(self.backend.mark())
+            place = len(done)
+            if len(samples) > place + ahead:
+                marks[place + 1].synchronize()
+                done.append(Block(steps, samples[place], marks[place].elapsed_time(marks[place + 1]) / 1e3))
+        self.backend.synchronize()
         wall_s = time.perf_counter() - start
-        seconds = [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]
-        if sum(seconds) >= _SEEN_BY_EVENTS * wall_s:
-            return seconds
-        return [wall_s / len(seconds)] * len(seconds)
-
-    def percentiles(self) -> tuple[float, float, float] | None:
-        """The 5th, 50th and 95th percentile of single steps, ms."""
-        times = self.step_ms
-        return (percentile(times, 0.05), percentile(times, 0.5), percentile(times, 0.95)) if times else None
+        seconds = [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(marks)]
+        if sum(seconds) < _SEEN_BY_MARKS * wall_s:
+            seconds = [wall_s / len(seconds)] * len(seconds)
+        return [Block(steps, count, block_s) for count, block_s in zip(samples, seconds, strict=True)]
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
@@ -171,21 +135,16 @@ def measure(
     measure_s: float,
     *,
     at_least_s: float = 0.0,
-    cycle_of: CycleOf | None = None,
-    watching: AbstractContextManager[None] | None = None,
+    cycle_of: CycleOf = one_step,
     report: Callable[[Block], None] = lambda block: None,
 ) -> list[Block]:
     """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
 
-    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Single steps are timed
-    after them. ``cycle_of`` is given where batches come from a loader; blocks then hold whole cycles. ``watching`` is
-    entered around the blocks alone. ``report`` is given the last block, a few times a second, between two blocks.
+    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Blocks hold whole cycles
+    of the data, by ``cycle_of``. ``report`` is given the last block, a few times a second, between two blocks.
     """
     longest_s = 2 * measure_s / FEWEST_BLOCKS
-    steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of or (lambda most: 1), longest_s=longest_s)
-    # Steps that are so long that two of them ahead would overrun the trial hide the wait anyway.
-    flows = steps > 1 or (cycle_of is None and step_s < measure_s / FEWEST_BLOCKS)
-    timed = clock.flowing if flows and clock.backend.is_ahead else clock.back_to_back
+    steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of, longest_s=longest_s)
     limit_s = max(measure_s, at_least_s)
     reported, reported_at = 0, -math.inf
 
@@ -195,13 +154,16 @@ def measure(
         if len(so_far) > reported and now - reported_at >= _REPORT_INTERVAL_S:
             reported, reported_at = len(so_far), now
             report(so_far[-1])
-        return _enough(so_far, now - start, at_least_s, limit_s)
+        elapsed_s = sum(block.seconds for block in so_far)  # the same for all ranks of a trial
+        if len(so_far) < FEWEST_BLOCKS:
+            return bool(so_far) and elapsed_s > 2 * limit_s
+        if elapsed_s >= limit_s:
+            return True
+        due = elapsed_s >= at_least_s and len(so_far) >= 2 * FEWEST_BLOCKS and len(so_far) % _CHECK_EVERY == 0
+        return due and relative_half_width([block.samples_per_s for block in so_far]) < PRECISION / 4
 
-    with watching or nullcontext():
-        start = time.perf_counter()
-        blocks = timed(steps, enough)
-    _time_single_steps(clock, blocks, measure_s)
-    return merge_uneven(blocks)
+    # Steps that are so long that a second one ahead would overrun the trial hide the wait anyway.
+    return clock.blocks(steps, enough, ahead=int(steps > 1 or step_s < measure_s / FEWEST_BLOCKS))
 
 
 def mean_step_s(blocks: Sequence[Block]) -> float:
@@ -209,15 +171,18 @@ def mean_step_s(blocks: Sequence[Block]) -> float:
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
 
 
-def _time_single_steps(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> None:
-    """Time single steps, or take them from the blocks: where steps are too long for more, or these are single steps."""
+def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> list[float]:
+    """The times of single steps: those of the blocks where steps are too long for more, or where they are single."""
     step_s = mean_step_s(blocks)
-    single = not clock.backend.is_ahead and blocks[0].steps == 1 and len(blocks) >= _FEWEST_SINGLE_STEPS
-    if _FEWEST_SINGLE_STEPS * step_s > measure_s or single:
-        clock.step_ms += [block.step_ms for block in blocks]
-    else:
-        wanted = steps_in(_SINGLE_STEPS_S, step_s)
-        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, wanted)))
+    if _FEWEST_SINGLE_STEPS * step_s > measure_s or (blocks[0].steps == 1 and len(blocks) >= _FEWEST_SINGLE_STEPS):
+        return [block.step_ms for block in blocks]
+    wanted = min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, steps_in(_SINGLE_STEPS_S, step_s)))
+    return [block.step_ms for block in clock.blocks(1, lambda done: len(done) >= wanted)]
+
+
+def percentiles_of(times: Sequence[float]) -> tuple[float, float, float] | None:
+    """The 5th, 50th and 95th percentile of some times; None without any."""
+    return (percentile(times, 0.05), percentile(times, 0.5), percentile(times, 0.95)) if times else None
 
 
 def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
@@ -256,15 +221,6 @@ def batch_samples(batch: Any, fallback: int) -> int:
     return tensor.shape[0] if tensor is not None and tensor.dim() else fallback
 
 
-def _enough(blocks: list[Block], elapsed_s: float, at_least_s: float, measure_s: float) -> bool:
-    if len(blocks) < FEWEST_BLOCKS:
-        return bool(blocks) and elapsed_s > 2 * measure_s
-    if elapsed_s >= measure_s:
-        return True
-    due = elapsed_s >= at_least_s and len(blocks) >= 2 * FEWEST_BLOCKS and len(blocks) % _CHECK_EVERY == 0
-    return due and relative_half_width([block.samples_per_s for block in blocks]) < PRECISION / 4
-
-
 _WINDOW_S = 0.05
 _LONGEST_WINDOW_S = 0.4
 _FEWEST_WINDOWS = 3
@@ -289,7 +245,7 @@ def warm_up(
     at_least: int = 0,
     earlier: int = 0,
     earlier_step_s: float = math.inf,
-    cycle_of: CycleOf = lambda most: 1,
+    cycle_of: CycleOf = one_step,
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
@@ -304,13 +260,13 @@ def warm_up(
     before_s = earlier * usual_s if earlier else 0.0
     if before_s > limit_s and not at_least:
         return WarmUp(first.seconds, 1, usual_s, steady=True)
-    since = time.perf_counter() - before_s
-    steps, windows = 1, [first.seconds]
+    spent_s, steps, windows = before_s, 1, [first.seconds]
     while True:
         block = clock.run(block_steps(_WINDOW_S, min(windows[-3:]), cycle_of, longest_s=_LONGEST_WINDOW_S))
         steps += block.steps
+        spent_s += block.seconds
         windows.append(block.seconds / block.steps)
         agree = len(windows) > _FEWEST_WINDOWS and abs(windows[-1] - windows[-2]) <= _STEADY * windows[-2]
         steady = agree and steps >= max(_FEWEST_STEPS, at_least)
-        if steady or time.perf_counter() - since > limit_s:
+        if steady or spent_s > limit_s:
             return WarmUp(time.perf_counter() - start, steps, min(windows[-2:]), steady)

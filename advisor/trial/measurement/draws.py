@@ -21,34 +21,37 @@ from advisor.target.draws import seed_host
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.target.loop import describe
 
-_LIMIT_S = 10.0
+# The first steps, whose results are compared, and the most seconds that they and their batches take.
+PROBE_STEPS = 5
+PROBE_LIMIT_S = 10.0
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
 
 
-def first_batches(
-    data: Any, seed: int, count: int, *, plan: StepPlan | None = None, limit_s: float = _LIMIT_S
-) -> list[Any]:
-    """The first batches of a loader under a seed, fewer when they take longer; without workers, if that is possible.
+def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
+    """The batches of the first steps: a loader's first under a seed, so that every trial sees the same.
 
-    With a plan they come the way that the loop gets them: copied and transformed as the plan says.
+    They are fewer when they take long, and read without workers if that is possible. With a plan they come the way that
+    the loop gets them: copied and transformed as the plan says.
     """
+    if not isinstance(data, DataLoader):
+        return [data] * PROBE_STEPS
     try:
-        return _drawn(_without_workers(data), seed, count, plan, limit_s)
+        return _drawn(_without_workers(data), seed, plan)
     except TargetError:
         if not data.num_workers:
             raise
-    return _drawn(data, seed, count, plan, limit_s)  # the dataset may ask which worker it is in, and finds none here
+    return _drawn(data, seed, plan)  # the dataset may ask which worker it is in, and finds none here
 
 
-def _drawn(loader: DataLoader[Any], seed: int, count: int, plan: StepPlan | None, limit_s: float) -> list[Any]:
+def _drawn(loader: DataLoader[Any], seed: int, plan: StepPlan | None) -> list[Any]:
     seed_host(seed)
     started = time.perf_counter()
     batches: list[Any] = []
     try:
-        for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, count):
+        for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, PROBE_STEPS):
             batches.append(batch)
-            if time.perf_counter() - started > limit_s:
+            if time.perf_counter() - started > PROBE_LIMIT_S:
                 break
     except Exception as error:
         raise loader_failure(error, len(batches) + 1) from error

@@ -21,7 +21,8 @@ class Feed:
     def __init__(self, data: Any, seed: int | None = None) -> None:
         self._data = data
         self._seed = seed
-        self._loader: Any = data if is_loader(data) else None
+        # An exported Python file wraps a loader in a class of its own.
+        self._loader: Any = data if is_loader(data) or is_loader(getattr(data, "loader", None)) else None
         self._iterator: Iterator[Any] | None = None
         self._served = 0
 

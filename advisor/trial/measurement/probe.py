@@ -9,20 +9,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import signature_of, tensors_of
-from advisor.step.step import TrainStep
 from advisor.trial.batch_form import place_of_loss
-from advisor.trial.measurement.draws import first_batches, seed_all
+from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 
-PROBE_STEPS = 5
-PROBE_LIMIT_S = 10.0
 _SAMPLED_OUTPUTS = 256
 _MOST_SKIPPED_STEPS = 24
 _CACHES = "transformers.cache_utils"
+_HALF = (torch.float16, torch.bfloat16)
 # The norm is summed in float64, in pieces: a copy of a large parameter would show in the peak memory.
 _PIECE_ELEMENTS = 2**22
 
@@ -33,9 +30,9 @@ class Probe:
 
     ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
-    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``gradients_at_times`` counts
-    the trained parameters that had a gradient after some steps and none after others, ``operations`` those behind the
-    model's first output; ``loss_at`` is the code that reads the model's own loss from it, empty where it has none.
+    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``operations`` counts
+    those behind the model's first output; ``loss_at`` is the code that reads the model's own loss from it, empty where
+    it has none.
     """
 
     seconds: float
@@ -46,7 +43,6 @@ class Probe:
     skipped_steps: int = 0
     scale: float | None = None
     usual_step_s: float = 0.0
-    gradients_at_times: int = 0
     operations: int = 0
     loss_at: str = ""
 
@@ -65,16 +61,6 @@ class Probe:
         return tuple(notes)
 
 
-def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
-    """The batches that the probe runs on: the loader's first, drawn in this process: every trial sees the same.
-
-    With a plan they come the way that the loop gets them: copied and transformed as the plan says.
-    """
-    if not isinstance(data, DataLoader):
-        return [data] * PROBE_STEPS
-    return first_batches(data, seed, PROBE_STEPS, plan=plan, limit_s=PROBE_LIMIT_S)
-
-
 def probe_training(
     step: Callable[[Any], torch.Tensor],
     batches: list[Any],
@@ -89,31 +75,39 @@ def probe_training(
     A gradient scaler begins by skipping steps until its scale fits. A skipped step changes no weight: it is run again,
     so that the losses stay comparable, step for step, with those of a loop without a scaler.
     """
-    counted = _CountedStep(step)
     model = _model_of(step)
     seed_all(seed)
     losses: list[float] = []
+    step_s: list[float] = []
     norms = [squared_norm(model)] if model is not None else []
-    with_gradient: list[frozenset[int]] = []
+    skipped = 0
     with contextlib.closing(_FirstOutput(model, step)) as output:
         for batch in batches:
-            losses.append(counted.until_it_updates(batch))
+            for _ in range(_MOST_SKIPPED_STEPS):
+                scale, started = scale_of(step), time.perf_counter()
+                loss = float(step(batch))
+                step_s.append(time.perf_counter() - started)
+                # The scale falls when, and only when, an update is skipped.
+                if scale is None or (scale_of(step) or 0.0) >= scale:
+                    break
+                skipped += 1
+            losses.append(loss)
             output.close()
-            with_gradient.append(_with_gradient(step))
             if model is not None:
                 norms.append(squared_norm(model))
-            if counted.seconds_with_one_more > limit_s and len(losses) >= fewest:
+            usual_and_one_more_s = sum(step_s) - max(step_s) + step_s[-1]
+            if usual_and_one_more_s > limit_s and len(losses) >= fewest:
                 break
+    seconds, several = sum(step_s), len(step_s) > 1
     return Probe(
-        seconds=counted.seconds,
-        steps=counted.steps,
+        seconds=seconds,
+        steps=len(step_s),
         losses=tuple(losses),
         outputs=output.sample,
         weights=tuple(norms) if norms and norms[0] else (),
-        skipped_steps=counted.skipped_steps,
+        skipped_steps=skipped,
         scale=scale_of(step),
-        usual_step_s=counted.usual_step_s,
-        gradients_at_times=len(frozenset.union(*with_gradient) - frozenset.intersection(*with_gradient)),
+        usual_step_s=(seconds - max(step_s)) / (len(step_s) - 1) if several else seconds,
         operations=output.operations,
         loss_at=output.loss_at,
     )
@@ -168,8 +162,9 @@ def sample_of(output: Any) -> tuple[float, ...]:
     Floating-point tensors only, when there are any: numbers of classes or of boxes would outweigh them. Nothing of the
     size of the outputs is allocated for it.
     """
-    tensors = [_real(tensor.detach()) for tensor in tensors_of(output) if _plain(tensor) and tensor.numel()]
-    tensors = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+    plain = [tensor.detach() for tensor in tensors_of(output) if _plain(tensor) and tensor.numel()]
+    real = [torch.atleast_1d(torch.view_as_real(tensor) if tensor.is_complex() else tensor) for tensor in plain]
+    tensors = [tensor for tensor in real if tensor.is_floating_point()] or real
     if not tensors:
         return ()
     stride = max(1, sum(tensor.numel() for tensor in tensors) // _SAMPLED_OUTPUTS)
@@ -180,7 +175,9 @@ def sample_of(output: Any) -> tuple[float, ...]:
         places = torch.arange(first, max(first, tensor.numel()), stride)
         sample += tensor[torch.unravel_index(places, tensor.shape)].cpu().double().tolist()
         first = (first - tensor.numel()) % stride
-    return (_total(tensors), *sample[:_SAMPLED_OUTPUTS])
+    # Half precision is summed in float32 without a copy; the sum itself would overflow in float16.
+    sums = (tensor.sum(dtype=torch.float32 if tensor.dtype in _HALF else None) for tensor in tensors)
+    return (sum(map(float, sums)), *sample[:_SAMPLED_OUTPUTS])
 
 
 @torch.no_grad()
@@ -205,55 +202,6 @@ def operations_behind(output: Any) -> int:
                 found.add(behind)
                 waiting.append(behind)
     return sum(bool(operation.next_functions) for operation in found)  # a parameter has none behind it
-
-
-class _CountedStep:
-    """Runs steps and counts them, their time, and the updates that a gradient scaler skips."""
-
-    def __init__(self, step: Callable[[Any], torch.Tensor]) -> None:
-        self._step = step
-        self.seconds = self._longest_s = self._last_s = 0.0
-        self.steps = self.skipped_steps = 0
-
-    @property
-    def seconds_with_one_more(self) -> float:
-        """The usual seconds of these steps and one more: the longest is left out."""
-        return self.seconds - self._longest_s + self._last_s
-
-    @property
-    def usual_step_s(self) -> float:
-        """One of these steps on average, the longest left out where there are others."""
-        return (self.seconds - self._longest_s) / (self.steps - 1) if self.steps > 1 else self.seconds
-
-    def until_it_updates(self, batch: Any) -> float:
-        """The loss of the first step on this batch whose update was not skipped, or of the last that is tried."""
-        while True:
-            before = scale_of(self._step)
-            started = time.perf_counter()
-            loss = float(self._step(batch))
-            self._last_s = time.perf_counter() - started
-            self._longest_s = max(self._longest_s, self._last_s)
-            self.seconds += self._last_s
-            self.steps += 1
-            # The scale falls when, and only when, an update is skipped.
-            after = scale_of(self._step)
-            if before is None or after is None or after >= before:
-                return loss
-            self.skipped_steps += 1
-            if self.skipped_steps > _MOST_SKIPPED_STEPS:
-                return loss
-
-
-def _with_gradient(step: Any) -> frozenset[int]:
-    """The trained parameters that have a gradient after a step, by id; not one of zeros, where it clears with zeros."""
-    inner = getattr(step, "step", step)
-    if not isinstance(inner, TrainStep):
-        return frozenset()
-    gradients = {id(one): one.grad for one in inner.parameters if one.requires_grad and one.grad is not None}
-    zeros = inner.plan.zero_grad == "zeros"
-    return frozenset(
-        key for key, gradient in gradients.items() if not (zeros and _plain(gradient)) or bool(gradient.any())
-    )
 
 
 class _FirstOutput:
@@ -302,14 +250,3 @@ def _plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is an ordinary local one: no shard of a distributed tensor, and no wrapper around another."""
     ordinary = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
     return ordinary and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return tensor.reshape(1) if tensor.dim() == 0 else tensor
-
-
-def _total(tensors: list[torch.Tensor]) -> float:
-    # Half precision is summed in float32 without a copy; the sum itself would overflow in float16.
-    half = (torch.float16, torch.bfloat16)
-    return float(sum(float(t.sum(dtype=torch.float32) if t.dtype in half else t.sum()) for t in tensors))

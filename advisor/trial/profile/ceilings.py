@@ -1,7 +1,7 @@
 """The machine's own ceilings: matrix products by type, copies, transfers, operator calls. Measured, not looked up.
 
 They are measured once for a machine and stored in the state folder, where a later session reads them, unless something
-else had the machine busy meanwhile. What found no room in memory is left out and tried again the next time.
+else had the machine busy meanwhile. What found no room in memory is left out, and all are measured again the next time.
 """
 
 import contextlib
@@ -39,7 +39,6 @@ _MEASURING_S = 3.0
 _CALLS = 1000
 # Share of the memory that the user's model leaves free.
 _ROOM_SHARE = 1 / 8
-_TENSORS_OF_A_PRODUCT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +58,16 @@ def machine_ceilings(
     ``left_s`` seconds are too few to measure them, they are those that are stored, or none of them anew.
     """
     hardware = inspect_hardware()
-    machine = machine_name(device, hardware)
+    machine, types = machine_name(device, hardware), _types(device, dtype)
     known = Ceilings({}) if anew else stored_ceilings(machine)
-    missing = [name for name in _types(device, dtype) if name not in known.matmul_flops_per_s]
-    if (not missing and known.copy_bytes_per_s is not None) or left_s < _MEASURING_S:
+    complete = known.copy_bytes_per_s is not None and all(name in known.matmul_flops_per_s for name in types)
+    if complete or left_s < _MEASURING_S:
         return known
     load = HostLoad()
     free = backend_of(device).free_bytes()
-    room_bytes = int(_ROOM_SHARE * (hardware.host.memory_available_bytes if free is None else free))
-    measured = measure_ceilings(device, missing, room_bytes, known)
+    measured = measure_ceilings(
+        device, types, int(_ROOM_SHARE * (hardware.host.memory_available_bytes if free is None else free))
+    )
     if not load.disturbance():
         store_ceilings(machine, measured)
     return measured
@@ -91,20 +91,19 @@ def store_ceilings(machine: str, ceilings: Ceilings) -> None:
     write_record(_FILE, _Stored(machines={**read_record(_FILE, _Stored()).machines, machine: ceilings}))
 
 
-def measure_ceilings(
-    device: torch.device, types: Sequence[str], room_bytes: int, known: Ceilings | None = None
-) -> Ceilings:
-    """Complete ``known``: measure these types' products and whatever else it lacks, within ``room_bytes`` of memory."""
-    known = known or Ceilings({})
+def measure_ceilings(device: torch.device, types: Sequence[str], room_bytes: int) -> Ceilings:
+    """Measure the products of these types and the other ceilings, within ``room_bytes`` of memory."""
     products = {name: _unless_it_fails(partial(_product_rate, device, name, room_bytes)) for name in types}
-    copied = known.copy_bytes_per_s or _unless_it_fails(partial(_copy_rate, device, room_bytes))
-    transfers = known.host_to_device_bytes_per_s or _transfer_rates(device, room_bytes)
+    transfers = {
+        name: _unless_it_fails(partial(_transfer_rate, device, room_bytes, pinned=name == "pinned"))
+        for name in ("pageable", "pinned")
+    }
     return Ceilings(
-        matmul_flops_per_s=known.matmul_flops_per_s | {name: rate for name, rate in products.items() if rate},
-        copy_bytes_per_s=copied,
-        host_to_device_bytes_per_s=transfers,
-        call_overhead_s=known.call_overhead_s or _call_overhead_s(),
-        measured_on=known.measured_on or date.today().isoformat(),
+        matmul_flops_per_s={name: rate for name, rate in products.items() if rate},
+        copy_bytes_per_s=_unless_it_fails(partial(_copy_rate, device, room_bytes)),
+        host_to_device_bytes_per_s={name: rate for name, rate in transfers.items() if rate},
+        call_overhead_s=_call_overhead_s(),
+        measured_on=date.today().isoformat(),
     )
 
 
@@ -145,7 +144,7 @@ def _product_rate(device: torch.device, name: str, room_bytes: int) -> float | N
     rates: list[float] = []
     with float32_products(tf32=name == "tf32"):
         for size in _SIZES[backend_of(device).has_memory]:
-            if size < smallest or _TENSORS_OF_A_PRODUCT * size**2 * dtype.itemsize > room_bytes:
+            if size < smallest or 3 * size**2 * dtype.itemsize > room_bytes:
                 continue
             if rates and (1 + _FEWEST_REPEATS) * 2 * size**3 / rates[-1] > 2 * _LIMIT_S:
                 break
@@ -164,31 +163,20 @@ def _copy_rate(device: torch.device, room_bytes: int) -> float | None:
     return 2 * size / _best_seconds(device, lambda: destination.copy_(source))
 
 
-def _transfer_rates(device: torch.device, room_bytes: int) -> dict[str, float]:
-    """Bytes per second from the host to the device, from pageable and from pinned memory; empty on the CPU."""
+def _transfer_rate(device: torch.device, room_bytes: int, *, pinned: bool) -> float | None:
+    """Bytes per second from the host to the device, from pageable or from pinned memory; None on the CPU."""
     size = min(_TRANSFER_BYTES, room_bytes)
     if not backend_of(device).has_memory or size < _SMALLEST_COPY_BYTES:
-        return {}
-
-    def rate(*, pinned: bool) -> float:
-        source = torch.ones(size, dtype=torch.uint8)
-        source = source.pin_memory() if pinned else source
-        destination = torch.empty(size, dtype=torch.uint8, device=device)
-        return size / _best_seconds(device, lambda: destination.copy_(source, non_blocking=pinned))
-
-    rates = {name: _unless_it_fails(partial(rate, pinned=name == "pinned")) for name in ("pageable", "pinned")}
-    return {name: measured for name, measured in rates.items() if measured}
+        return None
+    source = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
+    destination = torch.empty(size, dtype=torch.uint8, device=device)
+    return size / _best_seconds(device, lambda: destination.copy_(source, non_blocking=pinned))
 
 
 def _call_overhead_s() -> float:
     """Seconds that one operator call costs on the host beside its arithmetic: an addition to a single number."""
     number = torch.zeros(1)
-
-    def calls() -> None:
-        for _ in range(_CALLS):
-            number.add_(1)
-
-    return _best_seconds(number.device, calls) / _CALLS
+    return _best_seconds(number.device, lambda: [number.add_(1) for _ in range(_CALLS)]) / _CALLS
 
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:

@@ -10,13 +10,12 @@ user's line. The warning comes after the wait, so the time since the start of th
 import contextlib
 import copy
 import functools
-import itertools
 import linecache
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -24,7 +23,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.profiler import ProfilerActivity, profile
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
 from advisor.machine.device import backend_of
@@ -55,15 +53,17 @@ _Key = tuple[str, int, str]
 
 
 def with_habits(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
-    """Return the profile with the cost of this loop's habits, and with the lines that make its host wait."""
-    eager = _uncompiled(step)
+    """Return the profile with the cost of this loop's habits, and with the lines that make its host wait.
+
+    The model is run as the user wrote it: the compiler would compile anew for each of the modes here.
+    """
+    eager = copy.copy(step)
+    eager.model = uncompiled(step.model)
     rows: tuple[HabitRow, ...] = ()
     if isinstance(eager, TrainStep):
-        batch = eager.to_device(feed.next())
-        rows = (
-            *clearing_rows(eager, limit_s=_CLEARING_LIMIT_S),
-            *validation_rows(eager, batch, limit_s=_VALIDATION_LIMIT_S),
-        )
+        eager._whole = None
+        cleared = clearing_rows(eager, limit_s=_CLEARING_LIMIT_S)
+        rows = (*cleared, *validation_rows(eager, eager.to_device(feed.next()), limit_s=_VALIDATION_LIMIT_S))
     return replace(measured, habits=rows, sync_places=sync_places(eager, feed))
 
 
@@ -78,12 +78,13 @@ def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
     gradients = [parameter.grad for parameter in step.parameters]
     if not any(gradient is not None for gradient in gradients):
         return ()
-    ways = {way: _clearing_by(step, way) for way in WAYS_TO_CLEAR}
 
     def cleared(way: str) -> float:
         for parameter, gradient in zip(step.parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else torch.zeros_like(gradient)
-        return seconds_of(ways[way].zero_grad, step.device)
+        clearing = copy.copy(step)
+        clearing.plan = replace(step.plan, zero_grad=way)
+        return seconds_of(clearing.zero_grad, step.device)
 
     try:
         times_s = _in_rounds(cleared, WAYS_TO_CLEAR, limit_s)
@@ -94,7 +95,7 @@ def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
 
 
 def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[HabitRow, ...]:
-    """A validation step (forward and loss, in evaluation mode) in each grad mode: its time and peak memory.
+    """A validation step (forward and loss, in evaluation mode) in each grad mode: its time, and its memory on a GPU.
 
     Empty when the model or its loss cannot be run in evaluation mode: some return something else there.
     """
@@ -103,9 +104,10 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
         with GRAD_CONTEXTS[way]():
             step.loss(step.forward(batch), batch)
 
+    backend = backend_of(step.device)
     with evaluating(step.model):
         try:
-            peaks = {way: peak_bytes(functools.partial(validate, way), step.device) for way in GRAD_MODES}
+            peaks = {way: backend.peak_of(functools.partial(validate, way)) for way in GRAD_MODES}
             times_s = _in_rounds(
                 lambda way: seconds_of(functools.partial(validate, way), step.device), GRAD_MODES, limit_s
             )
@@ -114,26 +116,6 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
     return tuple(
         HabitRow("eval_no_grad", way, step_ms=1e3 * median(times_s[way]), memory_bytes=peaks[way]) for way in GRAD_MODES
     )
-
-
-def peak_bytes(call: Callable[[], Any], device: torch.device) -> int | None:
-    """The most bytes of tensors that a call holds at once, above what was allocated before it.
-
-    By the device's own count where it has memory; on the CPU by the allocations that the profiler records, None
-    without them.
-    """
-    backend = backend_of(device)
-    if backend.has_memory:
-        return backend.peak_of(call)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
-        call()
-    raw: Any = recorded.profiler
-    with contextlib.suppress(AttributeError):  # the events as they came are no part of the profiler's public face
-        changes = [event for event in raw.kineto_results.events() if event.name() == "[memory]"]
-        changes.sort(key=lambda event: event.start_ns())
-        levels = itertools.accumulate((event.nbytes() for event in changes), initial=0)
-        return int(max(levels))
-    return None
 
 
 def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float) -> dict[str, list[float]]:
@@ -148,35 +130,12 @@ def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float)
     return times_s
 
 
-def _uncompiled(step: TrainStep | InferStep) -> TrainStep | InferStep:
-    """The step on the model as the user wrote it: the compiler would compile anew for each of the modes here."""
-    other = copy.copy(step)
-    other.model = uncompiled(step.model)
-    if isinstance(other, TrainStep):
-        other._whole = None
-    return other
-
-
-def _clearing_by(step: TrainStep, way: str) -> TrainStep:
-    other = copy.copy(step)
-    other.plan = replace(step.plan, zero_grad=way)
-    return other
-
-
-@dataclass(slots=True)
-class _Wait:
-    """The number of waits at a line, and their seconds in all (None when a wait could not be timed)."""
-
-    calls: int = 0
-    seconds: float | None = 0.0
-
-
 class SyncRecorder(TorchFunctionMode):
     """While entered, records each wait by the user's line, and times it from the start of the call of PyTorch."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._waits: dict[_Key, _Wait] = {}
+        self._waits: dict[_Key, list[float | None]] = {}  # the seconds of each, None where they are not known
         self._since: float | None = None
 
     def __torch_function__(
@@ -191,10 +150,11 @@ class SyncRecorder(TorchFunctionMode):
 
     def places(self, steps: int) -> tuple[SyncPlace, ...]:
         """Every line that waited in this number of steps, the longest wait first."""
-        found = [
-            SyncPlace(*key, wait.calls / steps, None if wait.seconds is None else 1e3 * wait.seconds / steps)
-            for key, wait in self._waits.items()
-        ]
+        found = []
+        for key, waits in self._waits.items():
+            known = [seconds for seconds in waits if seconds is not None]
+            blocked_ms = 1e3 * sum(known) / steps if len(known) == len(waits) else None
+            found.append(SyncPlace(*key, len(waits) / steps, blocked_ms))
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
     def waited(self, frame: FrameType | None) -> None:
@@ -205,9 +165,7 @@ class SyncRecorder(TorchFunctionMode):
 
     def record(self, frame: FrameType | None, seconds: float | None) -> None:
         """Record a wait under this stack, and its seconds where they are known."""
-        wait = self._waits.setdefault(_place_of(frame), _Wait())
-        wait.calls += 1
-        wait.seconds = None if seconds is None or wait.seconds is None else wait.seconds + seconds
+        self._waits.setdefault(_place_of(frame), []).append(seconds)
 
 
 def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...] | None:
@@ -217,7 +175,7 @@ def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...
     price them.
     """
     backend = backend_of(step.device)
-    if not backend.warns_of_waits:
+    if not backend.is_ahead:
         return None
     recorder = SyncRecorder()
     try:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from statistics import fmean, median
 from typing import Any
 
-import torch
-
 from advisor.machine.device import backend_of
 from advisor.records import ClockCheck, Phase
 from advisor.step.graph import GraphedStep
@@ -23,44 +21,29 @@ CAPTURED = "captured step"
 RunPhase = Callable[[str, Callable[[], Any]], Any]
 
 
-class PhaseTimer:
-    """Times named phases of consecutive steps, synchronising the device at the end of each."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._backend = backend_of(device)
-        self.times_s: dict[str, list[float]] = {}
-
-    def run(self, phase: str, call: Callable[[], Any]) -> Any:
-        """``call()``, its time added to a phase."""
-        start = time.perf_counter()
-        result = call()
-        self._backend.synchronize()
-        self.times_s.setdefault(phase, []).append(time.perf_counter() - start)
-        return result
-
-    def typical_ms(self) -> dict[str, float]:
-        """Each phase in ms, in the order in which a step runs them: medians, and the mean of the waits for data.
-
-        Where every fourth batch takes long, the usual wait is none, and yet the loop waits.
-        """
-        return {
-            phase: 1e3 * (fmean if phase == Phase.DATA_WAIT else median)(times) for phase, times in self.times_s.items()
-        }
-
-
 def measure_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
     """Milliseconds per phase over several steps, each waited for. A captured step has two: its batch and its replay.
 
-    Stops after ``limit_s`` when three steps are done, after twice that when one is.
+    They are medians, and the mean of the waits for data: where every fourth batch takes long, the usual wait is none,
+    and yet the loop waits. Stops after ``limit_s`` when three steps are done, after twice that when one is.
     """
-    timer = PhaseTimer(step.device)
+    times_s: dict[str, list[float]] = {}
+    backend = backend_of(step.device)
+
+    def timed(phase: str, call: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        result = call()
+        backend.synchronize()
+        times_s.setdefault(phase, []).append(time.perf_counter() - start)
+        return result
+
     started = time.perf_counter()
     for done in range(_MOST_STEPS):
         limit = limit_s if done >= _FEWEST_STEPS else 2 * limit_s
         if done and time.perf_counter() - started > limit:
             break
-        run_in_phases(step, feed, timer.run)
-    return timer.typical_ms()
+        run_in_phases(step, feed, timed)
+    return {phase: 1e3 * (fmean if phase == Phase.DATA_WAIT else median)(times) for phase, times in times_s.items()}
 
 
 def run_in_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, run: RunPhase) -> None:
@@ -89,33 +72,27 @@ _MOST_READINGS = 20
 _NAIVE_STEPS = 5
 _QUEUED_LAUNCHES = 1000
 _WARM_STEPS = 2
-_LONG_STEP_MS = 1000.0
 
 
-def check_clocks(clock: StepClock, block_ms: float, kernels_per_step: float | None) -> ClockCheck:
-    """The same steps under each clock, medians in ms; ``block_ms`` is the result of the timed blocks.
+def check_clocks(
+    clock: StepClock, block_ms: float, kernels_per_step: float | None, events_ms: float | None
+) -> ClockCheck:
+    """The same steps under each clock, medians in ms; ``block_ms`` and ``events_ms`` are known already.
 
     The steps run in the timed loop, their data included. The naive clock starts from an empty queue and times so few
     steps that their kernels do not fill it, or it would wait for the device after all.
     """
     steps = max(1, min(_MOST_READINGS, round(1e3 * _LIMIT_S / block_ms)))
-    naive_steps = max(1, min(_NAIVE_STEPS, steps, int(_QUEUED_LAUNCHES / (kernels_per_step or 1))))
-    if block_ms < _LONG_STEP_MS:
-        clock.run(min(_WARM_STEPS, steps))
-    clock.synchronize()
+    clock.run(min(_WARM_STEPS, steps))
     naive_s = []
-    for _ in range(naive_steps):
+    for _ in range(max(1, min(_NAIVE_STEPS, steps, int(_QUEUED_LAUNCHES / (kernels_per_step or 1))))):
         start = time.perf_counter()
         clock.run_steps(1)
         naive_s.append(time.perf_counter() - start)
-    clock.synchronize()
-    synchronized_ms = median(clock.run(1).step_ms for _ in range(steps))
-    by_events = StepClock(clock.device, clock.run_steps)
-    if clock.backend.is_ahead:  # the CPU has no events
-        by_events.time_single_steps(steps)
+    clock.backend.synchronize()
     return ClockCheck(
         naive_ms=1e3 * median(naive_s),
-        synchronized_ms=synchronized_ms,
+        synchronized_ms=median(clock.run(1).step_ms for _ in range(steps)),
         block_ms=block_ms,
-        events_ms=median(by_events.step_ms) if by_events.step_ms else None,
+        events_ms=events_ms,
     )

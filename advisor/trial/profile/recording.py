@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import profile, record_function, schedule
 
 from advisor.machine.device import backend_of
-from advisor.records import OperatorRow, Phase
+from advisor.records import OperatorRow, Phase, Profile
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.phases import run_in_phases
@@ -24,6 +24,8 @@ ROWS = 40
 _SHAPES_WIDTH = 60
 _FAST_COMPRESSION = 1
 _PHASES = frozenset(str(phase) for phase in Phase)
+# The beginnings of the names of ranges: the profiler's, those of collectives, and those of compiled code.
+_RANGES = ("ProfilerStep", "nccl:", "##")
 # Copies between host and device: the device moves them beside its kernels, and computes nothing.
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
 # CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
@@ -50,59 +52,39 @@ _FAMILIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceActivity:
-    """The device's activity in one recorded step.
-
-    ``busy_ms`` is the time in which a kernel ran, overlapping ones counted once; transfers between host and device are
-    no part of it. ``phases`` is the time in which what each phase launched ran, transfers among it.
-    """
-
-    kernels: float
-    busy_ms: float
-    tensor_core_share: float | None
-    phases: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """A few steps as the profiler saw them, per step. ``device`` is None on the CPU; no path without a trace."""
-
-    operators: tuple[OperatorRow, ...]
-    by_shape: tuple[OperatorRow, ...]
-    calls: float
-    device: DeviceActivity | None
-    trace_path: str
-    called: tuple[str, ...]
-
-
 def record_steps(
-    step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "", warm: bool = True
-) -> Recording:
-    """Run ``steps`` steps under the profiler, each phase in a range of its name.
+    measured: Profile, step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "", warm: bool = True
+) -> Profile:
+    """Run ``steps`` steps under the profiler, each phase in a range of its name, and add what it saw to the profile.
 
     ``warm``: one more step runs before them and is not counted, since the profiler's own start is in it.
     """
     backend = backend_of(step.device)
     on_device = len(backend.activities) > 1
     warm_steps = 1 if warm else 0
+
+    def annotated(phase: str, call: Callable[[], Any]) -> Any:
+        with record_function(phase):
+            return call()
+
     rounds = schedule(wait=0, warmup=warm_steps, active=steps, repeat=1) if warm_steps else None
     with profile(activities=backend.activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
         for number in range(warm_steps + steps):
-            run_in_phases(step, feed, _annotated)
+            run_in_phases(step, feed, annotated)
             if number + 1 in (warm_steps, warm_steps + steps):
                 backend.synchronize()  # no kernel may reach from one part into the next
             recorded.step()
     events = list(recorded.events() or [])
     by_shape = recorded.key_averages(group_by_input_shape=True)
-    return Recording(
+    measured = replace(
+        measured,
         operators=operator_rows(recorded.key_averages(), steps, on_device=on_device),
         by_shape=operator_rows(by_shape, steps, on_device=on_device),
-        calls=outermost_calls(events) / steps,
-        device=device_activity(events, steps) if on_device else None,
+        calls_per_step=outermost_calls(events) / steps,
         trace_path=_write_trace(recorded, trace_path) if trace_path else "",
         called=called_families(events),
     )
+    return with_device(measured, events, steps) if on_device else measured
 
 
 def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tuple[OperatorRow, ...]:
@@ -119,7 +101,7 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tu
         )
         for row in averages
         if row.device_type == DeviceType.CPU
-        and not _is_range(row)
+        and not is_range(row)
         # The profiler and this module wait at the end: two calls. A step that waits has more.
         and not (row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
     ]
@@ -150,18 +132,27 @@ def called_families(events: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
-    """The device's part of the recorded steps, per step. Ranges show up on the device too, and are left out."""
-    on_device = [event for event in events if event.device_type == DeviceType.CUDA and not _is_range(event)]
+def with_device(measured: Profile, events: Sequence[Any], steps: int) -> Profile:
+    """The profile with the device's part of the recorded steps. Ranges show up on the device too, and are left out.
+
+    The device is busy while a kernel runs; transfers between host and device are no part of that, but of what each
+    phase launched.
+    """
+    on_device = [event for event in events if event.device_type == DeviceType.CUDA and not is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
     kernels = [event for event in computing if not event.name.startswith(("Memcpy", "Memset"))]
-    busy_us = union_length((event.time_range.start, event.time_range.end) for event in computing)
-    return DeviceActivity(
-        kernels=len(computing) / steps,
-        busy_ms=_ms_per_step(busy_us, steps),
+    return replace(
+        measured,
+        kernels_per_step=len(computing) / steps,
+        device_busy_share=min(1.0, _ms_per_step(busy_us(computing), steps) / measured.step_ms),
         tensor_core_share=tensor_core_share([(event.name, event.time_range.elapsed_us()) for event in kernels]),
-        phases=_device_phases(events, on_device, steps),
+        device_phases=_device_phases(events, on_device, steps),
     )
+
+
+def busy_us(events: Iterable[Any]) -> float:
+    """The microseconds in which at least one of these events ran."""
+    return union_length((event.time_range.start, event.time_range.end) for event in events)
 
 
 def union_length(intervals: Iterable[tuple[float, float]]) -> float:
@@ -202,11 +193,6 @@ def shapes_text(shapes: Sequence[Any]) -> str:
     return text if len(text) <= _SHAPES_WIDTH else f"{text[: _SHAPES_WIDTH - 1]}…"
 
 
-def _annotated(phase: str, call: Callable[[], Any]) -> Any:
-    with record_function(phase):
-        return call()
-
-
 def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) -> dict[str, float]:
     """Milliseconds per step of device time, by the phase that launched it.
 
@@ -230,10 +216,10 @@ def _is_operator(event: Any) -> bool:
     return bool(event.name.startswith("aten::"))
 
 
-def _is_range(event: Any) -> bool:
+def is_range(event: Any) -> bool:
     """Whether an event or a row is a named range, ours or the user's, and not work."""
     name: str = event.key
-    return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith("ProfilerStep")
+    return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith(_RANGES)
 
 
 def _ms_per_step(duration_us: float, steps: int) -> float:

@@ -1,16 +1,11 @@
 """Traffic: the bytes that the operators of a step read and write, estimated, and tensors made on the host."""
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from advisor.step.batch import tensors_of
-from advisor.step.step import InferStep, TrainStep
-from advisor.trial.measurement.feed import Feed
 
 # Allocate, or look at a tensor's description: nothing is moved.
 _MOVES_NOTHING = frozenset(
@@ -25,25 +20,42 @@ _OVERWRITE = frozenset(
 )
 
 
+# What torch.tensor() ends in: its numbers come from Python, and go to the device by a copy wherever it is called.
+_FROM_PYTHON = frozenset({"lift_fresh", "lift_fresh_copy", "lift"})
+
+
 class TrafficCounter(TorchDispatchMode):
     """Adds up the bytes of every operator's tensors: inputs read once, outputs and changed tensors written once.
 
     What a kernel keeps in registers is not counted, what it reads twice is counted once, workspaces are not seen, and
     nothing is known of caches. Views move nothing.
+
+    ``host_made`` counts copies to another device of tensors that were made on the host from nothing, or from such
+    tensors.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.moved_bytes = 0
+        self.host_made = 0
+        # Kept alive, so that no other tensor gets the id of one of them.
+        self._made: dict[int, torch.Tensor] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator and add its bytes."""
+        """Run the operator, and add its bytes."""
         result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
+        name, given, made = func.overloadpacket.__name__, _tensors((args, kwargs)), _tensors(result)
         if not (func.is_view or name in _MOVES_NOTHING):
             self.moved_bytes += _moved(func, name, args, kwargs or {}, result)
+        if any(id(tensor) in self._made for tensor in given):
+            if all(tensor.device.type == "cpu" for tensor in given):  # what it makes on the device are copies
+                self.host_made += sum(tensor.device.type != "cpu" for tensor in made)
+            elif name == "copy_" and given[0].device.type != "cpu":  # device[...] = host
+                self.host_made += 1
+        if name not in _FROM_PYTHON and all(id(tensor) in self._made for tensor in given):
+            self._made |= {id(tensor): tensor for tensor in made if tensor.device.type == "cpu"}
         return result
 
 
@@ -75,48 +87,3 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 def _bytes(tensor: torch.Tensor) -> int:
     """The bytes of a tensor's elements; of an expanded one those that there are."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes()) if tensor.layout is torch.strided else 0
-
-
-# What torch.tensor() ends in: its numbers come from Python, and go to the device by a copy wherever it is called.
-_FROM_PYTHON = ("lift_fresh", "lift_fresh_copy", "lift")
-
-
-def host_made_tensors(step: TrainStep | InferStep, feed: Feed) -> int | None:
-    """Count the tensors that the model and the loss make on the host and copy to the device, in one step.
-
-    None on the CPU, and where the operators cannot be followed. Runs one step.
-    """
-    if step.device.type == "cpu":
-        return None
-    batch = step.to_device(feed.next())
-    counter = HostTensorCounter()
-    # Some custom operators refuse dispatch in Python: the profile is worth having without this count.
-    with contextlib.suppress(RuntimeError, NotImplementedError, TypeError, AttributeError), counter:
-        output = step.forward(batch)
-        if isinstance(step, TrainStep):
-            step.loss(output, batch)
-        return counter.copied
-    return None
-
-
-class HostTensorCounter(TorchDispatchMode):
-    """Counts copies to another device of tensors that were made on the host from nothing, or from such tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.copied = 0
-        # Kept alive, so that no other tensor gets the id of one of them.
-        self._made: dict[int, torch.Tensor] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        inputs = list(tensors_of([args, kwargs or {}]))
-        outputs = list(tensors_of(result)) if isinstance(result, torch.Tensor | tuple | list) else []
-        if any(id(tensor) in self._made for tensor in inputs):
-            if all(tensor.device.type == "cpu" for tensor in inputs):  # what it makes on the device are copies
-                self.copied += sum(tensor.device.type != "cpu" for tensor in outputs)
-            elif func.overloadpacket.__name__ == "copy_" and inputs[0].device.type != "cpu":  # device[...] = host
-                self.copied += 1
-        if func.overloadpacket.__name__ not in _FROM_PYTHON and all(id(tensor) in self._made for tensor in inputs):
-            self._made |= {id(tensor): tensor for tensor in outputs if tensor.device.type == "cpu"}
-        return result

@@ -1,11 +1,10 @@
 """Figures that ranks exchange, all-reduce by message size, and the time that ranks wait for each other."""
 
 import datetime
-import math
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -21,8 +20,8 @@ from advisor.records.kinds import COLLECTIVES
 from advisor.step.graph import GraphedStep
 from advisor.step.spread import synchronise_gradients
 from advisor.step.step import TrainStep
-from advisor.trial.measurement.clock import StepClock, seconds_of, steps_in
-from advisor.trial.profile.recording import union_length
+from advisor.trial.measurement.clock import StepClock, steps_in
+from advisor.trial.profile.recording import busy_us, is_range
 
 
 class Peers:
@@ -38,22 +37,35 @@ class Peers:
             device_id=device if backend_of(device).has_memory else None,
         )
 
-    def gathered(self, values: Sequence[float]) -> list[list[float]]:
-        """Each rank's values, which are as many in each."""
-        own = torch.tensor(values, dtype=torch.float64, device=self.device)
-        found = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(found, own)
-        return [one.tolist() for one in found]
-
-    def largest(self, value: float) -> float:
-        """The largest of the ranks' values, the same on all of them."""
-        return max(values[0] for values in self.gathered([value]))
-
-    def objects(self, value: Any) -> list[Any]:
-        """Each rank's object."""
+    def gathered(self, value: Any) -> list[Any]:
+        """Each rank's value."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
+
+
+class SharedClock(StepClock):
+    """Times blocks that all ranks run: each takes as long as the slowest rank, and has the samples of all.
+
+    So all ranks decide alike when they are warm, and when they have measured enough.
+    """
+
+    def __init__(self, device: torch.device, run_steps: Callable[[int], int], peers: Peers) -> None:
+        super().__init__(device, run_steps)
+        self.peers = peers
+
+    def run(self, steps: int) -> Block:
+        """Time a block in all ranks."""
+        block = super().run(steps)
+        seconds, samples = zip(*self.peers.gathered((block.seconds, block.samples)), strict=True)
+        return Block(steps, sum(samples), max(seconds))
+
+    def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 0) -> list[Block]:
+        """Time blocks one by one, until there are enough."""
+        blocks: list[Block] = []
+        while not enough(blocks):
+            blocks.append(self.run(steps))
+        return blocks
 
 
 # Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
@@ -83,9 +95,8 @@ def communication_of(
     """Measure it on all ranks together. Without a profiler it is the difference to steps that exchange nothing."""
     exposed_ms, by = None, ""
     if backend_of(peers.device).is_ahead:
-        own = exposed_by_profiler(clock)
-        everywhere = [values[0] for values in peers.gathered([math.nan if own is None else own])]
-        if all(map(math.isfinite, everywhere)):
+        everywhere = peers.gathered(exposed_by_profiler(clock))
+        if None not in everywhere:
             exposed_ms, by = min(everywhere), "profiler"  # the slowest rank waits for nobody
     fixed = plan.static_graph or plan.sync_batch_norm or plan.no_sync
     if isinstance(step, GraphedStep) or fixed or plan.strategy != "ddp":
@@ -110,7 +121,7 @@ def straggler_of(everywhere: list[list[float]]) -> tuple[float, float | None]:
 
 def _steps_alone(step: TrainStep, clock: StepClock, step_s: float, peers: Peers) -> list[list[float]]:
     """The ms of each rank's single steps that exchange nothing."""
-    count = int(peers.largest(max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))))
+    count = max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))  # the same in all ranks
     synchronise_gradients(step.model, wanted=False)
     clock.run(2)
     everywhere = peers.gathered([clock.run(1).step_ms for _ in range(count)])
@@ -123,20 +134,11 @@ def exposed_by_profiler(clock: StepClock) -> float | None:
     clock.run(1)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         clock.run(_PROFILED_STEPS)
-    communication: list[tuple[float, float]] = []
-    computation: list[tuple[float, float]] = []
-    for event in profiler.events() or ():
-        name = event.name.lower()
-        # A name that begins so is that of a span of time, not of a kernel.
-        if event.device_type != DeviceType.CUDA or name.startswith((f"{_COMMUNICATION}:", "##", "profilerstep")):
-            continue
-        if not getattr(event, "is_user_annotation", False):
-            span = (event.time_range.start, event.time_range.end)
-            (communication if _COMMUNICATION in name else computation).append(span)
-    if not communication:
+    kernels = [one for one in profiler.events() or () if one.device_type == DeviceType.CUDA and not is_range(one)]
+    computing = [one for one in kernels if _COMMUNICATION not in one.name.lower()]
+    if len(computing) == len(kernels):
         return None
-    exposed_us = union_length((*communication, *computation)) - union_length(computation)
-    return exposed_us / 1e3 / _PROFILED_STEPS
+    return (busy_us(kernels) - busy_us(computing)) / 1e3 / _PROFILED_STEPS
 
 
 # 1 KiB to 256 MiB, in steps of four. Bytes.
@@ -151,30 +153,23 @@ _WITHIN_S = 3.0
 
 
 def all_reduce_sweep(peers: Peers) -> AllReduceSweep:
-    """Measure all-reduce between all ranks; sizes for which no time is left are left out.
-
-    All ranks call it, and decide alike: what they decide by is the slowest rank's.
-    """
-    started = time.monotonic()
+    """Measure all-reduce between all ranks; sizes for which no time is left are left out."""
     times: list[AllReduceTime] = []
+    spent_s = 0.0
     for size in _SIZES:
-        spent_s = peers.largest(time.monotonic() - started)
         if times and spent_s >= _WITHIN_S:
             break
         message = torch.zeros(size // 4, device=peers.device)
-        once_s = _seconds_of_calls(message, peers, _WARM_UP_CALLS) / _WARM_UP_CALLS
-        calls = max(1, min(_MOST_CALLS, int(_BLOCK_S / once_s)))
-        seconds = median(_seconds_of_calls(message, peers, calls) / calls for _ in range(_BLOCKS))
-        times.append(AllReduceTime(size, seconds))
+        clock = SharedClock(peers.device, partial(_all_reduces, message), peers)
+        first = clock.run(_WARM_UP_CALLS)
+        calls = max(1, min(_MOST_CALLS, int(1e3 * _BLOCK_S / first.step_ms)))
+        blocks = [clock.run(calls) for _ in range(_BLOCKS)]
+        spent_s += first.seconds + sum(block.seconds for block in blocks)
+        times.append(AllReduceTime(size, median(block.step_ms for block in blocks) / 1e3))
     return AllReduceSweep(peers.size, dist.get_backend(), tuple(times))
 
 
-def _seconds_of_calls(message: torch.Tensor, peers: Peers, calls: int) -> float:
-    """The seconds of some calls one after the other, on the slowest rank."""
-
-    def all_reduce() -> None:
-        for _ in range(calls):
-            dist.all_reduce(message)
-
-    dist.barrier()
-    return peers.largest(seconds_of(all_reduce, peers.device))
+def _all_reduces(message: torch.Tensor, calls: int) -> int:
+    for _ in range(calls):
+        dist.all_reduce(message)
+    return calls

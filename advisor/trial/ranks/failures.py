@@ -4,14 +4,11 @@ import signal
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from advisor.process.stacks import innermost_calls
 from advisor.records import Outcome, TrialResult
 from advisor.target.entrypoint import one_line
 
@@ -19,7 +16,6 @@ from advisor.target.entrypoint import one_line
 _WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/", "trial/ranks/")
 _INNERMOST = 2
 SEES_LOG = "The trial's log has the whole story."
-_REPORT = "torchrun.json"
 RETURN_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
 
 
@@ -44,18 +40,6 @@ class TorchrunReport:
             hint = "Name a free port with --rdzv-endpoint HOST:PORT."
             return cls(reason=f"torchrun cannot use its endpoint: {one_line(error)}", hint=hint)
         return cls(reason=f"torchrun failed: {one_line(error)}")
-
-    def write(self, folder: Path) -> None:
-        """Write it into the launcher's folder."""
-        (folder / _REPORT).write_bytes(msgspec.json.encode(self))
-
-    @classmethod
-    def read(cls, folder: Path) -> "TorchrunReport":
-        """The report in the launcher's folder; an empty one while torchrun runs."""
-        try:
-            return msgspec.json.decode((folder / _REPORT).read_bytes(), type=cls)
-        except FileNotFoundError:
-            return cls()
 
 
 def waited_for_others(error: BaseException) -> bool:
@@ -95,21 +79,6 @@ def of_death(dead: Sequence[tuple[int, int]], codes: dict[int, int]) -> TrialRes
     elif code == -signal.SIGABRT:
         ended += " (NCCL ends a rank that has waited for another too long)"
     return TrialResult(Outcome.CRASHED, ended, hint)
-
-
-def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> TrialResult | None:
-    """The first of these ranks that waits for nobody, with its innermost calls; None where all wait.
-
-    ``silent`` are their numbers, their processes, and the last that each said.
-    """
-    for rank, pid, doing in silent:
-        stack = innermost_calls(pid, log_path)
-        if not waits_for_others(stack):
-            hint = "Give it more time with --budget, or fix the hang."
-            return TrialResult(
-                Outcome.TIMED_OUT, f"rank {rank} hangs{f' ({doing})' if doing else ''}: {how}", hint, stack
-            )
-    return None
 
 
 def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:

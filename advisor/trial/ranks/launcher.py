@@ -6,6 +6,7 @@ when it closes, however the launcher ended.
 """
 
 import contextlib
+import multiprocessing
 import os
 import shutil
 import socket
@@ -22,6 +23,7 @@ from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, Inbox
 from advisor.process.household import lead_own_group
 from advisor.process.importing import program_of_rank
+from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
 from advisor.records import Activity, Finished, Outcome, RankJoined, Started, TrialResult, TrialSpec, World
 from advisor.trial.fresh import merged_environment
@@ -74,11 +76,6 @@ class _Rank:
     ended: bool = False
 
     @property
-    def failed(self) -> bool:
-        """Whether it sent an error."""
-        return self.result is not None and not self.result.measured
-
-    @property
     def died(self) -> bool:
         """Whether it ended without a result."""
         return self.ended and self.result is None
@@ -94,33 +91,16 @@ class Launcher:
 
     def __init__(self, spec: TrialSpec, folder: Path) -> None:
         assert spec.world is not None
-        self._spec, self._world, self._folder = spec, spec.world, folder
+        self._spec, self._world = spec, spec.world
         self._ranks: list[_Rank] = []
         self._activity = ""
-        self._torchrun_ended = False
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / "s"))
         self._server.listen(128)
-        self._torchrun = os.fork()  # no thread has been started yet
-        if self._torchrun == 0:
-            self._become_torchrun()
-
-    def _become_torchrun(self) -> NoReturn:
-        """Run torchrun in this process, which has PyTorch imported already."""
-        code = 1
-        try:
-            os.environ |= merged_environment(self._spec.environment)
-            os.environ.setdefault(household.SAFE_PATH, household.OURS)  # a json.py in the working directory
-            from torch.distributed.run import main
-
-            main(torchrun_arguments(self._world, self._folder))
-            code = 0
-        except BaseException as error:
-            traceback.print_exc()
-            TorchrunReport.of(error).write(self._folder)
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+        own = multiprocessing.get_context("fork")  # no thread has been started yet
+        self._report, self._reporting = own.Pipe(duplex=False)  # both are kept: nothing is read at an end
+        self._torchrun = own.Process(target=_run_torchrun, args=(spec.environment, spec.world, folder, self._reporting))
+        self._torchrun.start()
 
     def run(self, channel: Channel, deadline: float) -> TrialResult:
         """Listen to the ranks until there is a result, an error, or no time left."""
@@ -130,13 +110,19 @@ class Launcher:
             for one in self._ranks:
                 if self._leads(one) and one.result is not None and one.result.measured:
                     return one.result
-            if any(one.failed or one.died for one in self._ranks) or self._has_torchrun_ended():
+            failed = [one for one in self._ranks if one.result is not None and not one.result.measured]
+            if own := next((one for one in failed if one.doing != WAITING), None):
+                return own.named_result()
+            if failed or any(one.died for one in self._ranks) or not self._torchrun.is_alive():
                 failed_at = failed_at or time.monotonic()
-                own_error = any(one.failed and one.doing != WAITING for one in self._ranks)
-                if own_error or time.monotonic() - failed_at > _SETTLING_S:
-                    return self._failure()
+                if time.monotonic() - failed_at > _SETTLING_S:
+                    return self._failure(failed)
             if time.monotonic() > deadline:
-                return self._hang(f"no result after {self._spec.timeout_s:.0f} s")
+                how = f"no result after {self._spec.timeout_s:.0f} s"
+                if not self._ranks and self._world.options:
+                    return failures.of_no_meeting(self._world.options, how)
+                nobody = TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", SEES_LOG)
+                return self._hang(how) or nobody
 
     def _listen(self, channel: Channel) -> None:
         live = [one for one in self._ranks if not one.ended]
@@ -147,81 +133,77 @@ class Launcher:
             connection.send((self._spec, list(sys.path)))
             self._ranks.append(_Rank(connection, Inbox(connection)))
         for one in live:
-            if one.connection in ready:
-                self._hear(one, channel)
-
-    def _hear(self, one: _Rank, channel: Channel) -> None:
-        try:
-            message = one.inbox.read()
-        except (EOFError, OSError) as error:
-            one.ended = True
-            if isinstance(error, GarbageError):
-                one.result = TrialResult(Outcome.CRASHED, str(error))
-            return
-        if isinstance(message, RankJoined):
-            one.number, one.pid = message.rank, message.pid
-        elif isinstance(message, Finished):
-            one.result = message.result
-        elif isinstance(message, Activity):
-            one.doing = message.text
-            if self._leads(one) and message.text not in (WAITING, self._activity):
-                self._activity = message.text
-                channel.send(message)
+            if one.connection not in ready:
+                continue
+            try:
+                message = one.inbox.read()
+            except (EOFError, OSError) as error:
+                one.ended = True
+                if isinstance(error, GarbageError):
+                    one.result = TrialResult(Outcome.CRASHED, str(error))
+                continue
+            if isinstance(message, RankJoined):
+                one.number, one.pid = message.rank, message.pid
+            elif isinstance(message, Finished):
+                one.result = message.result
+            elif isinstance(message, Activity):
+                one.doing = message.text
+                if self._leads(one) and message.text not in (WAITING, self._activity):
+                    self._activity = message.text
+                    channel.send(message)
 
     def _leads(self, one: _Rank) -> bool:
         """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""
         return one.number >= 0 and one.number % self._world.ranks == 0
 
-    def _has_torchrun_ended(self) -> bool:
-        if not self._torchrun_ended:
-            with contextlib.suppress(ChildProcessError):
-                self._torchrun_ended = os.waitpid(self._torchrun, os.WNOHANG)[0] != 0
-        return self._torchrun_ended
-
-    def _failure(self) -> TrialResult:
-        """The first error that a rank made itself; else the rank that died or hangs, or torchrun's own reason."""
-        failed = [one for one in self._ranks if one.failed]
-        if own := next((one for one in failed if one.doing != WAITING), None):
-            return own.named_result()
+    def _failure(self, failed: list[_Rank]) -> TrialResult:
+        """The reason where no rank has made an error itself: one that died or hangs, or torchrun's own."""
         dead = [(one.number, one.pid) for one in self._ranks if one.died and one.number >= 0]
         if dead:
-            self._await_torchrun(_SETTLING_S)
-            return failures.of_death(dead, TorchrunReport.read(self._folder).codes)
-        if hang := failures.of_hang(self._silent(), "the others waited until their time was over", self._spec.log_path):
+            self._torchrun.join(_SETTLING_S)
+        report = self._report.recv() if self._report.poll() else TorchrunReport()
+        if dead:
+            return failures.of_death(dead, report.codes)
+        if hang := self._hang("the others waited until their time was over"):
             return hang
-        if failed:
-            return failed[0].named_result()
-        report = TorchrunReport.read(self._folder)
-        return TrialResult(Outcome.FAILED, report.reason, report.hint)
+        return failed[0].named_result() if failed else TrialResult(Outcome.FAILED, report.reason, report.hint)
 
-    def _hang(self, how: str) -> TrialResult:
-        if not self._ranks and self._world.options:
-            return failures.of_no_meeting(self._world.options, how)
-        nobody = TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", SEES_LOG)
-        return failures.of_hang(self._silent(), how, self._spec.log_path) or nobody
-
-    def _silent(self) -> list[tuple[int, int, str]]:
-        """The ranks that neither ended nor wait for others, as far as they said: numbers, processes, last words."""
-        live = [one for one in self._ranks if not one.ended and one.result is None and one.doing != WAITING]
-        return [(one.number, one.pid, one.doing) for one in live]
-
-    def _await_torchrun(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while not self._has_torchrun_ended() and time.monotonic() < until:
-            time.sleep(_POLL_S / 2)
+    def _hang(self, how: str) -> TrialResult | None:
+        """The first rank that waits for nobody, with its innermost calls; None where all have ended or wait."""
+        for one in self._ranks:
+            if one.ended or one.result is not None or one.doing == WAITING:
+                continue
+            stack = innermost_calls(one.pid, self._spec.log_path)
+            if not failures.waits_for_others(stack):
+                doing = f" ({one.doing})" if one.doing else ""
+                hint = "Give it more time with --budget, or fix the hang."
+                return TrialResult(Outcome.TIMED_OUT, f"rank {one.number} hangs{doing}: {how}", hint, stack)
+        return None
 
     def end(self) -> None:
         """Wait for ranks that are done to leave, and end the others with torchrun."""
         if self._ranks and all(one.result is not None and one.result.measured for one in self._ranks):
-            self._await_torchrun(_LEAVING_S)
+            self._torchrun.join(_LEAVING_S)
         for one in self._ranks:
             with contextlib.suppress(OSError):
                 one.connection.close()
-            if one.pid and not self._has_torchrun_ended():
+            if one.pid and self._torchrun.is_alive():
                 household.kill(one.pid, group=True)  # torchrun made each the leader of a session
-        if not self._has_torchrun_ended():
-            self._await_torchrun(_SETTLING_S)
-            household.kill(self._torchrun)
+        self._torchrun.join(_SETTLING_S)
+        self._torchrun.kill()
+
+
+def _run_torchrun(variables: dict[str, str], world: World, folder: Path, report: Connection) -> None:
+    """Run torchrun in this process, which has PyTorch imported already, and send what it raised."""
+    os.environ |= merged_environment(variables)
+    os.environ.setdefault(household.SAFE_PATH, household.OURS)  # a json.py in the working directory
+    try:
+        from torch.distributed.run import main
+
+        main(torchrun_arguments(world, folder))
+    except BaseException as error:
+        traceback.print_exc()
+        report.send(TorchrunReport.of(error))
 
 
 def torchrun_arguments(world: World, folder: Path) -> list[str]:

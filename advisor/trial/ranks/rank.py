@@ -7,6 +7,8 @@ import socket
 import sys
 import time
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -15,22 +17,12 @@ from torch.distributed.rendezvous import rendezvous
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
 from advisor.process.streams import flush_streams, redirect_output
-from advisor.records import Activity, Finished, RankJoined, TrialMessage, TrialSpec
+from advisor.records import Activity, Finished, RankJoined, TrialSpec
 
 # For the machines to meet before a trial is sent.
 _MEETING = datetime.timedelta(seconds=60)
 # When a rank leaves, torchrun ends the others. The launcher has this long to see where the one is that it waited for.
 _LOOKED_AT_S = 4.0
-
-
-class Silence(Channel):
-    """The channel of a rank on a following machine, whose session runs on another. It sends nothing."""
-
-    def __init__(self) -> None:
-        pass
-
-    def send(self, message: TrialMessage | RankJoined) -> None:
-        """Send nothing."""
 
 
 def _spec_of_all(own: TrialSpec | None) -> TrialSpec:
@@ -58,7 +50,7 @@ def main(address: str) -> None:
     from advisor.trial.ranks.trial import RankTrial
 
     lead_own_group()
-    channel: Channel = Silence()
+    channel: Any = SimpleNamespace(send=lambda message: None)  # a machine that follows has no session
     spec: TrialSpec | None = None
     if address:
         meeting = socket.socket(socket.AF_UNIX)

@@ -20,31 +20,22 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
-from advisor.step.graph import GraphedStep, captured, refuse_graph
+from advisor.step.graph import captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model
 from advisor.step.step import InferStep, make_step
 from advisor.target.draws import seed_host
 from advisor.target.entrypoint import load_target
 from advisor.target.loop import Loop
-from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
-from advisor.trial.measurement.draws import seed_all
+from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
+from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS
-from advisor.trial.ranks.communication import Communication, Peers, all_reduce_sweep, communication_of
+from advisor.trial.ranks.communication import Communication, Peers, SharedClock, all_reduce_sweep, communication_of
 from advisor.trial.ranks.failures import RETURN_PLAIN
-from advisor.trial.ranks.launcher import WAITING
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _WAIT_SHARE = 0.5
 _LEAST_WAIT_S, _MOST_WAIT_S = 8.0, 90.0
-_BLOCKS = 12
-_FEWEST_BLOCKS = 5
-_FEWEST_WARM_STEPS = 3
-# A step that is not captured by then never is. A count.
-_MOST_STEPS_BEFORE_CAPTURE = 30
-# Steps whose longest and shortest differ by less are steady. Unitless.
-_STEADY = 1.15
 
 
 class RankTrial:
@@ -82,11 +73,12 @@ class RankTrial:
         feed = Feed(resident_data(components), seed)
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components)
-        clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
-        step_s, warm_steps = self._warm_up(step, clock)
-        warmup_s = time.perf_counter() - began
+        clock = SharedClock(device, stepper(step, feed, components.batch_size or 1), self.peers)
+        self._say("warming up")
+        warm = warm_up(clock, limit_s=self.spec.warmup_limit_s, earlier=len(losses))
         measuring = time.perf_counter()
-        blocks = self._blocks(clock, step_s)
+        self._say("measuring")
+        blocks = measure(clock, warm.step_s, self.spec.measure_s)
         ranks = self._ranks(step, clock, blocks, components.plan)
         finite = all(map(math.isfinite, losses))
         return records.TrialResult(
@@ -97,8 +89,8 @@ class RankTrial:
             peak_allocated_bytes=max((one.peak_allocated_bytes or 0 for one in ranks.ranks), default=None),
             peak_reserved_bytes=max((one.peak_reserved_bytes or 0 for one in ranks.ranks), default=None),
             build_s=build_s,
-            warmup_s=warmup_s,
-            warmup_steps=len(losses) + warm_steps,
+            warmup_s=measuring - began,
+            warmup_steps=len(losses) + warm.steps,
             measuring_s=time.perf_counter() - measuring,
             losses=tuple(losses),
             parameters=sum(parameter.numel() for parameter in components.model.parameters()),
@@ -124,7 +116,7 @@ class RankTrial:
 
     def _agree(self, name: str, own: int | None) -> None:
         """Raise TargetError, in all ranks, where they have different values."""
-        found = set(self.peers.objects(own))
+        found = set(self.peers.gathered(own))
         if len(found) > 1:
             raise TargetError(
                 f"the ranks disagree on the {name}: {', '.join(map(str, sorted(found, key=str)))}.",
@@ -189,52 +181,18 @@ class RankTrial:
                 hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
                 raise TargetError(UNUSED_PARAMETERS, hint) from error
             unused = needs_all and any(one.requires_grad and one.grad is None for one in components.model.parameters())
-            everywhere = self.peers.gathered([float(loss), time.perf_counter() - began])
+            everywhere = self.peers.gathered((float(loss), time.perf_counter() - began))
             losses.append(sum(values[0] for values in everywhere) / self.peers.size)
             if len(losses) > 1 and max(values[1] for values in everywhere) > PROBE_LIMIT_S:
                 break
         return losses
 
-    def _warm_up(self, step: Any, clock: StepClock) -> tuple[float, int]:
-        """Run until steps are steady or the limit is reached: seconds of a step, the same in all ranks, and steps.
-
-        A step that is to be captured has to be by then, as all ranks do it in one step.
-        """
-        self._say("warming up")
-        times: list[float] = []
-        while True:
-            times.append(self.peers.largest(clock.run(1).seconds))
-            if isinstance(step, GraphedStep) and not step.captured and len(times) < _MOST_STEPS_BEFORE_CAPTURE:
-                continue
-            last = times[-_FEWEST_WARM_STEPS:]
-            steady = len(last) == _FEWEST_WARM_STEPS and max(last) < _STEADY * min(last)
-            if steady or sum(times) > self.spec.warmup_limit_s:
-                return median(last), len(times)
-
-    def _blocks(self, clock: StepClock, step_s: float) -> list[records.Block]:
-        """Blocks that all ranks begin together; each takes as long as the slowest rank."""
-        self._say("measuring")
-        steps = steps_in(self.spec.measure_s / _BLOCKS, step_s)
-        blocks: list[records.Block] = []
-        elapsed_s = 0.0
-        while len(blocks) < _FEWEST_BLOCKS or elapsed_s < self.spec.measure_s:
-            block = clock.run(steps)
-            self._say(WAITING)
-            everywhere = self.peers.gathered([block.seconds, float(block.samples)])
-            self._say("measuring")
-            seconds = max(values[0] for values in everywhere)
-            blocks.append(records.Block(steps, int(sum(values[1] for values in everywhere)), seconds))
-            elapsed_s += seconds
-            if elapsed_s > 2 * max(self.spec.measure_s, 1.0):
-                break
-        return blocks
-
-    def _ranks(self, step: Any, clock: StepClock, blocks: list[records.Block], plan: StepPlan) -> records.RanksFound:
+    def _ranks(self, step: Any, clock: SharedClock, blocks: list[records.Block], plan: StepPlan) -> records.RanksFound:
         """The findings over all ranks; communication and all-reduce where they are asked for."""
         memory, communication, all_reduce = self._memory(clock.device), Communication(), None
         if self.world.looks_closer and self.peers.size > 1 and not isinstance(step, InferStep):
             self._say("looking at the communication")
-            communication = communication_of(step, clock, blocks, plan, self.peers)
+            communication = communication_of(step, StepClock(clock.device, clock.run_steps), blocks, plan, self.peers)
         if self.world.times_all_reduce and self.peers.size > 1:
             self._say("measuring all-reduce")
             all_reduce = all_reduce_sweep(self.peers)
@@ -265,8 +223,7 @@ class RankTrial:
             peaks = [backend_of(torch.device(device.type, index)).memory() for index in range(self.world.devices)]
             return [(peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in peaks]
         memory = backend.memory()
-        own = [float(memory.peak_allocated_bytes or 0), float(memory.peak_reserved_bytes or 0)]
-        return [(int(one), int(other)) for one, other in self.peers.gathered(own)]
+        return self.peers.gathered((memory.peak_allocated_bytes, memory.peak_reserved_bytes))
 
 
 def samples_in(data: Any) -> int | None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import ClassVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.geometry import Size
 from textual.reactive import var
 from textual.widget import Widget
 
-from advisor.experiment.control import Decision
 from advisor.figures.formatting import counted
 from advisor.tui.context import Context
 from advisor.tui.keys import key
-from advisor.tui.messages import RetryWanted, UndoWanted
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 # Keys of more than one view.
@@ -33,7 +29,7 @@ PLOT = key(
     "p",
     "plot",
     "Plot",
-    "The next picture: speed against memory, batch sizes; in the profile the roofline and the step times",
+    "The next plot: speed against memory, batch sizes; in the profile the roofline and the step times",
 )
 SORT = key("view.sort", "o", "sort", "Sort", "Order the rows by the next column; a click on a heading does it too")
 # Actions about what is selected, by their labels: the palette names it with them.
@@ -121,7 +117,7 @@ class View(Container):
         """Copy the selection to the terminal's clipboard (OSC 52), and say so."""
         if text := self.text_to_copy():
             self.app.copy_to_clipboard(text)
-            self.notify(f"{counted(len(text.splitlines()), 'line')} copied to the clipboard.", markup=False)
+            self.notify(f"{counted(len(text.splitlines()), 'line')} copied to the clipboard.")
 
     def text_to_copy(self) -> str:
         """The text that ``y`` copies; empty where there is nothing."""
@@ -147,56 +143,3 @@ def highlighted(code: str, language: str) -> Content:
     from textual.highlight import highlight
 
     return highlight(code, language=language)
-
-
-class DecidingView(View):
-    """A view with a chosen recipe or trial, about which the person decides."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key(
-            "advice.accept",
-            "a",
-            "accept",
-            "Accept",
-            "Accept the recipe: it may enter the stack, also when it changes what is computed",
-        ),
-        key(
-            "advice.reject",
-            "r",
-            "reject",
-            "Reject",
-            "Reject the recipe: it leaves the stack at once, the rest is measured without it",
-        ),
-        key("advice.undo", "u", "undo", "Undo", "Take the last decision back, one after another"),
-        key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
-        COPY,
-    ]
-
-    def choose_recipe(self, recipe: str) -> None:
-        """Go to a recipe."""
-        raise NotImplementedError
-
-    def decide(self, decision: Decision) -> None:
-        """Have the app decide about the selection."""
-        raise NotImplementedError
-
-    @property
-    def trial(self) -> str:
-        """The name of the chosen trial; empty where there is none."""
-        raise NotImplementedError
-
-    def action_accept(self) -> None:
-        """Accept the selection."""
-        self.decide(Decision.ACCEPTED)
-
-    def action_reject(self) -> None:
-        """Reject the selection."""
-        self.decide(Decision.REJECTED)
-
-    def action_undo(self) -> None:
-        """Ask for the last decision to be taken back."""
-        self.post_message(UndoWanted())
-
-    def action_retry(self) -> None:
-        """Ask for the chosen trial to run again."""
-        self.post_message(RetryWanted(self.trial))

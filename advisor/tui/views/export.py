@@ -1,4 +1,4 @@
-"""View 5: choose a format, look at the file, save it; and what to do with it."""
+"""View 4: choose a format, look at the file, save it; and what to do with it."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ class ExportView(View):
             return
         where = self._path_of(chosen)
         if not where:
-            self.notify("Give a path to write to.", severity="warning", markup=False)
+            self.notify("Give a path to write to.", severity="warning")
             self.action_path()
             return
         path = Path(where).expanduser()
@@ -237,11 +237,11 @@ class ExportView(View):
         try:
             written = self.context.exporter.save(chosen.id, path, self.context.state)
         except AdvisorError as error:
-            self.notify(error.hint, title=error.message, severity="error", timeout=10, markup=False)
+            self.notify(error.hint, title=error.message, severity="error")
         except (OSError, ValueError, LookupError) as error:
-            self.notify(str(error), title="Nothing was written", severity="error", timeout=10, markup=False)
+            self.notify(str(error), title="Nothing was written", severity="error")
         else:
-            self.notify(str(written), title=f"{chosen.title} saved", markup=False)
+            self.notify(str(written), title=f"{chosen.title} saved")
             self.post_message(ExportSaved(chosen.id, written))
             self._asked = None
             self.show()

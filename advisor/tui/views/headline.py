@@ -1,152 +1,126 @@
-"""The first lines of the overview: the result, its cost and its use; or the reason for none, and what to do.
+"""The headline of view 1 and the warning under it, as text. Pure functions of the ranked settings."""
 
-Pure functions of the state.
-"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
 
 from textual.content import Content
 
-from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
-    format_interval,
+    format_change,
     format_ms,
-    format_rate,
-    format_seconds,
 )
-from advisor.records import Objective, StackRecord, Verdict
-from advisor.report.conclusions import candidates_tried, count_untried, stack_helps, stack_is_unclear
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, how_confirmed, other_batch
+from advisor.records import Objective, Verdict
+from advisor.report.conclusions import count_untried, stack_helps
+from advisor.report.figures import how_confirmed, interval_words, other_batch
+from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import Cause, no_result
-from advisor.tui.text import DIM, memory_against, numerics_words, own_effect
-from advisor.tui.views.profile_text import roof_before_and_after
+from advisor.tui.context import Context, is_about_others
+from advisor.tui.text import DIM, said_text
+from advisor.tui.views.figures_text import (
+    digits_of,
+    interval_text,
+    memory_text,
+    numerics_text,
+    steps_text,
+)
 
-_PROBLEM = "bold $warning"
-# The lines of a failure's details that are shown, the last ones. A count.
-_MOST_DETAILS = 6
+_SEPARATOR = Content.styled(" · ", DIM)
 
 
-def headline(state: SessionState, kept: int = 0) -> Content:
-    """The result so far in two to four lines, or the present activity.
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A figure for large digits, its colour, and the lines beside it."""
 
-    ``kept`` trials are those of the session that goes on, which are shown after its baseline.
+    figure: str
+    style: str
+    lines: tuple[Content, ...]
+
+
+def headline(state: SessionState, ranking: Ranking, kept_trials: int = 0, *, wide: bool = True) -> Headline:
+    """The result so far: a speed-up beside the two step times of which it is the quotient; before that the step.
+
+    ``kept_trials`` are those of the session that goes on, which are shown after its baseline.
     """
     if state.failure:
-        details = [Content.styled(line, DIM) for line in state.failure.details.rstrip().splitlines()[-_MOST_DETAILS:]]
-        told = [Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)]
-        return Content("\n").join([*told, *details])
-    if state.stack and state.stack.pending:
-        return _pending(state.stack, state)
-    if state.stack and state.stack.comparison and state.stack.settings:
-        return _of_the_stack(state.stack, state)
-    return _before_the_baseline(state, kept) if state.baseline is None else _best_so_far(state)
+        return Headline("", "", (Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)))
+    if state.baseline is None or ranking.step_ms is None:
+        return _before_the_baseline(state, kept_trials)
+    if ranking.pending:
+        told = Content.styled(f"The combination is not measured yet: {ranking.pending}.", "$warning")
+        return _own_step(ranking.step_ms, "", told, state)
+    if ranking.together:
+        return _of_the_combination(state, ranking, ranking.together, wide=wide)
+    return _own_step(ranking.step_ms, interval_words(state.baseline), _best_so_far(state, ranking), state)
 
 
-def _two(head: str, rest: str, style: str = "bold") -> Content:
-    return Content.assemble((head, style), "\n", (rest, DIM if style == "bold" else ""))
+def _own_step(step_ms: float, interval: str, found: Content, state: SessionState) -> Headline:
+    """The person's own step in large digits, with its unit and what was found beside it."""
+    figure, unit = format_ms(step_ms).split(" ")
+    first = Content.assemble(f"{unit} a step with your settings", (f"  {interval}", DIM))
+    return Headline(figure, "$primary", (first, found, _next(state)))
 
 
-def _before_the_baseline(state: SessionState, kept: int) -> Content:
+def _before_the_baseline(state: SessionState, kept_trials: int) -> Headline:
     if state.finished:
-        return _two("Nothing was measured: the session ended before its baseline.", "Run it again.", _PROBLEM)
-    waiting = "The model is being loaded…" if state.is_loading else "The baseline is being measured…"
-    if kept:
-        return _two(waiting, f"{counted(kept, 'trial')} of this session are kept; they are shown after the baseline.")
-    return _two(waiting, "Trials start after the baseline.")
+        told = Content.styled("Nothing was measured: the session ended before its baseline.", "bold $warning")
+        return Headline("", "", (told, Content("Run it again.")))
+    then = "Then the usual combination is tried, and improved one change at a time."
+    if kept_trials:
+        then = f"{counted(kept_trials, 'trial')} of this session are shown after that."
+    if state.live_ms:
+        figure, unit = format_ms(median(state.live_ms)).split(" ")
+        words = Content(f"{unit} a step with your settings, so far")
+        return Headline(figure, "$primary", (words, Content.styled(then, DIM)))
+    doing = "Loading your model in a separate process" if state.is_loading else "Timing your own step first"
+    about = "Your files are not changed." if state.is_loading else then
+    return Headline("", "", (Content.styled(f"{doing}…", "bold"), Content.styled(about, DIM)))
 
 
-def _pending(stack: StackRecord, state: SessionState) -> Content:
-    """The rest of a stack after a rejection: no figure until it has been measured."""
-    if count := len(stack.settings):
-        left = f"{counted(count, 'setting')} left in the stack, {stack.result.reason}"
-        return _two(left, "How fast they are together is not known before that.")
-    others = any(item.recipe not in state.rejected for item in state.recommendations)
-    then = "Key 4 shows what else helps." if others else "Nothing else helps here: u takes a decision back."
-    return _two(f"The stack is empty, {stack.result.reason}", then)
-
-
-# --- a stack --------------------------------------------------------------------------------------------------
-
-
-def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
-    """The result first, then its cost, then its use."""
-    turns = IN_TURN if stack.comparison and stack.comparison.is_open else "confirmed"
-    sure = turns if stack.confirmed else how_confirmed(stack)
-    if sure == MEASURED_ONCE:
-        sure += f", not confirmed{'' if state.finished else ' yet'}"
+def _of_the_combination(state: SessionState, ranking: Ranking, together: Figures, *, wide: bool) -> Headline:
+    stack = state.stack
+    assert stack is not None
+    sure = how_confirmed(stack)
+    sure += ", not confirmed yet" if not stack.confirmed and state.finished is None else ""
     helps = stack_helps(state)
-    first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
-    if _is_speed(state) and stack.comparison and stack.comparison.verdict.is_change:
-        first += Content.styled(f"  {''.join(_interval(stack).partition(' (')[1:]).strip()}", DIM)
-    lines = [first, _cost(stack, state), *_roof(state), *_several_gpus(state), _how_to_use(state, helps=helps)]
-    return Content("\n").join([*lines, *_more_time(state)])
-
-
-def _result(stack: StackRecord, state: SessionState) -> str:
-    """The result in one sentence: ``2.35x faster: 32.6 ms → 13.9 ms``."""
-    comparison, by, batch = stack.comparison, state.yardstick, other_batch(stack, state.baseline)
-    assert comparison is not None
-    if by is None or not _is_speed(state):
-        told = by.effect(stack.result, comparison) if by else format_interval(comparison)
-        return f"{told[:1].upper()}{told[1:]}{batch}: {_before_and_after(stack, state)}"
-    if not comparison.verdict.is_change:
-        return f"{comparison.verdict.capitalize()}: {format_interval(comparison)}{batch}"
-    figure = format_interval(comparison).partition(" (")[0]  # the interval stands behind the sentence
-    word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
-    return f"{figure[:1].upper()}{figure[1:]} {word}{batch}: {_before_and_after(stack, state)}"
-
-
-def _is_speed(state: SessionState) -> bool:
-    """Whether speed is the goal, so that the sentence has the speed-up; of another goal it has the speed beside it."""
-    return state.yardstick is not None and state.yardstick.goal.objective is Objective.THROUGHPUT
-
-
-def _before_and_after(stack: StackRecord, state: SessionState) -> str:
-    """Milliseconds a step, as timed beside one another; samples per second where the batch is another one."""
-    baseline = state.baseline
-    if baseline is None:
-        return f"{format_ms(stack.step_ms)} a step"
-    if stack.result.batch_size != baseline.result.batch_size:
-        rate = stack.baseline_samples_per_s or baseline.samples_per_s
-        return f"{rate:,.0f} → {format_rate(stack.samples_per_s)}"
-    return f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} → {format_ms(stack.step_ms)} a step"
-
-
-def _cost(stack: StackRecord, state: SessionState) -> Content:
-    count = len(stack.settings)
-    speed = "" if _is_speed(state) else _interval(stack)
-    parts = [
-        *([Content(speed)] if speed else []),
-        Content(f"{count} settings" if count > 1 else "one setting"),
-        Content.assemble("memory ", memory_against(stack.result.peak_reserved_bytes, state.baseline_bytes)),
+    style = "$success" if helps else "$warning"
+    effect = together.effect
+    words = {Verdict.FASTER: "faster", Verdict.SLOWER: "the speed", Verdict.SAME: "the same speed"}
+    figure, word = f"{effect.speedup:.{digits_of(effect)}f}x", words.get(effect.verdict, "unclear (noise)")
+    if state.goal.objective in (Objective.MEMORY, Objective.ENERGY):
+        pair = together.memory_bytes if state.goal.objective is Objective.MEMORY else together.energy_j
+        figure, word = format_change(pair[1], pair[0]), f"{state.goal.objective.value} at {figure} the speed"
+    first = Content.assemble(
+        (word, f"bold {style}"),
+        f": {steps_text(together)} a step{other_batch(stack, state.baseline)}",
+        (f"  {interval_text(effect)}, {sure}", DIM),
+    )
+    count = len(ranking.settings)
+    costs = [
+        Content.assemble("memory ", memory_text(together)),
+        Content(f"numerics {numerics_text(together)}"),
+        *([Content(f"{count} settings" if count > 1 else "one setting")] if wide else []),
     ]
-    if stack.numerics:
-        style = "$error" if stack.numerics.worse_than_declared else ""
-        parts.append(Content.assemble("numerics ", (numerics_words(stack.numerics), style)))
-    if stack.result.warmup_s:
-        parts.append(Content(f"start-up {format_seconds(stack.result.warmup_s)}"))
-    return Content.styled(" · ", DIM).join(parts)
+    return Headline(figure, style, (first, _SEPARATOR.join(costs), *_several_gpus(state), _next(state)))
 
 
-def _interval(stack: StackRecord) -> str:
-    """The interval of a speed-up; empty where it is told in words."""
-    told = stack.comparison is not None and not stack.comparison.is_open
-    return format_interval(stack.comparison) if told else ""
-
-
-def _more_time(state: SessionState) -> list[Content]:
-    """A line on the use of more time, and on where the rest is explained; nothing before the end."""
-    if state.finished is None:
-        return []
-    if missed := count_untried(state):
-        return [Content(f"{counted(missed, 'candidate')} had no time: R tries them; 3 shows each trial, and why not")]
-    all_tried = "All that applies was tried; 3 shows each trial, and why the rest was not"
-    return [Content.styled(all_tried if candidates_tried(state) else "3 shows why", DIM)]
+def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
+    found = no_result(state)
+    best = next((row for row in ranking.rows if row.figures and row.figures.verdict is Verdict.FASTER), None)
+    if best and best.figures:
+        opt_in = " It changes results: press a to use it." if best.consent and best.tick is Tick.OFF else ""
+        told = f"{best.figures.effect.speedup:.{digits_of(best.figures.effect)}f}x faster with {best.name}"
+        return Content.assemble((told, "bold $success"), f": {steps_text(best.figures)} a step.", (opt_in, "$warning"))
+    if state.finished:
+        return Content.styled(found.sentence, "bold $warning" if found.cause is not Cause.NO_GAIN else "bold")
+    return Content.styled("Nothing faster yet." if ranking.rows else "The usual combination is tried first.", DIM)
 
 
 def _several_gpus(state: SessionState) -> list[Content]:
-    """A line on the speed of several GPUs against one, once one is known or none will be."""
     record = state.scaling
     if record is None or not record.rows or not (record.best or state.finished):
         return []
@@ -154,69 +128,27 @@ def _several_gpus(state: SessionState) -> list[Content]:
     return [Content.styled(row_words(best), "bold $success") if best else Content(result_sentence(record))]
 
 
-def _roof(state: SessionState) -> list[Content]:
-    reached = roof_before_and_after(state)
-    return [] if reached is None else [Content.assemble(("efficiency ", DIM), reached)]
-
-
-def _how_to_use(state: SessionState, *, helps: bool) -> Content:
-    if not helps and state.finished is None:
-        return Content.styled("The search goes on. Key 3 shows each trial.", DIM)
-    if not helps:
-        as_good = "Your own settings are as good: the stack is kept for what you accepted."
-        return Content(f"{_NEXT[Cause.UNCLEAR]} Key 5 has it as it is." if stack_is_unclear(state) else as_good)
+def _next(state: SessionState) -> Content:
+    """What to do next."""
+    untried = count_untried(state)
     if state.finished is None:
-        return Content.styled("The search goes on. Key 4 shows what each setting does, 5 exports what is known.", DIM)
-    export, advice = ("5", "bold $accent"), ("4", "bold $accent")
-    return Content.assemble(export, " exports it, ", advice, " shows what each setting does, and why")
+        return Content.styled("The search goes on. 4 exports what is known so far.", DIM)
+    parts = [Content.assemble(("4", "bold $accent"), " exports it")] if state.stack_settings else []
+    if untried:
+        parts.append(Content.assemble(f"{untried} not tried (out of time). ", ("R", "bold $accent"), " tries them"))
+    elif not state.stack_settings:
+        parts.append(Content.styled("3 shows everything that ran.", DIM))
+    return _SEPARATOR.join(parts)
 
 
-# --- no stack -------------------------------------------------------------------------------------------------
-
-
-def _best_so_far(state: SessionState) -> Content:
-    over = state.finished is not None
-    by = state.yardstick
-    ranked = best_per_recipe(state.trials.values(), by) if by else []
-    if not ranked:
-        return _at_the_end(state) if over else _in_the_middle(state)
-    best = ranked[0]
-    opt_in = any(item.needs_consent and item.recipe == best.candidate.recipe for item in state.recommendations)
-    which = "opt-in setting" if opt_in else "single setting"
-    first = Content.assemble(
-        own_effect(best, by), f"  the best {which}{'' if over else ' so far'}: ", (best.candidate.name, "bold")
-    )
-    lines = [first, *_several_gpus(state), _use_of_one(opt_in=opt_in, over=over), *_more_time(state)]
-    return Content("\n").join(lines)
-
-
-def _use_of_one(*, opt_in: bool, over: bool) -> Content:
-    """Return the advice on a setting that helps but is in no measured stack."""
-    if opt_in:
-        return Content.styled("It changes results, so it is left out: key 4, then a, allows it.", "$warning")
-    told = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
-    return Content.styled(told, DIM)
-
-
-def _in_the_middle(state: SessionState) -> Content:
-    if candidates_tried(state):
-        return _two(f"Nothing {state.goal.better()} so far.", "Key 3 shows the trials live.")
-    return _two("The first trials are running…", "Key 3 shows them live.")
-
-
-# What to do where nothing could be judged; the cause is told first.
-_NEXT = {
-    Cause.NOT_TRIED: "Give it more time: key + adds a minute.",
-    Cause.ALL_FAILED: "Key 3, then l, shows the log of a trial.",
-    Cause.UNCLEAR: "End other programs and run again, or give it more time: key + adds a minute.",
-}
-
-
-def _at_the_end(state: SessionState) -> Content:
-    """Nothing helped: whether that is a result, or nothing could be judged."""
-    found, missed = no_result(state), count_untried(state)
-    style = _PROBLEM if missed or found.cause in _NEXT else "bold"
-    then = _NEXT.get(found.cause, "" if missed else "Your settings are good as they are.")
-    then = "" if found.cause is Cause.NOT_TRIED and not missed else then
-    lines = [Content.styled(found.sentence, style), *_several_gpus(state), *([Content(then)] if then else [])]
-    return Content("\n").join([*lines, *_more_time(state)])
+def alert_text(context: Context) -> Content:
+    """The warning that matters most: other programs on this machine, with the key that waits; else the last one."""
+    warnings = [said for said in context.state.messages if said.severity != "information"]
+    if not warnings:
+        return Content("")
+    busy = [said for said in warnings if is_about_others(said)]
+    said = busy[-1] if busy else warnings[-1]
+    waits = " w waits until it is quiet." if busy and context.can_wait else ""
+    more = f"  (+{len(warnings) - 1}: see your settings)" if len(warnings) > 1 else ""
+    text = said_text(said)
+    return Content.styled(f"! {text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}{waits}{more}", "$warning")

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.reactive import var
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import DataTable, Static
 
 from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.state import SessionState
@@ -22,7 +22,6 @@ from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
 from advisor.tui.keys import key
-from advisor.tui.messages import TraceSaved
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import PLOT, SORT, View
 from advisor.tui.views.profile_text import habits_text, roof_facts
@@ -34,7 +33,6 @@ from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 from advisor.tui.widgets.texts import show_text, show_titles
 
 _WAITING = "The profile is taken soon after the baseline."
-_HABITS = "What habits cost is measured with the profile."
 # The panels under the phase bar, in the order of the key; a narrow screen shows one of them at a time.
 _PANELS = ("operators", "roof", "habits")
 
@@ -48,21 +46,23 @@ class ProfileView(View):
         SORT,
         key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
         key("profile.trace", "t", "trace", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev"),
+        Binding("escape", "back", "Back", show=False),
     ]
 
     panel: var[str] = var(_PANELS[0])
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="profile")
+        self._there: list[str] = []  # the panels that there is something for
 
     def compose(self) -> ComposeResult:
+        yield Placeholder(id="profile-empty")
         with Vertical(classes="panel", id="phases-panel"):
             yield Static(id="verdict", markup=False)
             yield PhaseBar()
         with Horizontal(id="profile-columns", classes="frame"):
             with Vertical(id="profile-main", classes="frame"):
                 with Vertical(classes="panel", id="operators-panel"):
-                    yield Placeholder(id="operators-empty")
                     yield OperatorTable(id="operators")
                     yield Static(id="operator-row", markup=False)
                 with VerticalScroll(classes="panel", id="habits-panel"):
@@ -81,23 +81,28 @@ class ProfileView(View):
         return self.query_one("#operators", OperatorTable)
 
     def show(self) -> None:
-        profile, state = self.context.state.profile, self.context.state
-        self._show_verdict(profile)
-        on_device = profile.device_phases if profile else {}
-        phases = self.query_one(PhaseBar)
-        phases.chart, phases.device, phases.empty = phases_chart(state), on_device, _missing(state, _WAITING)
-        nothing = _missing(state, "Nothing to compare with yet.")
-        self.query_one("#roof", FactList).show(roof_facts(self.context.state), nothing)
-        waiting = _missing(state, "No operators yet.")
-        show_text(self.query_one("#operators-empty", Static), Content.styled(waiting, DIM))
+        """Draw what is known of the profile: what is not known has no panel."""
+        state, profile = self.context.state, self.context.state.profile
+        chart, roof = phases_chart(state), roof_facts(state)
+        habits = habits_text(profile, self._title_of) if profile and not profile.phases_alone else None
         has_rows = profile is not None and bool(profile.operators)
-        habits = Content.styled(_missing(state, _HABITS), DIM)
-        if profile and not profile.phases_alone:
-            habits = habits_text(profile, self._title_of)
-        show_text(self.query_one("#habits", Static), habits)
-        self.query_one("#operators-empty").display = not has_rows
-        self._table.display = has_rows
+        there = {"phases": chart is not None, "operators": has_rows, "habits": habits is not None, "roof": bool(roof)}
+        for name, is_there in there.items():
+            self.query_one(f"#{name}-panel").set_class(not is_there, "-missing")
+        self.query_one("#profile-main").set_class(not has_rows and habits is None, "-missing")
+        self.query_one("#profile-columns").set_class(not any(there.values()), "-missing")
+        self._there = [panel for panel in _PANELS if there[panel]]
+        missing = _missing(state, _WAITING)
+        show_text(self.query_one("#profile-empty", Static), Content.styled(missing, DIM))
+        self.query_one("#profile-empty").display = not any(there.values())
+        phases = self.query_one(PhaseBar)
+        phases.chart, phases.device = chart, profile.device_phases if profile else {}
+        self._show_verdict(profile)
+        self.query_one("#roof", FactList).show(roof)
+        show_text(self.query_one("#habits", Static), habits or "")
         self._table.profile = profile
+        if self._there and self.panel not in self._there:
+            self.panel = self._there[0]
         self._tell_operators()
         self.show_pictures()
 
@@ -112,12 +117,11 @@ class ProfileView(View):
             name = profile.kind_of_step.capitalize()
             show_text(verdict, Content.assemble((name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
-    @on(OperatorTable.Drawn)
-    @on(OperatorTable.Highlighted)
+    @on(DataTable.RowHighlighted)
     def _tell_operators(self) -> None:
-        panel, line, table = self.query_one("#operators-panel"), self.query_one("#operator-row", Static), self._table
-        show_titles(panel, table.caption, "Σ: with what they call" if table.has_totals else "")
-        line.display = table.display and table.by_shape
+        line, table = self.query_one("#operator-row", Static), self._table
+        show_titles(self.query_one("#operators-panel"), table.caption)
+        line.display = table.by_shape
         show_text(line, table.row_text)
 
     # --- keys ------------------------------------------------------------------------------------------------
@@ -127,24 +131,33 @@ class ProfileView(View):
         profile = self.context.state.profile
         if name == "plot":
             return bool(self.pictures)
+        if name == "back":
+            return self.query_one(PicturePanel).is_open
         if profile is None:
             return False
-        needed = {"sort": bool(profile.operators), "shapes": bool(profile.by_shape), "trace": bool(profile.trace_path)}
+        needed = {
+            "panel": len(self._there) > 1,
+            "sort": bool(profile.operators),
+            "shapes": bool(profile.by_shape),
+            "trace": bool(profile.trace_path),
+        }
         return needed.get(name, True)
 
     def action_sort(self) -> None:
         """Sort the operators by the next column."""
         self._go_to(_PANELS[0])
         self._table.sort_by_next()
+        self._tell_operators()
 
     def action_shapes(self) -> None:
         """Group the operators by the shapes of their inputs, or no longer."""
         self._go_to(_PANELS[0])
         self._table.by_shape = not self._table.by_shape
+        self._tell_operators()
 
     def action_panel(self) -> None:
         """Go to the next of the panels under the phase bar."""
-        self._go_to(_PANELS[(_PANELS.index(self.panel) + 1) % len(_PANELS)])
+        self._go_to(self._there[(self._there.index(self.panel) + 1) % len(self._there)])
 
     def make_pictures(self) -> list[Picture]:
         drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
@@ -166,9 +179,15 @@ class ProfileView(View):
         picture = self.query_one(PicturePanel)
         if picture.is_open:
             return picture
-        if self.panel != _PANELS[0]:
-            return self.query_one(f"#{self.panel}-panel")
-        return self._table if self._table.display else self.query_one(Placeholder)
+        if not self._there:
+            return self.query_one(Placeholder)
+        return self._table if self.panel == _PANELS[0] else self.query_one(f"#{self.panel}-panel")
+
+    def action_back(self) -> None:
+        """Leave the plot."""
+        self.query_one(PicturePanel).close()
+        self.make_room(pictured=False)
+        self.first_focus().focus()
 
     # --- the trace -------------------------------------------------------------------------------------------
 
@@ -181,16 +200,12 @@ class ProfileView(View):
     def _copy_trace(self, source: Path) -> None:
         """A trace can be large, so it is copied in a thread."""
         try:
-            self.post_message(TraceSaved(copy_trace(source, Path())))
+            path = copy_trace(source, Path())
         except OSError as error:
-            self.post_message(TraceSaved(None, f"{error.strerror or error}: {source.name}"))
-
-    @on(TraceSaved)
-    def _on_trace_saved(self, message: TraceSaved) -> None:
-        if message.path is None:
-            self.notify(message.problem, title="The trace was not saved", severity="error", timeout=10, markup=False)
+            told = f"{error.strerror or error}: {source.name}"
+            self.app.call_from_thread(self.notify, told, title="The trace was not saved", severity="error")
         else:
-            self.notify(f"{message.path}\nOpen it in ui.perfetto.dev.", title="Trace saved", timeout=10, markup=False)
+            self.app.call_from_thread(self.notify, f"{path}; open it in ui.perfetto.dev.", title="Trace saved")
 
 
 def _missing(state: SessionState, waiting: str) -> str:

@@ -8,13 +8,11 @@ from statistics import median
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_change, format_ms, format_repayment, format_seconds
-from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult, Verdict
+from advisor.figures.formatting import format_change, format_ms
+from advisor.records import BaselineRecord, Finding, GpuReadings, TrialResult
 from advisor.report.figures import energy_words, gpu_readings, on_cpu
-from advisor.tui.text import DIM, bracketed, sparkline, trial_label
+from advisor.tui.text import DIM, bracketed, sparkline
 from advisor.tui.widgets.fact_list import Fact
-
-_SAME_SHARE = 0.005
 
 
 def energy_text(result: TrialResult, baseline: BaselineRecord | None) -> Content | None:
@@ -49,31 +47,6 @@ def cpu_text(baseline: BaselineRecord) -> Content | None:
     return Content.styled(words, "bold $warning" if faster else "") if words else None
 
 
-def trade_text(record: TrialRecord, baseline: BaselineRecord | None) -> Content | None:
-    """Memory saved against time lost, for settings smaller and slower than the baseline; None for others."""
-    if baseline is None or record.samples_per_s is None:
-        return None
-    old, new = baseline.result.peak_reserved_bytes, record.result.peak_reserved_bytes
-    lost = baseline.samples_per_s / record.samples_per_s - 1
-    if not old or new is None or new > (1 - _SAME_SHARE) * old or lost < _SAME_SHARE:
-        return None
-    return Content.assemble(
-        ("saves ", DIM),
-        (f"{format_bytes(old - new)} ({format_change(new, old)})", "$success"),
-        (" for ", DIM),
-        (f"{format_change(1 + lost, 1)} time a sample", "$warning"),
-    )
-
-
-def start_up_text(record: TrialRecord) -> str:
-    """The time until a trial was steady and, of a faster one, when that is made up for: ``start-up 0.41 s``."""
-    told = f"start-up {format_seconds(start_up_s(record.result))}"
-    if not record.alone or record.verdict is not Verdict.FASTER:
-        return told
-    repaid = format_repayment(record.break_even_steps)
-    return f"{told}, {repaid}" if record.break_even_steps != 0 else repaid
-
-
 def start_up_s(result: TrialResult) -> float | None:
     """Seconds from the start to the steady state: applying the settings and warming up."""
     parts = [part for part in (result.prepare_s, result.warmup_s) if part is not None]
@@ -100,8 +73,6 @@ def findings_of(recipe: str, findings: Iterable[Finding]) -> list[Fact]:
 
 
 _CELLS = 16
-# Fewer cells for a trial's name say nothing.
-_LEAST_NAME = 16
 
 
 def live_line(state: SessionState) -> str:
@@ -134,10 +105,3 @@ def live_state(state: SessionState) -> Content:
     baseline_ms = _baseline_ms(state)
     beside = f", baseline {format_ms(baseline_ms)}" if baseline_ms else ""
     return doing + Content.assemble(" ", (live_line(state), "$primary"), f" {format_ms(step_ms)}", (beside, DIM))
-
-
-def live_text(state: SessionState, width: int) -> Content:
-    """Return the running trial in ``width`` cells: its name, its state and its latest step times."""
-    tail = Content("  ") + live_state(state)
-    name = trial_label(state.running, state, max(_LEAST_NAME, width - 2 - tail.cell_length))
-    return Content.assemble(("▶ ", "$accent"), (name, "bold"), tail)

@@ -1,7 +1,4 @@
-"""The line under the tabs: live gauges of GPU and host, or a sentence about the view in their place.
-
-Gauges are read in a thread, while they are shown.
-"""
+"""The line under the tabs: live gauges of GPU and host, read in a thread."""
 
 from __future__ import annotations
 
@@ -36,15 +33,11 @@ GaugeReader = Callable[[], Reading]
 
 
 class GaugeStrip(Static):
-    """One line of gauges, or ``sentence`` where there is one. A recorded session has no gauges: it says so.
-
-    It is there in every view: a line that comes and goes would have each switch lay the screen out twice.
-    """
+    """One line of gauges; of a recorded session its date. A short screen has no room for it."""
 
     reading: reactive[Reading | None] = reactive(None, always_update=True)
     device_uuid: reactive[str | None] = reactive(None)
     problem: reactive[str] = reactive("")
-    sentence: reactive[str] = reactive("")
 
     def __init__(self, read: GaugeReader | None, recorded: Recorded | None = None) -> None:
         super().__init__(id="gauges", markup=False)
@@ -61,7 +54,7 @@ class GaugeStrip(Static):
         """Show the last reading or, every other time, take the next: what is shown is painted with the clock."""
         if self._taken is not None:
             self.reading, self._taken = self._taken, None
-        elif self._read is not None and not self.sentence:
+        elif self._read is not None:
             self._take(self._read)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="gauges")
@@ -95,21 +88,13 @@ class GaugeStrip(Static):
 
     on_resize = watch_device_uuid = watch_problem = _draw
 
-    def watch_sentence(self) -> None:
-        self._taken = None  # it is old where the gauges come back
-        self.tick()
-        self._draw()
-
     def _text(self, width: int) -> Content:
-        if self.sentence:
-            return Content.styled(self.sentence, DIM)
         if self._recorded is not None:
-            told = f"Recorded on {self._recorded.date_text}: there are no live gauges"
-            return Content.styled(told, DIM)
+            return Content.styled(f"Recorded {self._recorded.date_text}", DIM)
         if self.problem:
             return Content.styled(f"The gauges cannot be read: {self.problem}", "$warning")
         if self.reading is None:
-            return Content.styled("Reading the gauges…" if self._read else "Played back: there are no live gauges", DIM)
+            return Content.styled("Reading the gauges…" if self._read else "", DIM)
         return gauges_text(self.reading, self.device_uuid, tuple(self._history), width)
 
 

@@ -20,14 +20,14 @@ _OF_TORCH = re.compile(r"^[WI]\d{4} .*torch/|site-packages/torch/\S+ \w*Warning:
 def read_tail(path: str) -> str:
     """The last lines of a log, without escape sequences; a sentence when there is nothing to show."""
     if not path:
-        return "There is no log of its own."
+        return "No output."
     try:
         text = read_end(path, _TAIL_BYTES)
     except FileNotFoundError:  # its process has not begun, or the session was measured elsewhere
         return f"There is no log in {path}."
     except OSError as error:
         return f"The log cannot be read: {error.strerror or error}"
-    return folded(clean(text)) or "The trial has written nothing."
+    return folded(clean(text)) or "No output."
 
 
 def clean(text: str) -> str:

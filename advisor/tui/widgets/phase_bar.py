@@ -25,8 +25,7 @@ class PhaseBar(Widget):
     """A stacked bar of the phases before, and after where they were timed, with each phase's initial in it.
 
     Under them each phase's colour, initial, name, ms and share, and how long the GPU worked for it; then what the
-    phases take afterwards. ``device`` has the ms of kernels and copies that each launched (empty on a CPU); ``empty``
-    stands in the place of a ``chart``.
+    phases take afterwards. ``device`` has the ms of kernels and copies that each launched; empty on a CPU.
     """
 
     DEFAULT_CSS = """
@@ -35,14 +34,13 @@ class PhaseBar(Widget):
 
     chart: reactive[StackedBars | None] = reactive(None, layout=True)
     device: reactive[Mapping[str, float]] = reactive(dict, layout=True)
-    empty: reactive[str] = reactive("", layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self._lines(self.chart, width)) if self.chart else 1
 
     def render(self) -> Content:
         if self.chart is None:
-            return Content.styled(self.empty, DIM)
+            return Content("")
         return Content("\n").join(self._lines(self.chart, self.content_size.width))
 
     def _lines(self, chart: StackedBars, width: int) -> list[Content]:
@@ -71,25 +69,37 @@ def cells(values: list[float], width: int) -> list[int]:
 
 
 def bars(chart: StackedBars, width: int) -> list[Content]:
-    """The bars on one scale, with names if there are several. A part has its colour, and its initial in the middle."""
-    longest = max(bar.size for bar in chart.bars) or 1.0
+    """The bars, each on a scale of its own, with names if there are several. A part has its colour and its initial."""
     several = len(chart.bars) > 1
     room = width - (_LABEL if several else 0)
     lines = []
     for bar in chart.bars:
         name = Content.styled(f"{bar.name:<{_LABEL}}" if several else "", DIM)
-        lines.append(name + _pieces(bar, max(1, round(bar.size / longest * room))))
+        lines.append(name + _pieces(bar, max(1, room)))
     return lines
 
 
-def _pieces(bar: Stacked, width: int) -> Content:
+def _pieces(bar: Stacked, width: int, *, named: bool = False) -> Content:
+    """The parts in their colours, each with its initial in the middle or, where there is room, its name and share."""
     parts = cells([part.size for part in bar.parts], width)
     return Content.assemble(
         *(
-            ((part.initial if count else "").center(count), f"#10141a on {phase_colour(part.name, position)}")
+            (_label(part, bar, count, named=named).center(count), f"#10141a on {phase_colour(part.name, position)}")
             for position, (part, count) in enumerate(zip(bar.parts, parts, strict=True))
         )
     )
+
+
+def _label(part: Part, bar: Stacked, count: int, *, named: bool) -> str:
+    told = f"{_short(part.name)} {format_percent(part.size / bar.size) if bar.size else ''}"
+    labels = (told, _short(part.name), part.initial) if named else (part.initial,)
+    return next((label for label in labels if len(label) <= count), "")
+
+
+def line_of(chart: StackedBars, kind: str, width: int) -> Content:
+    """The parts of a step in one line, behind the ``kind`` of the step: what limits it."""
+    head = Content.assemble((f"{kind} ", "bold $accent")) if kind else Content("")
+    return head + _pieces(chart.bars[0], max(1, width - head.cell_length), named=True)
 
 
 def legend(bar: Stacked, device: Mapping[str, float], width: int) -> list[Content]:

@@ -66,6 +66,11 @@ class PicturePanel(Vertical, can_focus=True):
         self._chosen = titles[after] if after < len(titles) and (after or not self.is_open) else None
         self.show(self._pictures)
 
+    def close(self) -> None:
+        """Show no picture."""
+        self._chosen = None
+        self.display = False
+
     def show(self, pictures: Sequence[Picture]) -> None:
         """Draw the chosen one as it is now."""
         self._pictures = pictures

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 from textual.content import Content
 from textual.reactive import var
 from textual.widgets import Static
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_seconds
-from advisor.report.figures import MEASURED_ONCE, STAGES, how_confirmed, other_batch
+from advisor.report.figures import STAGES
 from advisor.tui.context import Context, Recorded
-from advisor.tui.text import DIM, by_objective, meter, shortened, trial_label, trial_name
+from advisor.tui.text import DIM, meter, shortened, trial_label, trial_name
 from advisor.tui.widgets.texts import show_text
 
+# How long a notice stays, in seconds; and the colours of those that are no news.
+NOTICE_S = 6.0
+_NOTICES = {"warning": "bold $warning", "error": "bold $error"}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 # Fewer cells for the trial's name say nothing; it has these before the stack's figure has any.
 _SHORT_NAME, _LEAST_NAME, _LONG_NAME = 8, 16, 40
@@ -28,8 +33,8 @@ _MINUTES = 100
 class StatusBar(Static):
     """One line of text, which is painted without laying out the screen.
 
-    Left: the running trial, its state and its seconds. Right: the time left, and the stack's speed-up. ``turns`` counts
-    those of the spinner.
+    Left: the running trial, its state and its seconds, or a notice. Right: the time left. ``turns`` counts those of the
+    spinner.
     """
 
     turns: var[int] = var(0, init=False)
@@ -37,17 +42,25 @@ class StatusBar(Static):
     def __init__(self, context: Context) -> None:
         super().__init__(id="status", markup=False)
         self.context = context
+        self._notice, self._noticed_until = Content(""), 0.0
+
+    def show_notice(self, text: str, severity: str) -> None:
+        """Show a notice in place of what runs, for some seconds."""
+        self._notice = Content.styled(" ".join(text.split()), _NOTICES.get(severity, "bold $accent"))
+        self._noticed_until = time.monotonic() + NOTICE_S
+        self.set_timer(NOTICE_S, self.show)
+        self.show()
 
     def show(self) -> None:
         """Draw the present state."""
         context, width = self.context, self.content_size.width
         working = is_working(context)
-        room = width - 4 - _cells_wanted(context)
-        far = far_text(context, working=working, wide=width >= _WIDE, room=room)
+        far = left_text(context, working=working, wide=width >= _WIDE)
         room = width - len(far) - 4
         spinning = (_SPINNER[self.turns % len(_SPINNER)], "$accent")
         sign = spinning if working and not context.state.held else sign_of(context)
-        now = Content.assemble(sign, " ", now_text(context, room)).truncate(max(1, room + 2), ellipsis=True)
+        told = self._notice if time.monotonic() < self._noticed_until else now_text(context, room)
+        now = Content.assemble(sign, " ", told).truncate(max(1, room + 2), ellipsis=True)
         line = now.pad_right(max(0, width - now.cell_length - far.cell_length)) + far
         show_text(self, line, layout=False)
 
@@ -115,14 +128,6 @@ def _stage(context: Context) -> str:
     return told[:1].upper() + told[1:]
 
 
-def _cells_wanted(context: Context) -> int:
-    """The cells for what runs, the same as long as it runs; of a recorded session for its shortest sentence."""
-    state = context.state
-    if state.running and not (context.recorded or state.held):
-        return len(trial_name(state.running, _LONG_NAME)) + _STATE
-    return len(now_text(context, 0 if context.recorded else _WIDEST_NAME))
-
-
 def _seconds(context: Context) -> Content:
     spent_s, expected_s = int(context.countdown.trial_s), context.state.expected_s
     if expected_s is None:
@@ -153,27 +158,3 @@ def clock_text(seconds: float) -> str:
     """Seconds as a clock counts them: ``1:14``."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     return f"{minutes}:{rest:02d}"
-
-
-def far_text(context: Context, *, working: bool, wide: bool, room: int = 200) -> Content:
-    """The time left while something is measured, and the best stack so far: as much of it as there is room for."""
-    for is_wide in (True, False) if wide else (False,):
-        left, stack = left_text(context, working=working, wide=is_wide), stack_text(context.state, wide=is_wide)
-        told = Content("  ").join([part for part in (left, stack) if part])
-        if len(told) <= room:
-            return told
-    return left_text(context, working=working, wide=False)
-
-
-def stack_text(state: SessionState, *, wide: bool) -> Content:
-    """The effect of the stack; empty while there is none."""
-    stack = state.stack
-    if stack is None or not stack.settings:
-        return Content("")
-    if stack.pending:
-        return Content.styled("stack not measured", "$warning")
-    if stack.comparison is None:
-        return Content("")
-    effect = by_objective(stack.result, stack.comparison, state.yardstick, short=not wide)
-    once = f", {MEASURED_ONCE}" if wide and how_confirmed(stack) == MEASURED_ONCE else ""
-    return Content.assemble(("stack ", DIM), effect, (other_batch(stack, state.baseline), ""), (once, DIM))

@@ -5,7 +5,7 @@ from torch._dynamo.utils import clear_compilation_metrics, counters
 
 from advisor.records import Inspected, Outcome, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
-from advisor.trial.profile.compilation import CompileMark, compilation_notes, compile_mark
+from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 
 
 @pytest.fixture(autouse=True)
@@ -53,19 +53,19 @@ def steps(model, count, widths=(3,)):
 
 
 def test_nothing_compiled_nothing_to_say():
-    assert compile_mark().frames == 0
-    assert compilation_notes(CompileMark()) == ()
+    assert compiled_frames() == 0
+    assert compilation_notes(0) == ()
 
 
 def test_a_whole_graph_is_no_news():
     steps(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), 2)
-    assert compile_mark().frames == 1
-    assert compilation_notes(compile_mark()) == ()
+    assert compiled_frames() == 1
+    assert compilation_notes(compiled_frames()) == ()
 
 
 def test_graph_breaks_are_counted_with_their_reasons():
     steps(Breaks(), 1)
-    (note,) = compilation_notes(compile_mark())
+    (note,) = compilation_notes(compiled_frames())
     assert note.startswith("2 graph breaks: ")
     assert "branch" in note.lower()
     assert "\n" not in note
@@ -74,7 +74,7 @@ def test_graph_breaks_are_counted_with_their_reasons():
 def test_a_model_that_is_compiled_anew_at_every_step():
     model = Counts()
     steps(model, 1)
-    mark = compile_mark()
+    mark = compiled_frames()
     steps(model, 3)
     (note,) = compilation_notes(mark)
     assert note.startswith("recompiled 3 times after the warm-up: ")
@@ -85,7 +85,7 @@ def test_other_shapes_after_the_warm_up():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     compiled = torch.compile(model, backend="eager")
     compiled(torch.ones(3, 4))
-    mark = compile_mark()
+    mark = compiled_frames()
     compiled(torch.ones(5, 4))
     (note,) = compilation_notes(mark)
     assert note.startswith("recompiled once after the warm-up: ")
@@ -94,7 +94,7 @@ def test_other_shapes_after_the_warm_up():
 
 def test_a_function_that_was_compiled_too_often():
     steps(Counts(), torch._dynamo.config.recompile_limit + 3)
-    notes = compilation_notes(compile_mark())
+    notes = compilation_notes(compiled_frames())
     (gave_up,) = [note for note in notes if "gave up" in note]
     assert "compiled too often: " in gave_up
     assert "self.calls == " in gave_up

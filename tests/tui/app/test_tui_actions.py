@@ -1,4 +1,4 @@
-"""Every key that is offered does something that can be seen; copying, and the list of the advice by keys."""
+"""Every key that is offered does something that can be seen; and copying."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 
 import pytest
 import tui_histories as histories
-from textual.widgets import OptionList
 from tui_fakes import YAML, FakeControl, make_app
 from tui_keys import KEYS, Key
 from tui_pilot import LARGE, driven, press, screen_text, settle
@@ -18,19 +17,20 @@ from advisor.tui.app import AdvisorApp
 UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
 # Offered only in a recorded session, while something is measured again, and with several GPUs: tests of their own press
 # them.
-ELSEWHERE = {"session.continue", "session.stop", "session.gpus"}
+ELSEWHERE = {"session.continue", "session.stop", "session.gpus", "session.wait", "app.suspend"}
 # What has to be done first for a key to have something to do.
 BEFORE = {
-    "advice.undo": ["a"],
-    "trials.follow": ["home"],
+    "result.undo": ["down", "r"],
+    "result.accept": [*["down"] * 5],
+    "result.reject": ["down"],
+    "result.unfold": ["end"],
+    "result.fold": ["end", "right"],
+    "result:trial.retry": ["down"],
+    "trials.follow": ["home", "up"],
     "session.untried": [],
     "session.go_on": ["space"],
-    "advice.accept": ["down", "down", "down"],
-    # On the baseline's row there is nothing to decide, to copy or to run again.
-    "trials:advice.reject": ["down", "down", "down"],
-    "trials:advice.undo": ["down", "down", "down", "r"],
-    "trials:trial.retry": ["down", "down"],
-    "trials:view.copy": ["down", "down"],
+    "trials:view.copy": ["home", "down"],
+    "trials:trial.retry": ["home", "down"],
 }
 # These have an app to themselves beside those that decide, leave or ask: they copy, hide other panels, save a file.
 ALONE = {"view.copy", "view.plot", "profile.trace"}
@@ -66,15 +66,15 @@ async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], 
     monkeypatch.chdir(tmp_path)
     running = keys[0].id in WHILE_RUNNING
     app, control = make_app(histories.to_trials() if running else after_it(), hold=running)
-    async with app.run_test(size=LARGE, notifications=True) as pilot:
+    async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
         for key in keys:
-            app.base_screen.action_show_view(key.view or ("overview" if key.id != "view.overview" else "trials"))
+            app.base_screen.action_show_view(key.view or ("result" if key.id != "view.result" else "trials"))
             await settle(pilot)
             await pilot.press(*BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
-            app.clear_notifications()
+
             await settle(pilot)
-            app.clear_notifications()
+
             await settle(pilot)
             before = seen(app, control)
             assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}
@@ -83,50 +83,36 @@ async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], 
         control.cancel()
 
 
-@pytest.mark.parametrize("view", "345")
+@pytest.mark.parametrize("view", "134")
 async def test_y_sends_what_is_chosen_to_the_terminals_clipboard(view, monkeypatch) -> None:
     """As OSC 52, which also reaches the clipboard of a machine that one is logged in from."""
     sent: list[str] = []
     monkeypatch.setattr("textual.drivers.headless_driver.HeadlessDriver.write", lambda self, data: sent.append(data))
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, view, *(["home", "down"] if view == "3" else []))
         wanted = app.view.text_to_copy()
         await press(pilot, "y")
         (code,) = [data for data in sent if data.startswith("\x1b]52;c;")]
         assert base64.b64decode(code.removeprefix("\x1b]52;c;").rstrip("\x07\x1b\\")).decode() == wanted
-        assert view != "5" or wanted == YAML
+        assert view != "4" or wanted == YAML
 
 
 async def test_y_copies_nothing_where_there_is_nothing() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "3", "home")
-        assert app.view.selected_key == "baseline"
+        assert app.view.selected == "baseline"
         assert not app.view.can("copy")
         await press(pilot, "y")
         assert app.clipboard == ""
         assert "copied" not in screen_text(app)
 
 
-async def test_the_list_of_the_advice_is_walked_and_opened_by_keys() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
-        await press(pilot, "4", "j", "j", "k")
-        assert app.view.query_one("#advice-list", OptionList).highlighted == 1
-        assert app.view.chosen is not None
-        assert screen_text(app).count(app.view.chosen.title) >= 2, "in the list and in the detail"
-        await press(pilot, "enter")
-        assert app.focused is app.view.query_one("#detail")
-        await press(pilot, "end")
-        assert "References" in screen_text(app)
-        await press(pilot, "escape")
-        assert app.focused is app.view.query_one("#advice-list")
-
-
-@pytest.mark.parametrize("view", "12345")
+@pytest.mark.parametrize("view", "1234")
 async def test_escape_is_left_to_the_terminal_app_where_a_view_has_nothing_to_leave(view) -> None:
     """Textual takes a selection of text back with it."""
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, view)
         assert "escape" not in app.screen.active_bindings
         if view == "3":

@@ -1,7 +1,5 @@
 """The app under Textual's pilot: views, decisions, exports, failures, quitting."""
 
-# ruff: noqa: RUF001 - the en dash of an interval
-
 import subprocess
 import sys
 from pathlib import Path
@@ -14,38 +12,37 @@ from textual.binding import Binding
 from textual.command import CommandList, CommandPalette
 from textual.widget import Widget
 from textual.widgets import Input
-from textual.widgets._toast import Toast
 from tui_fakes import make_app
 from tui_keys import KEYS
-from tui_pilot import LARGE, SIZES, SMALL, driven, press, screen_text, settle, trial_cell, until
+from tui_pilot import SIZES, SMALL, driven, press, screen_text, setting_cell, settle, until
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp
-from advisor.tui.result import AppResult
+from advisor.tui.leaving import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
-from advisor.tui.toasts import MOST_TOASTS
+from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.lists import ChoiceList, Palette
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar
+from advisor.tui.widgets.table import Table
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_every_view_is_a_number_key_away(size) -> None:
     expected = {
-        "overview": ["NVIDIA H200", "ResNet", "2.35x (2.32–2.37)", "compute", "32.6 ms → 13.9 ms"],
-        "profile": ["backward", "19.2 ms", "58 %", "19.0 ms", "cudnn_convol", "host Σ"],
-        "trials": ["channels_last", "1.39x (1.38–1.40)", "same", "h shows", "✗"],
-        "advice": ["Channels-last memory format", "1.39x (1.38–1.40)", "Numerics", "in stack", "Why "],
+        "result": ["faster: 32.6 → 13.9 ms a step", "compute-heavy", "all 4 together", "channels_last", "5.20 GiB"],
+        "profile": ["backward", "19.2 ms", "58 %", "19.0 ms", "cudnn_convol", "host"],
+        "trials": ["channels_last", "measured", "out of memory", "23.4 ms", "9.30 GiB"],
         "export": ["Settings YAML", "model.memory_format: channels_last", "tuned.yaml", "Save"],
     }
     assert set(expected) == {info.id for info in VIEWS}
 
-    async with driven(histories.whole(), size=size, toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
         for info in VIEWS:
             await press(pilot, info.key)
             assert app.view.id == info.id
@@ -80,15 +77,15 @@ async def test_every_view_draws_at_every_stage_and_size(history) -> None:
 
 async def test_tabs_take_the_mouse_and_brackets_step() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        place = screen_text(app).index("4 Advice")
+        place = screen_text(app).index("3 Trials")
         await pilot.click("#nav", offset=(place, 0))
-        assert app.view.id == "advice"
+        assert app.view.id == "trials"
         await pilot.hover("#nav", offset=(place, 0))
-        assert "accept or reject" in app.base_screen.query_one("#nav").tooltip
+        assert "Everything that ran" in app.base_screen.query_one("#nav").tooltip
         await pilot.press("right_square_bracket")
         assert app.view.id == "export"
         await pilot.press("right_square_bracket")
-        assert app.view.id == "overview"
+        assert app.view.id == "result"
         await pilot.press("left_square_bracket")
         assert app.view.id == "export"
 
@@ -96,16 +93,16 @@ async def test_tabs_take_the_mouse_and_brackets_step() -> None:
 async def test_accept_decides_and_reworks() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
         control.rework_ends_with = [events.StackMeasured(histories.STACK), events.Said("the stack is measured again")]
-        await press(pilot, "4", "down", "down", "down", "a")
-        assert ("decide", "autocast", Decision.ACCEPTED) in control.calls
+        app.view.choose("tf32=high")
+        await press(pilot, "a")
+        assert ("decide", "tf32", Decision.ACCEPTED) in control.calls
         assert control.calls[-1] == ("rework",)
-        assert "✓ accepted" in screen_text(app)
         assert app.context.state.messages[-1].text == "the stack is measured again"
 
 
 async def test_reject_and_undo() -> None:
     async with driven(histories.whole()) as (pilot, _app, control):
-        await press(pilot, "4", "r")
+        await press(pilot, "down", "r")
         assert control.decisions() == {"channels_last": Decision.REJECTED}
         await press(pilot, "u")
         assert control.decisions() == {}
@@ -114,57 +111,43 @@ async def test_reject_and_undo() -> None:
 
 async def test_a_decision_before_the_end_waits_for_the_session() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, _app, control):
-        await press(pilot, "4", "a")
+        await press(pilot, "a")
         assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
         assert ("rework",) not in control.calls
 
 
-async def test_retry_from_the_advice_and_from_the_trials() -> None:
-    async with driven(histories.whole()) as (pilot, _app, control):
-        await press(pilot, "4", "t")
+async def test_retry_from_the_result_and_from_the_trials() -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
+        await press(pilot, "down", "t")
         assert control.calls[-1] == ("retry", histories.LAST.candidate.name)
-        await press(pilot, "3", "home", "down", "down", "down", "down", "t")
+        await press(pilot, "3")
+        app.view.choose(histories.AUTOCAST.candidate.name)
+        await press(pilot, "t")
         assert control.calls[-1] == ("retry", histories.AUTOCAST.candidate.name)
-
-
-@pytest.mark.parametrize(("size", "most"), [(LARGE, MOST_TOASTS), ((40, 10), 1)])
-async def test_of_many_notices_at_once_the_newest_have_a_toast(size, most) -> None:
-    async with driven(histories.whole(), size=size) as (pilot, app, _control):
-        app.clear_notifications()  # the session's own may still be there
-        for number in range(2 * MOST_TOASTS):
-            app.notify(str(number))
-        await settle(pilot)
-        shown = [toast.render().plain for toast in app.screen.query(Toast)]
-        assert shown == [str(number) for number in range(2 * MOST_TOASTS - most, 2 * MOST_TOASTS)]
 
 
 async def test_consent_is_asked_for() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "4", "down", "down")
-        assert "press a to allow it" in screen_text(app)
+        app.view.choose(histories.BATCH.candidate.name)
+        await settle(pilot)
+        assert "used only if you press a" in " ".join(app.query_one("#card").text.plain.split())
 
 
 async def test_rows_follow_the_running_trial() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
-        await pilot.press("3")
         name = histories.BATCH.candidate.name
-        assert trial_cell(app, name) == "running: warming up"
+        assert setting_cell(app, name) == "running"
+        await press(pilot, "3")
+        table = app.query_one("#trials-table", Table)
+        assert (table.cursor_key, table.cell(name, "outcome").plain) == (name, "running")
         app.post_event(events.TrialActivity(name, "measuring [/]"))
         await settle(pilot)
-        assert trial_cell(app, name) == "running: measuring [/]"
+        assert "running: measuring [/]" in screen_text(app)
         app.post_event(events.TrialMeasured(histories.BATCH))
         await settle(pilot)
-        assert trial_cell(app, name) == "1.16x (1.15–1.18)"
-
-
-async def test_the_cursor_stays_on_its_row_when_rows_are_added() -> None:
-    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
-        await pilot.press("3", "home", "down", "down")
-        view = app.view
-        assert view.selected_key == histories.LAST.candidate.name
-        app.post_event(events.StackMeasured(histories.STACK))
-        await settle(pilot)
-        assert view.selected_key == histories.LAST.candidate.name
+        assert table.cell(name, "outcome").plain == "measured"
+        await press(pilot, "1")
+        assert setting_cell(app, name) == "1.16x"
 
 
 async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
@@ -185,15 +168,13 @@ async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
 
 def test_the_tail_of_a_log_that_is_not_there() -> None:
     assert read_tail("/nowhere/at/all.log") == "There is no log in /nowhere/at/all.log."
-    assert read_tail("") == "There is no log of its own."
+    assert read_tail("") == "No output."
 
 
 async def test_the_scatter_is_drawn_only_when_asked_for() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        app.clear_notifications()
-        await press(pilot, "4", "p")
+        await press(pilot, "p")
         assert "─ front" in screen_text(app)
-        assert "stack: max-autotune" in screen_text(app)
         assert "speed-up" in screen_text(app)
         await press(pilot, "p")
         assert "─ front" not in screen_text(app)
@@ -279,12 +260,11 @@ async def test_user_text_is_never_markup(nasty) -> None:
     async with driven(history) as (pilot, app, _control):
         for info in VIEWS:
             await press(pilot, info.key)
-            app.clear_notifications()
-        await press(pilot, "1", "end")
-        assert f"a remark {nasty}" in screen_text(app)
-        await pilot.press("3", "end")
-        await press(pilot, "4")
-        assert f"precision.autocast: {nasty}" in screen_text(app)
+
+        await press(pilot, "1")
+        app.view.choose("yours")
+        await settle(pilot)
+        assert f"a remark {nasty}" in " ".join(app.query_one("#card").text.plain.split())
 
 
 async def test_the_target_is_text_too() -> None:
@@ -314,7 +294,7 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
 
 
 async def test_a_page_is_turned_only_in_a_list_that_is_laid_out() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4")
         choices = ChoiceList(*"abc")
         app.screen.mount(choices)
@@ -323,24 +303,27 @@ async def test_a_page_is_turned_only_in_a_list_that_is_laid_out() -> None:
             choices.action_page_down()  # where Textual allows this, ChoiceList need not turn pages itself
         choices.action_turn("page_down")
         await press(pilot, "pagedown")
-        assert app.view.query_one("#advice-list", ChoiceList).highlighted == 6
+        assert app.view.query_one("#formats", ChoiceList).highlighted == 3
         await press(pilot, "ctrl+p")
         assert isinstance(app.screen, Palette)
         await press(pilot, "pagedown", "pageup", "escape")
-        assert app.view.id == "advice"
+        assert app.view.id == "export"
 
 
 async def test_the_palette_depends_on_the_view() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
+        await press(pilot, "2")
         titles = [command.title for command in app.get_system_commands(app.screen)]
         assert "Theme" in titles
         assert not any(title.startswith("Accept") for title in titles)
-        await pilot.press("4")
+        await press(pilot, "1")
+        app.view.choose("tf32=high")
+        await settle(pilot)
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
         assert {"Compare", "Open", "1 min more"} <= set(commands), "these are not about the selected recommendation"
-        await commands["Accept: Channels-last memory format"].callback()
+        await commands["Accept: TF32 matrix products"].callback()
         await settle(pilot)
-        assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
+        assert ("decide", "tf32", Decision.ACCEPTED) in control.calls
         await press(pilot, "ctrl+p")
         assert "Export Settings YAML" in screen_text(app)
 
@@ -349,9 +332,8 @@ async def test_the_palette_depends_on_the_view() -> None:
     ("typed", "view", "shown"),
     [
         ("trial autocast", "trials", "autocast=bfloat16"),
-        ("not tried", "trials", "was not tried"),
-        ("precision.autocast", "trials", "autocast=bfloat16"),
-        ("advice channels", "advice", "Channels-last memory format"),
+        ("not tried float8", "result", "pip install torchao"),
+        ("setting channels", "result", "Channels-last memory format"),
         ("python file", "export", "import torch"),
     ],
 )
@@ -385,7 +367,7 @@ async def test_the_palette_takes_names_and_reasons_literally() -> None:
         for event in histories.whole()
     ]
 
-    async with driven(history, toasts=False) as (pilot, app, _control):
+    async with driven(history) as (pilot, app, _control):
         await press(pilot, "ctrl+p")
         app.screen.query_one(Input).value = "not tried red"
         await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
@@ -395,7 +377,7 @@ async def test_the_palette_takes_names_and_reasons_literally() -> None:
 async def test_the_palette_changes_the_theme_and_saves_a_picture(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "without-downloads"))
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
         commands["Theme"].callback()
         await settle(pilot)
@@ -403,6 +385,7 @@ async def test_the_palette_changes_the_theme_and_saves_a_picture(tmp_path, monke
         await until(pilot, lambda: app.screen.query_one(CommandList).option_count == 1)
         await press(pilot, "enter", *(["enter"] if isinstance(app.screen, CommandPalette) else []))
         assert app.theme == "nord"
+        assert ThemedApp().theme == "nord", "it is remembered"
         commands["Screenshot"].callback()
         await until(pilot, lambda: bool(list(tmp_path.glob("*.svg"))))
         await until(pilot, lambda: "Saved screenshot to" in screen_text(app))

@@ -21,9 +21,8 @@ from advisor.tui import main_screen
 from advisor.tui.context import Countdown
 from advisor.tui.jobs import Pace
 from advisor.tui.views import VIEWS, view_class
-from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.texts import look_same, show_text
+from advisor.tui.widgets.texts import show_text
 
 INTERVAL_S = 0.5
 NAME = histories.BATCH.candidate.name
@@ -72,7 +71,7 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
         assert counted["TrialsView.show_live"] <= most + 1
         assert not counted["TrialsView.show"], "nothing else of the view has changed"
         assert not app.pace.due
-        assert screen_text(app).count("block 39") >= 2  # in the table and in the line of the status
+        assert screen_text(app).count("block 39") >= 2  # in the details and in the line of the status
         control.cancel()
 
 
@@ -107,7 +106,7 @@ def test_a_call_that_comes_after_another_draw_draws_nothing() -> None:
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)
 async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, view) -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         await press(pilot, view.key)
         counted.clear()
         app.post_event(events.TrialActivity(NAME, "measuring"))
@@ -122,10 +121,10 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
         assert counted[f"{name}.show"] == 1
 
 
-@pytest.mark.parametrize(("view", "above"), [("3", "#trials-table"), ("5", "#formats")])
+@pytest.mark.parametrize(("view", "above"), [("3", "#trials-table"), ("4", "#formats")])
 async def test_from_row_to_row_a_list_stays_in_place(view, above) -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
-        await press(pilot, view, *(["down"] * 8))
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, view, "home", *(["down"] * 12), "home", *(["down"] * 8))
         places = set[object]()
         for _ in range(8):
             await press(pilot, "up")
@@ -134,7 +133,7 @@ async def test_from_row_to_row_a_list_stays_in_place(view, above) -> None:
 
 
 async def test_nothing_is_drawn_of_what_only_holds_others() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         for view in VIEWS:
             await press(pilot, view.key)
             painted = app.screen._compositor.visible_widgets
@@ -158,7 +157,7 @@ async def test_a_key_draws_what_waits_at_once() -> None:
         await until(pilot, lambda: app.pace.due)
         assert "running: block 7" not in screen_text(app)
         await press(pilot, "1")
-        assert app.view.id == "overview"
+        assert app.view.id == "result"
         assert "block 7" in screen_text(app)
         control.cancel()
 
@@ -187,7 +186,7 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
             await settle(pilot)
         assert counted["TrialsView.show_live"] >= 10
         assert counted["KeyFooter.render"] == 0
-        await press(pilot, "4")
+        await press(pilot, "1")
         assert counted["KeyFooter.render"] >= 1
         assert "plot" in footer_keys(app)
         assert "log" not in footer_keys(app)
@@ -199,7 +198,7 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
     app, control = make_app([], hold=True)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await press(pilot, "5")
+        await press(pilot, "4")
         assert "save" not in footer_keys(app)
         app.app_focus = focused
         await settle(pilot)
@@ -259,24 +258,11 @@ async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and
         control.cancel()
 
 
-async def test_facts_in_another_colour_are_drawn_again() -> None:
-    app, _ = make_app(histories.whole())
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
-        facts = app.query_one("#baseline", FactList)
-        facts.show([("Noise", Content.styled("3 %", "red"))])
-        await settle(pilot)
-        facts.show([("Noise", Content.styled("3 %", "blue"))])
-        (fact,) = facts._facts
-        assert look_same(fact, ("Noise", Content.styled("3 %", "blue")))
-        assert not look_same(fact, ("Noise", Content.styled("3 %", "red")))
-
-
 async def test_a_text_that_looks_the_same_is_not_laid_out_again(monkeypatch) -> None:
     app, _ = make_app(histories.whole())
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        widget = app.query_one("#headline", Static)
+        widget = app.query_one("#headline-text", Static)
         updates: list[object] = []
         monkeypatch.setattr(widget, "update", lambda text, **how: updates.append(text))
         show_text(widget, Content.assemble(widget.content))
@@ -291,7 +277,7 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
     app, control = make_app(histories.to_trials(), hold=True, clock=lambda: seconds)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        for view in "12345":
+        for view in "1234":
             await press(pilot, view)
             assert "1:14 left" in screen_text(app), "in every view"
         seconds = 40.0
@@ -390,11 +376,11 @@ async def test_the_preview_of_a_running_session_is_written_once_for_a_result(mon
     monkeypatch.setattr(app.context.exporter, "preview", slow_preview)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await press(pilot, "5")
+        await press(pilot, "4")
         assert written == ["settings"]
         assert "compile.mode: max-autotune" in screen_text(app)
         written.clear()
-        await press(pilot, "1", "5", "1", "5")
+        await press(pilot, "1", "4", "1", "4")
         assert written == []
         app.post_event(events.ProgressMade(0.7, 60.0))
         await settle(pilot)

@@ -21,7 +21,7 @@ async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatc
 
     async with driven(histories.whole()) as (pilot, app, control):
         app.context.exporter.verifies = True
-        await press(pilot, "5", "s")
+        await press(pilot, "4", "s")
         await app.workers.wait_for_complete()
         await settle(pilot)
         assert [call for call in control.calls if call[0] == "verify"] == [("verify", "tuned.yaml")]
@@ -37,8 +37,8 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
     offers = (Offer("report", "Compiled model", "model.pt2", by_command=True), Offer("settings", "Settings", "t.yaml"))
     monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
-        await press(pilot, "5")
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "4")
         assert not app.query_one("#save-row").display
         assert "writes model.pt2" not in screen_text(app)
         assert app.view.check_action("save", ()) is False
@@ -50,8 +50,8 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
 
 
 async def test_enter_on_a_format_chooses_it_and_stays() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
-        await press(pilot, "5", "down", "enter")
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "4", "down", "enter")
         assert app.query_one("#formats", OptionList).has_focus
         assert app.view.chosen.id == "config"
         assert "+amp: bfloat16" in screen_text(app)
@@ -70,8 +70,8 @@ async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, m
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").write_text("mine")
 
-    async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
-        await press(pilot, "5", "s")
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
+        await press(pilot, "4", "s")
         assert isinstance(app.screen, OverwriteScreen)
         assert "tuned.yaml exists already." in screen_text(app)
         await press(pilot, *keys)
@@ -85,8 +85,8 @@ async def test_another_name_is_offered_and_waits_in_the_path(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").write_text("mine")
 
-    async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
-        await press(pilot, "5", "s")
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
+        await press(pilot, "4", "s")
         assert app.focused is app.screen.query_one("#rename", Button)
         await press(pilot, "n")
         path = app.query_one("#path", Input)
@@ -101,8 +101,8 @@ async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
     own = tmp_path / "train.yaml"
     own.write_text("lr: 0.1\n")
 
-    async with driven(histories.whole(), toasts=False, config_path=str(own)) as (pilot, app, _control):
-        await pilot.press("5")
+    async with driven(histories.whole(), config_path=str(own)) as (pilot, app, _control):
+        await pilot.press("4")
         app.query_one("#path", Input).value = str(own)
         await press(pilot, "s")
         assert not isinstance(app.screen, OverwriteScreen)
@@ -112,10 +112,10 @@ async def test_export_previews_and_saves(tmp_path) -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         exporter = app.context.exporter
         assert isinstance(exporter, FakeExporter)
-        await press(pilot, "5", "down")
+        await press(pilot, "4", "down")
         assert "+amp: bfloat16" in screen_text(app)
         assert "# [red]" in screen_text(app)
-        app.clear_notifications()
+
         app.query_one("#path", Input).value = str(tmp_path / "mine.yaml")
         await press(pilot, "s")
         assert (tmp_path / "mine.yaml").exists()
@@ -129,8 +129,8 @@ async def test_export_previews_and_saves(tmp_path) -> None:
 async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_their_format(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
-        await press(pilot, "5")
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "4")
         app.view.choose("report")  # as the key down does; its message is still on its way
         app.view.action_save()
         assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
@@ -141,8 +141,8 @@ async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_thei
 async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypatch) -> None:
     monkeypatch.setattr(FakeExporter, "preview", lambda self, *_: "\n".join(map(str, range(5000))))
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
-        await press(pilot, "5", "end")
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "4", "end")
         shown = app.query_one("#preview", TextPane).text.plain.splitlines()
         assert shown[-2:] == ["199", "… and 4,800 more lines: s writes all"]
         await press(pilot, "y")
@@ -152,15 +152,15 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
 async def test_an_export_that_fails_is_a_toast() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         app.context.exporter.error = CANNOT_WRITE
-        app.clear_notifications()
-        await press(pilot, "5", "s")
+
+        await press(pilot, "4", "s")
         assert "Choose another path." in screen_text(app)
         assert "[/] read-only" in screen_text(app)
 
 
 async def test_nothing_to_export_before_the_baseline() -> None:
     async with driven(histories.start(), hold=True) as (pilot, app, _control):
-        await press(pilot, "5", "s")
+        await press(pilot, "4", "s")
         assert "nothing to export" in screen_text(app)
         assert app.context.exporter.saved == []
 
@@ -170,11 +170,30 @@ async def test_every_format_is_seen_and_the_list_is_walked_by_j_and_k(size, monk
     offers = tuple(offer for each in FORMATS if (offer := each.offer(Outputs(config_path="train.yaml"))))
     monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
 
-    async with driven(histories.whole(), size=size, toasts=False) as (pilot, app, _control):
-        await press(pilot, "5")
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
+        await press(pilot, "4")
         shown = screen_text(app)
         assert [offer.title for offer in offers if offer.title not in shown] == []
         await press(pilot, "j", "j", "k")
         assert app.view.chosen == offers[1]
         words = offers[1].description.split()
         assert [word for word in words if word not in screen_text(app)] == [], "what it is for is told too"
+
+
+async def test_what_a_format_is_can_be_read_to_its_end_where_the_list_is_narrow() -> None:
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
+        await press(pilot, "4")
+        formats = app.query_one("#formats", OptionList)
+        words = "The same in plain PyTorch, without perf-advisor"
+        formats.replace_option_prompt("python", f"Python file\n{words}")
+        await settle(pilot)
+        left = [line[1 : formats.size.width + 1].strip() for line in screen_text(app).splitlines()]
+        assert words in " ".join(left)
+
+
+async def test_the_steps_after_the_export_have_the_name_that_was_typed() -> None:
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
+        await press(pilot, "4")
+        assert '2  in your script: tuning = advisor.load("tuned.yaml")' in screen_text(app)
+        await press(pilot, "f", *"mine", "escape")
+        assert 'tuning = advisor.load("mine")' in screen_text(app)

@@ -20,8 +20,8 @@ async def test_a_click_on_a_key_presses_it_and_keys_that_do_nothing_are_not_ther
         await pilot.click(KeyFooter, offset=(keys_line(app).index("l Log") + 3, 0))
         await settle(pilot)
         assert "Log of" not in screen_text(app)
+        await press(pilot, "1", "down")
         assert "u Undo" not in keys_line(app), "nothing was decided"
-        app.query_one("#trials-table").go_to("channels_last=channels_last")
         await press(pilot, "r")
         assert "u Undo" in keys_line(app)
         await pilot.click(KeyFooter, offset=(keys_line(app).index("? Help"), 0))
@@ -31,7 +31,7 @@ async def test_a_click_on_a_key_presses_it_and_keys_that_do_nothing_are_not_ther
 
 async def test_a_key_that_a_text_field_takes_is_not_offered_there() -> None:
     async with driven(histories.whole(), size=LARGE) as (pilot, app, _control):
-        await press(pilot, "5")
+        await press(pilot, "4")
         assert "+ 1 min more" in keys_line(app)
         await press(pilot, "f", "plus")
         assert app.base_screen.focused.value.endswith("+")
@@ -43,8 +43,8 @@ async def test_the_mouse_over_a_key_says_what_it_does() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "3")
         footer = app.base_screen.query_one(KeyFooter)
-        await pilot.hover(KeyFooter, offset=(keys_line(app).index("h Hidden"), 0))
-        assert footer.tooltip == "Show or hide the recipes that do not apply, each with its reason"
+        await pilot.hover(KeyFooter, offset=(keys_line(app).index("/ Filter"), 0))
+        assert footer.tooltip == "Show only trials with these words; Escape clears it"
         await pilot.hover(KeyFooter, offset=(keys_line(app).index("palette"), 0))
         assert "palette" in str(footer.tooltip)
 
@@ -64,7 +64,7 @@ async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monke
 
     async def after_a_key(self) -> None:
         self.action_show_view("trials")
-        assert self.view.id == "overview"
+        assert self.view.id == "result"
         await real(self)
 
     monkeypatch.setattr(MainScreen, "mount_hidden_views", after_a_key)
@@ -78,7 +78,7 @@ async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monke
 
 
 async def test_a_narrow_profile_says_how_its_other_panels_are_seen() -> None:
-    async with driven(histories.measuring(), size=SMALL, hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(histories.measuring(), size=SMALL, hold=True) as (pilot, app, _control):
         await press(pilot, "2")
         assert "Efficiency" not in screen_text(app)
         await pilot.click(KeyFooter, offset=(keys_line(app).index("m More") + 3, 0))

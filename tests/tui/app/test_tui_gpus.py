@@ -27,7 +27,7 @@ async def test_where_there_are_several_the_person_is_asked_and_the_session_is_to
         assert control.calls[-1] == ("use_gpus", 6)
         assert not isinstance(app.screen, PickScreen)
         told = " ".join(screen_text(app).split())
-        assert "measures on 6 GPUs after the search on one" in told
+        assert "Measuring on 6 GPUs after the search on one" in told
         assert "G GPUs" in screen_text(app).splitlines()[-1]
         await press(pilot, "G")
         assert isinstance(app.screen, PickScreen)

@@ -1,16 +1,19 @@
 """The app's exporter: the files that the command line writes, from the app."""
 
 import pytest
+import tui_histories as histories
 import yaml
 from sample_session import sample_history, sample_request
 
 from advisor.errors import UsageError
+from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
 from advisor.records.outputs import Outputs
 from advisor.tui.exporting import FileExporter
+from advisor.tui.leaving import result_of
 
 
 @pytest.fixture
@@ -55,3 +58,14 @@ def test_what_was_rejected_is_not_exported(state, tmp_path):
     assert "precision.autocast" not in exporter.preview("python", state)
     state.apply(Decided("autocast", None))
     assert "# speed-up of these settings together:" in exporter.preview("settings", state)
+
+
+def test_the_closing_words_have_the_result_and_count_the_trials() -> None:
+    state = SessionState.of([event for event in histories.to_trials() if not isinstance(event, events.TrialMeasured)])
+    state.apply(events.TrialMeasured(histories.CONTROL))
+    assert result_of(state, "1").lines[0] == "The baseline is kept in session 1.", "the control is nobody's candidate"
+    state.apply(events.TrialMeasured(histories.ZERO_GRAD))
+    assert result_of(state, "1").lines[0] == "The baseline and 1 trial are kept in session 1."
+    lines = result_of(SessionState.of(histories.whole()), "1").lines
+    assert lines[0].startswith("Result: 2.35x")
+    assert "32.6 ms → 13.9 ms a step" in lines[0]

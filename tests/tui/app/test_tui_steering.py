@@ -6,19 +6,16 @@ import asyncio
 
 import pytest
 import tui_histories as histories
-from textual.widgets import OptionList
 from tui_fakes import make_app
 from tui_keys import KEYS
-from tui_pilot import driven, press, screen_text, settle, trial_cell
+from tui_pilot import driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
-from advisor.records import Outcome, TrialResult
-from advisor.tui.deciding import can_decide, consequence, value_to_accept
-from advisor.tui.screens import OverwriteScreen, PickScreen, QuitScreen
-from advisor.tui.steering import consequence_of_skipping
-from advisor.tui.views.trial_rows import build_rows
+from advisor.records import Outcome
+from advisor.tui.deciding import consequence
+from advisor.tui.screens import OverwriteScreen, QuitScreen
 
 RUNNING = histories.BATCH.candidate.name
 SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
@@ -32,42 +29,40 @@ def with_something_untried() -> list[events.Event]:
 
 
 async def test_a_running_session_is_steered_by_keys() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "x")
         assert control.calls[-1] == ("skip",)
-        assert f"{RUNNING} is skipped. Key t tries it later." in screen_text(app)
-        app.clear_notifications()
+        assert f"Skipped: {RUNNING}." in screen_text(app)
+
         await press(pilot, "plus")
         assert control.calls[-1] == ("extend", 60.0)
-        assert "One more minute" in screen_text(app)
-        app.clear_notifications()
+        assert "+1 minute." in screen_text(app)
+
         await press(pilot, "space")
         assert control.calls[-1] == ("pause",)
-        assert "pauses after this trial" in screen_text(app).splitlines()[-2]
+        assert "Paused after the running trial. Space goes on." in screen_text(app).splitlines()[-2]
         app.post_event(events.Held(True))
-        await settle(pilot)
-        assert "Paused: space goes on" in screen_text(app).splitlines()[-2]
         await pilot.press("space")
         app.post_event(events.Held(False))
         await settle(pilot)
         assert control.calls[-1] == ("go_on",)
-        assert "Paused" not in screen_text(app).splitlines()[-2]
+        assert "Measuring goes on" in screen_text(app).splitlines()[-2]
         await press(pilot, "R")
         assert control.calls[-1] == ("go_on",), "what was skipped for time is known at the end only"
         await press(pilot, "E")
         assert control.calls[-1] == ("finish",)
-        assert "reports what it has measured" in " ".join(screen_text(app).split())
+        assert "Ending now with what was measured." in screen_text(app)
 
 
 async def test_between_two_trials_the_keys_stay_where_they_are() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         before = screen_text(app).splitlines()[-1]
         app.post_event(events.TrialEnded(RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
         await settle(pilot)
         assert screen_text(app).splitlines()[-1] == before
         await press(pilot, "x")
         assert ("skip",) not in control.calls
-        assert "No trial runs just now" in screen_text(app)
+        assert "Nothing runs just now" in screen_text(app)
 
 
 async def test_before_the_baseline_nothing_is_skipped_and_the_budget_can_grow() -> None:
@@ -78,15 +73,14 @@ async def test_before_the_baseline_nothing_is_skipped_and_the_budget_can_grow() 
         await press(pilot, "plus")
         assert control.calls[-1] == ("extend", 60.0)
         assert "6:00 left" in screen_text(app)
-        assert "at most 6 min 00 s" in screen_text(app)
 
 
 async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
-    async with driven(with_something_untried(), toasts=False) as (pilot, app, control):
+    async with driven(with_something_untried()) as (pilot, app, control):
         assert "R Try the rest" in screen_text(app)
         await press(pilot, "R")
         assert control.calls[-1] == ("try_more", None)
-        assert "what had no time: 1 candidate" in " ".join(screen_text(app).split())
+        assert "Trying 1 more setting. x stops it." in screen_text(app)
         await press(pilot, "plus")
         assert control.calls[-1] == ("try_more", 60.0)
         count = len(control.calls)
@@ -94,95 +88,36 @@ async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
         assert len(control.calls) == count, "nothing runs, so there is nothing to skip, to pause or to end"
 
 
-def test_what_follows_from_skipping_is_told() -> None:
-    state = SessionState.of(histories.to_trials())
-    assert "not confirmed" in consequence_of_skipping("stack, confirmed", state)
-    assert "smaller stack" in consequence_of_skipping("stack: a, b", state)
-    assert "stay as they are" in consequence_of_skipping("baseline, again", state)
-
-
 def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
     steering = [key for key in KEYS if key.binding.action.startswith("steer")]
     assert {key.binding.action.removeprefix("steer") for key in steering} == {
-        f"('{name}')" for name in ("continue", "skip", "stop", "pause", "go_on", "minute", "untried", "finish")
+        f"('{name}')" for name in ("continue", "skip", "stop", "pause", "wait", "go_on", "minute", "untried", "finish")
     }
     assert not any(key.binding.system or key.view for key in steering)
-
-
-# --- trying again ---------------------------------------------------------------------------------------------
-
-
-async def test_what_was_skipped_is_tried_and_is_seen_waiting() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
-        app.post_event(events.TrialMeasured(SKIPPED))
-        await settle(pilot)
-        await pilot.press("3")
-        app.view.choose_recipe("tf32")
-        await settle(pilot)
-        app.post_event(events.TrialMeasured(SKIPPED))
-        name = SKIPPED.candidate.name
-        table = app.query_one("#trials-table")
-        table.go_to(name)
-        await settle(pilot)
-        await press(pilot, "t")
-        assert [note.message for note in app._notifications][-1] == f"{name} is tried when the session is through."
-        assert app.context.waiting == (name,)
-        assert trial_cell(app, name) == "tried when the session is through"
-        assert not app.view.can("retry"), "once is enough"
 
 
 # --- decisions ------------------------------------------------------------------------------------------------
 
 
-async def test_of_several_values_one_is_accepted() -> None:
-    async with driven(histories.whole(), toasts=False) as (pilot, app, control):
-        await press(pilot, "4", "down", "down", "a")
-        assert isinstance(app.screen, PickScreen)
-        shown = screen_text(app)
-        assert [text for text in ("256", "128", "4096", "out of memory", "17.9 GiB") if text not in shown] == []
-        app.screen.query_one("#entries", OptionList).highlighted = 1
-        await press(pilot, "enter")
-        assert ("decide", "batch_size", Decision.ACCEPTED, 128) in control.calls
-        assert "✓ accepted: 128" in screen_text(app)
-        assert "1 of 7 decided" in screen_text(app)
-        assert app.view.chosen.record.candidate.recipe == "autocast", "the next one without a decision"
-        await press(pilot, "u")
-        assert control.calls[-2] == ("decide", "batch_size", None)
-        assert app.view.chosen.record.candidate.recipe == "batch_size"
-        await press(pilot, "a", "escape")
-        assert control.decisions() == {}
-
-
-def test_accepting_one_batch_size_leaves_the_others() -> None:
-    state = SessionState.of([*histories.deciding(), events.Decided("batch_size", Decision.ACCEPTED, 128)])
-    effects = {row.key: row.cells["effect"].plain for row in build_rows(state)}
-    assert effects["batch_size=128"] == "waiting, you accepted it"
-    assert "consent" in effects["batch_size=4096"] or "opt-in" in effects["batch_size=4096"]
-    assert value_to_accept(state, histories.BATCH.candidate) == 256
-    assert value_to_accept(state, histories.LAST.candidate) is None
-    assert can_decide(state, histories.BATCH.candidate, Decision.ACCEPTED)
-    assert not can_decide(state, histories.BATCH_DOUBLED.candidate, Decision.ACCEPTED)
-
-
 def test_a_decision_says_what_follows_from_it() -> None:
     state = SessionState.of(histories.whole())
     told = consequence(state, "channels_last", Decision.REJECTED)
-    assert told == "channels_last is left out; the stack is measured again without it."
-    assert consequence(state, "tf32", Decision.REJECTED) == "tf32 stays out of the stack."
-    assert consequence(state, "autocast", Decision.ACCEPTED) == "autocast stays in the stack."
+    assert told == "channels_last is left out; the rest is measured now."
+    assert consequence(state, "tf32", Decision.REJECTED) == "tf32 is left out."
+    assert consequence(state, "autocast", Decision.ACCEPTED) == "autocast stays."
     told = consequence(state, "batch_size", Decision.ACCEPTED, 128)
-    assert told == "batch_size=128 is accepted; it is measured in the stack now."
+    assert told == "batch_size=128 is accepted; it is measured with the others now."
     running = SessionState.of(histories.to_trials())
-    assert consequence(running, "compile", Decision.REJECTED) == "compile is not tried any more."
-    assert consequence(running, "compile", Decision.ACCEPTED).endswith("measured in the stack next.")
-    assert consequence(running, "compile", None) == "The decision on compile is taken back."
+    assert consequence(running, "compile", Decision.REJECTED) == "compile is left out."
+    assert consequence(running, "compile", Decision.ACCEPTED).endswith("measured with the others next.")
+    assert consequence(running, "compile", None) == "Undone: compile."
 
 
 # --- leaving --------------------------------------------------------------------------------------------------
 
 
 async def test_leaving_while_something_is_measured_is_asked_about() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "q")
         assert isinstance(app.screen, QuitScreen)
         assert f"{RUNNING} is not finished." in screen_text(app)
@@ -201,7 +136,7 @@ async def test_leaving_while_something_is_measured_is_asked_about() -> None:
 
 @pytest.mark.parametrize("key", ["question_mark", "O"])
 async def test_leaving_from_another_screen_is_asked_about_too(key) -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, key)
         await app.action_quit()
         await settle(pilot)
@@ -215,8 +150,8 @@ async def test_q_on_the_question_about_a_file_cancels_the_question(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").write_text("mine")
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
-        await press(pilot, "5", "s")
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "4", "s")
         assert isinstance(app.screen, OverwriteScreen)
         await press(pilot, "q")
         assert app.is_running
@@ -233,7 +168,7 @@ async def test_many_keys_at_once_on_a_tiny_screen_break_nothing() -> None:
     async with app.run_test(size=(40, 10)) as pilot:
         await settle(pilot)
         await pilot.press(
-            *"12345", *"4jjkk", *"3jk", *["space"] * 6, *["x"] * 5, *["h", "o"] * 6, "slash", *"batch", "escape"
+            *"1234", *"1jjkk", *"3jk", *["space"] * 6, *["x"] * 5, *["h", "o"] * 6, "slash", *"batch", "escape"
         )
         await settle(pilot)
         assert app.is_running
@@ -242,16 +177,8 @@ async def test_many_keys_at_once_on_a_tiny_screen_break_nothing() -> None:
         control.cancel()
 
 
-def test_a_trial_that_the_person_skipped_says_so_in_its_row() -> None:
-    record = histories.failed("tf32", "precision.float32_matmul", "high", Outcome.SKIPPED, "you skipped it")
-    state = SessionState.of([*histories.whole(), events.TrialMeasured(record)])
-    (row,) = [row for row in build_rows(state) if row.key == record.candidate.name]
-    assert row.cells["effect"].plain == "you skipped it"
-    assert TrialResult(Outcome.SKIPPED, "you skipped it") == record.result
-
-
 async def test_the_key_that_pauses_says_that_it_goes_on() -> None:
-    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         assert "space Pause" in screen_text(app)
         await press(pilot, "space")
         assert "space Go on" in screen_text(app)

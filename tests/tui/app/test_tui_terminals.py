@@ -26,6 +26,7 @@ from advisor.experiment import events
 from advisor.records import Outcome
 from advisor.tui.theme import THEMES
 from advisor.tui.views import VIEWS
+from advisor.tui.views.result_table import TICKS
 from advisor.tui.widgets.log_tail import LogTail
 
 TINY = (40, 10)
@@ -43,7 +44,7 @@ def drawn(app) -> list[Segments]:
 async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, view)
         for line in drawn(app):
             for _, style, _ in line.segments:
@@ -51,11 +52,10 @@ async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch
                     if colour is not None and colour.triplet is not None:
                         assert len(set(colour.triplet)) == 1, f"{colour} is not grey"
         told = {
-            "1": ["confirmed", "2.35x faster"],
+            "1": ["confirmed", "faster: 32.6", "★", "☑", "☐", "failed"],
             "2": ["F forward", "B backward", "Compute-heavy"],
-            "3": ["faster", "slower", "failed", "▲", "▼", "✗"],
-            "4": ["▲", "☑", "☐", "★ in stack", "! opt-in"],
-            "5": ["Save"],
+            "3": ["measured", "failed", "out of memory"],
+            "4": ["Save"],
         }
         for word in told[view]:
             assert word in screen_text(app), word
@@ -64,7 +64,7 @@ async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch
 async def test_sixteen_colours_are_enough() -> None:
     """What a terminal of sixteen colours is sent holds no others, and says the same."""
 
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "3")
         terminal = io.StringIO()
         console = Console(file=terminal, force_terminal=True, color_system="standard", width=120, legacy_windows=False)
@@ -146,12 +146,10 @@ def _simulated(colour: str, kind: str) -> tuple[float, float, float]:
 @pytest.mark.parametrize("kind", ["protanopia", "deuteranopia"])
 @pytest.mark.parametrize("theme", [theme.name for theme in THEMES])
 async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, kind) -> None:
-    """Faster and slower differ in brightness or blue too; all verdicts differ in their signs."""
-    from advisor.tui.text import MARKS
+    """Faster and slower differ in brightness or blue too; ticks differ in their signs."""
+    assert len({sign for sign, _ in TICKS.values()}) == len(TICKS)
 
-    assert len({sign for sign, _ in MARKS.values()}) == len(MARKS)
-
-    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+    async with driven(histories.whole()) as (pilot, app, _control):
         app.theme = theme
         await settle(pilot)
         faster, slower = (_simulated(app.theme_variables[name], kind) for name in ("success", "error"))
@@ -164,7 +162,7 @@ async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, ki
 
 @pytest.mark.parametrize("history", [histories.start, histories.to_trials, histories.whole, histories.failure])
 async def test_a_tiny_screen_shows_every_view(history) -> None:
-    async with driven(history(), size=TINY, toasts=False, hold=True) as (pilot, app, _control):
+    async with driven(history(), size=TINY, hold=True) as (pilot, app, _control):
         if app.context.state.failure:
             await pilot.press("escape")
         for view in VIEWS:
@@ -178,10 +176,10 @@ async def test_a_tiny_screen_shows_every_view(history) -> None:
             await press(pilot, "2", "p")
             assert "FLOP for each byte" in screen_text(app)
             assert not app.view.query_one(PlotextPlot).visible, "no plot has room: its words have"
-            await press(pilot, "5")
-            assert "Settings YAML" in screen_text(app), "the next steps leave room for the formats"
             await press(pilot, "4")
-            assert app.view.query_one("#detail").size.width > 12
+            assert "Settings YAML" in screen_text(app), "the next steps leave room for the formats"
+            await press(pilot, "1")
+            assert app.query_one("#rows").size.height >= 2
 
 
 @pytest.mark.parametrize(
@@ -193,13 +191,13 @@ async def test_a_key_that_is_held_down_is_followed_to_its_end(key, character) ->
     app, control = make_app(histories.to_trials(), hold=True)
     async with app.run_test(size=SMALL) as pilot:
         await settle(pilot)
-        await pilot.press("4")
+        await pilot.press("1")
         for _ in range(60):
             app._driver.send_message(Key(key, character).set_sender(app))
         await settle(pilot)
         assert app.is_running
         await press(pilot, "1")
-        assert app.view.id == "overview"  # nothing was left in the way of the next key
+        assert app.view.id == "result"  # nothing was left in the way of the next key
         assert not app.context.paused  # space was pressed an even number of times
         control.cancel()
 
@@ -231,7 +229,7 @@ async def test_five_thousand_log_lines_a_second_do_not_delay_a_key(tmp_path) -> 
             await pilot.pause(0.1)
         return median(answers)
 
-    async with driven(history, hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(history, hold=True) as (pilot, app, _control):
         quiet_s = await answer_s(pilot)
         writer = threading.Thread(target=flood)
         writer.start()
@@ -252,9 +250,9 @@ async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
     log.write_text("the first line\n")
     history = [*histories.to_trials(), events.TrialStarted(RUNNING, str(log))]
 
-    async with driven(history, hold=True, toasts=False) as (pilot, app, _control):
+    async with driven(history, hold=True) as (pilot, app, _control):
         await pilot.press("3")
-        app.view.choose_row(RUNNING)
+        app.view.choose(RUNNING)
         await settle(pilot)
         assert "the first line" in screen_text(app)
         with log.open("a") as file:
@@ -265,7 +263,7 @@ async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
         await settle(pilot)
         app.query_one(LogTail).poll()
         await settle(pilot)
-        assert app.view.selected_key == RUNNING, "the person picked it"
+        assert app.view.selected == RUNNING, "the person picked it"
         assert "the last line" in screen_text(app)
         log.unlink()  # as a temporary folder goes with its session
         app.query_one(LogTail).poll()

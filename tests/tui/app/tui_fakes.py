@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from tui_facts import READING
@@ -266,7 +265,6 @@ def make_app(
         clock=clock,
     )
     app.animation_level = "none"
-    app.context.today = lambda: datetime(2026, 11, 22, 15, 41)
     control = FakeControl(history, hold=hold)
     control.emit = app.post_event
     app.attach(lambda: control, session_id="20261122-154141")

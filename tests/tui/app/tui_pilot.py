@@ -12,14 +12,15 @@ from textual import _wait
 from textual._context import active_app
 from textual.app import App
 from textual.pilot import Pilot
+from textual.widgets import Static
 from tui_fakes import FakeControl, make_app
 
 from advisor.experiment.events import Event
 from advisor.tui.app import SESSION_GROUP, AdvisorApp
-from advisor.tui.result import AppResult
+from advisor.tui.leaving import AppResult
 from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
-from advisor.tui.widgets.row_table import RowTable
+from advisor.tui.widgets.table import Table
 
 SMALL, LARGE = (80, 24), (120, 36)
 SIZES = [SMALL, LARGE]
@@ -34,16 +35,12 @@ async def driven(
     *,
     size: tuple[int, int] = LARGE,
     hold: bool = False,
-    toasts: bool = True,
     config_path: str | None = None,
 ) -> AsyncIterator[tuple[Pilot[AppResult], AdvisorApp, FakeControl]]:
-    """The app over a history, once that is drawn, its toasts cleared unless they are wanted."""
+    """The app over a history, once that is drawn."""
     app, control = make_app(history, hold=hold, config_path=config_path)
-    async with app.run_test(size=size, notifications=True) as pilot:
+    async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        if not toasts:
-            app.clear_notifications()
-            await settle(pilot)
         yield pilot, app, control
         control.cancel()
 
@@ -111,15 +108,19 @@ def screen_text(app: App[Any]) -> str:
     return "\n".join("".join(segment.text for segment in strip)[:width] for strip in lines[:height])
 
 
-def cells(table: RowTable, column: str) -> dict[str, str]:
+def cells(table: Table, column: str) -> dict[str, str]:
     """What stands in a column of a table, by row."""
-    place = [heading.key for heading in table.headings].index(column)
-    return {key: row[place].plain for key, row in table.rows.items()}
+    return {key: table.cell(key, column).plain for key in table.keys}
 
 
-def trial_cell(app: AdvisorApp, name: str, column: str = "effect") -> str:
-    """What stands in a trial's row."""
-    return cells(app.query_one("#trials-table", RowTable), column)[name]
+def setting_cell(app: AdvisorApp, name: str, column: str = "speed") -> str:
+    """What stands in a setting's row of view 1."""
+    return app.query_one("#rows", Table).cell(name, column).plain
+
+
+def notice(app: AdvisorApp) -> str:
+    """The status line."""
+    return app.base_screen.query_one("#status", Static).content.plain
 
 
 def rows_text(rows: Iterable[tuple[object, object]]) -> str:

@@ -1,0 +1,347 @@
+"""The ranked list of a session: each setting with its own figures, and the settings together. Pure functions.
+
+The app, the terminal and the reports render these records. There is one baseline: every step time without a setting is
+that of the baseline, or follows from it, and every step time with a setting is that one divided by the speed-up.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from advisor.experiment.control import RAISE_BUDGET, Decision
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import format_outcome, format_pending
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
+from advisor.records import (
+    Candidate,
+    Comparison,
+    NumericsResult,
+    Objective,
+    Outcome,
+    StackRecord,
+    TrialRecord,
+    Values,
+    Verdict,
+)
+from advisor.report.conclusions import settings_to_export
+
+
+class Against(StrEnum):
+    """What the figures of a setting are compared with."""
+
+    BASELINE = "against the baseline"
+    REST = "against the combination without it"
+    NOT_SPLIT = "of the combination, not yet compared without it"
+
+
+# What stands before a speed-up.
+SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
+
+
+class Tick(StrEnum):
+    """Whether a setting is exported; the person's decisions are part of it."""
+
+    ON = "exported"
+    OFF = "not exported"
+    WAITING = "accepted, to be measured with the others"
+    REFUSED = "accepted, and cannot be exported"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures without and with some settings.
+
+    ``before_ms`` is the step time without them; peaks and joules a sample are pairs, of None where not measured.
+    ``others`` settings were on in both. Where batch sizes differ, ``samples`` is the one that step times are for.
+    """
+
+    before_ms: float
+    effect: Comparison
+    memory_bytes: tuple[int | None, int | None] = (None, None)
+    energy_j: tuple[float | None, float | None] = (None, None)
+    numerics: NumericsResult | None = None
+    against: Against = Against.BASELINE
+    others: int = 0
+    samples: int | None = None
+
+    @property
+    def after_ms(self) -> float:
+        """The step time with the settings: the speed-up is the quotient of the two."""
+        return self.before_ms / self.effect.speedup
+
+    @property
+    def words(self) -> str:
+        """The speed-up with its interval: ``1.39x (1.37–1.41)``; ``+1.24x`` on the others, ``in 1.51x`` of all."""  # noqa: RUF002
+        effect, digits = self.effect, 3 if self.effect.ci_high - self.effect.ci_low < 0.01 else 2
+        interval = f"{effect.ci_low:.{digits}f}–{effect.ci_high:.{digits}f}"  # noqa: RUF001
+        return f"{SIGNS[self.against]}{effect.speedup:.{digits}f}x ({interval})"
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the settings; unclear while only the whole combination was measured."""
+        return Verdict.UNCLEAR if self.against is Against.NOT_SPLIT else self.effect.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting of the list.
+
+    ``figures`` is None where it was not measured; ``note`` says why, or what else there is to know. ``star``: it is
+    recommended. ``values`` are other values of the same recipe.
+    """
+
+    candidate: Candidate
+    name: str
+    title: str
+    figures: Figures | None
+    tick: Tick
+    star: bool = False
+    consent: bool = False
+    running: bool = False
+    rejected: bool = False
+    note: str = ""
+    why: str = ""
+    record: TrialRecord | None = None
+    values: tuple["Row", ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of its candidate, unique among all rows."""
+        return self.candidate.name
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Settings without figures, as one line: each by its name, with the reason."""
+
+    key: str
+    title: str
+    entries: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All that a session has found so far.
+
+    ``step_ms`` and ``memory_bytes`` are the baseline's; ``together`` are the figures of ``settings``, the combination
+    that is reported and exported. ``pending`` says why that has no figures.
+    """
+
+    step_ms: float | None = None
+    memory_bytes: int | None = None
+    settings: Values = field(default_factory=dict)
+    together: Figures | None = None
+    confirmed: bool = False
+    pending: str = ""
+    rows: tuple[Row, ...] = ()
+    folds: tuple[Fold, ...] = ()
+
+    def row(self, key: str) -> Row | None:
+        """The row of a candidate, also where it is folded under another; None where there is none."""
+        every = (each for row in self.rows for each in (row, *row.values))
+        return next((row for row in every if row.key == key), None)
+
+
+def ranking(state: SessionState, catalog: Catalog | None = None, *, working: bool = False) -> Ranking:
+    """The ranked list. ``working``: something is being measured after the end of the session."""
+    stack = state.stack if state.stack and state.stack.settings else None
+    together = _against_baseline(stack, stack.comparison, state) if stack and stack.comparison else None
+    return Ranking(
+        step_ms=_reference_ms(state),
+        memory_bytes=state.baseline_bytes,
+        settings=state.stack_settings,
+        together=together,
+        confirmed=bool(stack and stack.confirmed),
+        pending=format_pending(stack) if stack and stack.pending else "",
+        rows=tuple(_rows(state, catalog, working=working or state.finished is None)),
+        folds=tuple(_folds(state)),
+    )
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+def _reference_ms(state: SessionState) -> float | None:
+    """The baseline's step time that all others refer to: that of the turns with the combination, where there were."""
+    beside = state.stack.baseline_step_ms if state.stack and not state.stack.pending else None
+    return beside or (state.baseline.step_ms if state.baseline else None)
+
+
+def _against_baseline(record: TrialRecord | StackRecord, comparison: Comparison, state: SessionState) -> Figures | None:
+    step_ms, by = _reference_ms(state), state.yardstick
+    if step_ms is None or by is None or comparison.speedup <= 0:
+        return None
+    baseline, result = by.baseline.result, record.result
+    other_batch = result.batch_size is not None and result.batch_size != baseline.batch_size
+    gain = by.gain(result, comparison) if by.goal.objective is Objective.LATENCY and result.measured else None
+    if gain is not None:
+        comparison = Comparison(gain.ratio, gain.low, gain.high, paired=comparison.paired)
+    return Figures(
+        step_ms,
+        comparison,
+        (baseline.peak_reserved_bytes, result.peak_reserved_bytes),
+        (baseline.energy_j_per_sample, result.energy_j_per_sample),
+        record.numerics,
+        samples=baseline.batch_size if other_batch and gain is None else None,
+    )
+
+
+def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
+    """A candidate's own figures: with and without it in the combination where that is known, else alone.
+
+    Of one that was only measured with others, those of all of them.
+    """
+    stack = state.stack
+    only_together = not record.alone and record.contribution is None
+    reported = stack is not None and stack.settings.get(record.candidate.key) == record.candidate.value
+    of = stack if stack and only_together and reported and stack.comparison else record
+    whole = _against_baseline(of, of.comparison, state) if of.comparison else None
+    if whole is None or not record.result.measured:
+        return None
+    if record.contribution is None:
+        against = Against.NOT_SPLIT if only_together else Against.BASELINE
+        return replace(whole, against=against, others=max(len(of.settings) - 1, int(only_together)))
+    if record.contribution.speedup <= 0:
+        return None
+    settings, after_ms, peaks = Settings(record.settings), whole.after_ms, _peaks(state)
+    if record.alone and stack and stack.comparison and stack.comparison.speedup > 0:
+        settings, after_ms = Settings(stack.settings), whole.before_ms / stack.comparison.speedup
+    return Figures(
+        after_ms * record.contribution.speedup,
+        record.contribution,
+        (peaks.get(settings.without(record.candidate.key)), peaks.get(settings)),
+        (None, whole.energy_j[1]),
+        record.numerics,
+        Against.REST,
+        max(1, len(settings) - 1),
+        whole.samples,
+    )
+
+
+def _peaks(state: SessionState) -> dict[Settings, int]:
+    """The peak memory of all settings that were measured, in bytes."""
+    results = {Settings(record.settings): record.result for record in state.trials.values()}
+    if state.baseline:
+        results[Settings()] = state.baseline.result
+    if state.stack:
+        results[Settings(state.stack.settings)] = state.stack.result
+    peaks = {settings: point.peak_reserved_bytes for settings, point in state.combinations.items()}
+    return peaks | {settings: peak for settings, result in results.items() if (peak := result.peak_reserved_bytes)}
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(state: SessionState, catalog: Catalog | None, *, working: bool) -> Iterator[Row]:
+    """The rows: what is recommended in its order, then the others by their effect; what failed, and what runs, last."""
+    recommended = {item.record.candidate.name: item for item in state.recommendations}
+    exported, by_recipe = settings_to_export(state), dict[str, list[Row]]()
+    for name, candidate in state.candidates.items():
+        record = state.trials.get(name)
+        skipped = record is not None and record.result.outcome is Outcome.SKIPPED
+        running = state.running == name
+        if candidate.recipe == CONTROL or ((record is None or skipped) and not running):
+            continue
+        item, decision = recommended.get(name), state.decisions.get(candidate.recipe)
+        in_stack = state.stack_settings.get(candidate.key) == candidate.value or bool(item and item.in_stack)
+        tick = tick_of(candidate, state, exported, working=working)
+        row = Row(
+            candidate,
+            short_name(candidate, state),
+            item.title if item else title_of(candidate.recipe, catalog),
+            figures_of(record, state) if record else None,
+            tick,
+            star=in_stack and (decision is not Decision.ACCEPTED or bool(record and record.verdict is Verdict.FASTER)),
+            consent=bool(item and item.needs_consent),
+            running=running,
+            rejected=decision is Decision.REJECTED,
+            note=_note(record, candidate, state, tick),
+            why=item.why if item else "",
+            record=record,
+        )
+        by_recipe.setdefault(candidate.recipe, []).append(row)
+    ranks = {item.recipe: item.rank for item in state.recommendations}
+    best = [_best_of(rows, recommended) for rows in by_recipe.values()]
+    yield from sorted(best, key=lambda row: _place(row, ranks))
+
+
+def _place(row: Row, ranks: Mapping[str, int]) -> tuple[int, float]:
+    if row.candidate.recipe in ranks:
+        return 0, ranks[row.candidate.recipe]
+    if row.figures is not None:
+        return 1, -row.figures.effect.speedup
+    return (3 if row.running else 2), 0.0
+
+
+def _best_of(rows: Sequence[Row], recommended: Iterable[str]) -> Row:
+    """The row of a recipe: the value that is exported or recommended, else the best; with the others."""
+
+    def merit(row: Row) -> tuple[bool, bool, float]:
+        return row.tick is Tick.ON, row.key in recommended, row.figures.effect.speedup if row.figures else 0.0
+
+    best = max(rows, key=merit)
+    others = sorted((row for row in rows if row is not best), key=merit, reverse=True)
+    return replace(best, values=tuple(others))
+
+
+def tick_of(candidate: Candidate, state: SessionState, exported: Mapping[str, object], *, working: bool) -> Tick:
+    """Whether a setting is exported, given what is; one that was accepted and is not waits, or is refused."""
+    if exported.get(candidate.key) == candidate.value:
+        return Tick.ON
+    value = state.accepted_values.get(candidate.recipe, candidate.value)
+    if state.decisions.get(candidate.recipe) is not Decision.ACCEPTED or value != candidate.value:
+        return Tick.OFF
+    record = state.trials.get(candidate.name)
+    failed = record is not None and record.verdict is Verdict.FAILED
+    if not working and (failed or (state.stack is not None and candidate.key in state.stack.dropped)):
+        return Tick.REFUSED
+    return Tick.WAITING
+
+
+def _note(record: TrialRecord | None, candidate: Candidate, state: SessionState, tick: Tick) -> str:
+    if record is not None and not record.result.measured:
+        reason = format_outcome(record.result)
+        return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason
+    if tick is not Tick.ON and state.stack and (why := state.stack.dropped.get(candidate.key)):
+        return why
+    always = state.baseline is not None and state.baseline.result.disturbed  # that is told once, of the session
+    return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed and not always else ""
+
+
+def short_name(candidate: Candidate, state: SessionState) -> str:
+    """A setting in few words: its recipe, with the value unless that is a switch or the only one of a long name."""
+    if candidate.value is True:
+        return candidate.recipe
+    alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
+    return candidate.recipe if alone and len(candidate.name) > 24 else candidate.name
+
+
+def title_of(recipe: str, catalog: Catalog | None) -> str:
+    """A recipe's title; its id where the catalogue does not have it."""
+    known = catalog.recipes.get(recipe) if catalog else None
+    return known.title if known else recipe
+
+
+# --- folded lines -------------------------------------------------------------------------------------------------
+
+
+def _folds(state: SessionState) -> Iterator[Fold]:
+    """What has no figures: what waits for its turn or had no time, and what does not apply."""
+    over = state.finished is not None or state.failure is not None
+    waits = "not tried" if over else "waiting"
+    untried = [
+        (name, record.result.reason.replace(RAISE_BUDGET, "R tries it"))
+        for name, record in state.trials.items()
+        if record.result.outcome is Outcome.SKIPPED and name != state.running
+    ]
+    untried += [
+        (name, "changes results: tried last" if name in state.consent else waits)
+        for name, candidate in state.candidates.items()
+        if name not in state.trials and name != state.running and candidate.recipe != CONTROL
+    ]
+    if untried:
+        yield Fold("untried", f"{len(untried)} {'not tried' if over else 'to try'}", tuple(untried))
+    if state.skipped:
+        yield Fold("skipped", f"{len(state.skipped)} not applicable", tuple(state.skipped.items()))

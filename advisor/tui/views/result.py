@@ -1,0 +1,353 @@
+"""View 1: the headline, the one ranked list of settings, and the card of the selected one; accept and reject there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal
+from textual.content import Content
+from textual.reactive import var
+from textual.widget import Widget
+from textual.widgets import DataTable, Digits, Static
+
+from advisor.experiment.control import Decision
+from advisor.recipe import card
+from advisor.recipe.settings import Settings
+from advisor.records import Candidate
+from advisor.report.pictures import all_reduce_chart, batch_chart, front_chart, phases_chart
+from advisor.report.rows import Fold, Row, Tick
+from advisor.tui.context import Context
+from advisor.tui.keys import key
+from advisor.tui.messages import Decided, RetryWanted, UndoWanted
+from advisor.tui.views import cards, headline, result_table
+from advisor.tui.views.base import COPY, PLOT, SORT, View, highlighted
+from advisor.tui.views.result_table import TOGETHER
+from advisor.tui.views.session_text import session_facts
+from advisor.tui.widgets.fact_list import fact_lines
+from advisor.tui.widgets.phase_bar import line_of
+from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.table import Order, Table
+from advisor.tui.widgets.texts import TextPane, show_text, show_titles
+
+# From this width of the screen on, the card stands beside the table; and its least width. Cells.
+BROAD, LEAST_CARD = 100, 36
+_TINY = 16  # a screen of fewer lines
+# The share of the screen that the card has there.
+CARD_SHARE = 0.33
+
+
+class ResultView(View):
+    """The headline over the table and the card."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
+        key("result.reject", "r", "reject", "Reject", "Do not use this setting; the rest is measured without it"),
+        key("result.undo", "u", "undo", "Undo", "Take back the last decision, one after another"),
+        Binding("enter", "read", "Read", show=False),
+        key("result.unfold", "right,l", "unfold(True)", "Unfold", "Show what is folded under the row", show=False),
+        key("result.fold", "left", "unfold(False)", "Fold", "Fold what belongs to the row", show=False),
+        PLOT,
+        SORT,
+        key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
+        COPY,
+        Binding("escape", "back", "Back", show=False),
+    ]
+
+    order: var[Order] = var(Order(), init=False)
+    unfolded: var[frozenset[str]] = var(frozenset(), init=False)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, id="result")
+        self._drawn = ""
+        self._over = False
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="headline"):
+            yield Digits(id="figure")
+            yield Static(id="headline-text", markup=False)
+        yield Static(id="phases", markup=False)
+        yield Static(id="alert", markup=False)
+        with Container(id="result-body"):
+            yield Table(id="rows")
+            yield TextPane(id="card", classes="panel")
+        yield PicturePanel()
+
+    # --- drawing ---------------------------------------------------------------------------------------------
+
+    def show(self) -> None:
+        self._show_headline()
+        bars, alert = phases_chart(self.context.state), headline.alert_text(self.context)
+        phases = self.query_one("#phases", Static)
+        phases.set_class(bars is None, "-missing")
+        if bars is not None:
+            kind = self.context.state.profile.kind_of_step if self.context.state.profile else ""
+            show_text(phases, line_of(bars, kind, self.width - 2))
+        self.query_one("#alert").set_class(not alert, "-missing")
+        show_text(self.query_one("#alert", Static), alert)
+        self._show_table()
+        self._show_card()
+        self.show_pictures()
+
+    def show_live(self) -> None:
+        if self.context.state.baseline is None:  # until then the headline follows the blocks of the baseline
+            self._show_headline()
+
+    def _show_headline(self) -> None:
+        found = headline.headline(
+            self.context.state, self.context.ranking, self.context.kept_trials, wide=self.width >= BROAD
+        )
+        figure = self.query_one("#figure", Digits)
+        figure.set_class(not found.figure, "-missing")
+        if figure.value != found.figure:
+            figure.update(found.figure)
+        figure.styles.color = self.app.theme_variables.get(found.style.removeprefix("$"), "")
+        lines = Content("\n").join(found.lines)
+        if found.figure and self.app.size.height < _TINY:  # there is no room for large digits
+            lines = Content.styled(f"{found.figure} ", f"bold {found.style}") + lines
+        show_text(self.query_one("#headline-text", Static), lines)
+
+    def _show_table(self) -> None:
+        columns = [self.order.headed(column) for column in result_table.columns_of(self._table_width)]
+        bar = next((column.width for column in columns if column.key == "bar"), 0)
+        rows = result_table.table_rows(self.context, self.unfolded, bar)
+        if self.order.column:
+            rows = self._sorted(rows)
+        self._table.show(
+            columns, {name: [cells.get(column.key, Content("")) for column in columns] for name, cells in rows.items()}
+        )
+        over = self.context.state.finished is not None
+        if not self._table.touched or (over and not self._over):  # at the end the best is selected
+            self._table.touched = False
+            self._table.go_to(next(iter(rows), ""))
+        self._over = over
+
+    def _sorted(self, rows: dict[str, result_table.Cells]) -> dict[str, result_table.Cells]:
+        """The settings in the chosen order, between the combination and what is not one of them."""
+        ranking = self.context.ranking
+        settings = [row.key for row in ranking.rows]
+        inner = {row.key: [value.key for value in row.values if value.key in rows] for row in ranking.rows}
+        by_key = {row.key: row for row in ranking.rows}
+        keys = self.order.sort(settings, lambda name: result_table.figure_of(by_key[name], self.order.column))
+        listed = [each for name in keys for each in (name, *inner[name])]
+        others = [name for name in rows if name not in listed]
+        first = [name for name in others if name == TOGETHER]
+        return {name: rows[name] for name in (*first, *listed, *(name for name in others if name not in first))}
+
+    @property
+    def _table_width(self) -> int:
+        return self.width - self._card_width if self.width >= BROAD else self.width
+
+    @property
+    def _card_width(self) -> int:
+        return max(LEAST_CARD, int(self.width * CARD_SHARE))
+
+    @property
+    def _table(self) -> Table:
+        return self.query_one("#rows", Table)
+
+    @property
+    def selected(self) -> str:
+        """The key of the selected row."""
+        return self._table.cursor_key
+
+    @property
+    def row(self) -> Row | None:
+        """The selected setting."""
+        return self.context.ranking.row(self.selected)
+
+    @property
+    def _fold(self) -> Fold | None:
+        selected = self.selected.partition(":")[0]
+        return next((fold for fold in self.context.ranking.folds if fold.key == selected), None)
+
+    @on(DataTable.RowHighlighted)
+    def _on_row_highlighted(self) -> None:
+        self._show_card()
+        self.show_pictures()
+        self.refresh_bindings()
+
+    def _show_card(self) -> None:
+        pane, selected, row, fold = self.query_one("#card", TextPane), self.selected, self.row, self._fold
+        pane.styles.width = self._card_width if self.width >= BROAD else "1fr"
+        if self._drawn != selected:
+            pane.scroll_home(animate=False)
+            self._drawn = selected
+        if row is not None:
+            pane.show(lambda width: self._card_of_row(row, width))
+            show_titles(pane, row.title)
+        elif selected == TOGETHER:
+            count = len(self.context.ranking.settings)
+            pane.show(lambda width: _lines(fact_lines(cards.together_facts(self.context), width)))
+            show_titles(pane, f"{count} settings together")
+        elif fold is not None:
+            pane.show(lambda width: _lines(fact_lines(cards.fold_facts(fold), width, 0)))
+            show_titles(pane, fold.title)
+        else:
+            sections = session_facts(self.context)
+            pane.show(lambda width: _sections([(title, fact_lines(facts, width)) for title, facts in sections]))
+            show_titles(pane, "Your settings")
+
+    def _card_of_row(self, row: Row, width: int) -> Content:
+        facts = fact_lines(cards.row_facts(row, self.context), width)
+        recipe = self.context.recipe(row.candidate.recipe)
+        parts = [("", [Content.styled(row.name, "bold $primary"), *facts])]
+        if code := self._code_of(row.candidate):
+            lines = [Content(" ") + line.pad_right(width) for line in highlighted(code, "python").wrap(width - 2)]
+            parts.append(("The code", [line.truncate(width).stylize_before("on $surface") for line in lines]))
+        if recipe:
+            parts.append(("About this setting", [cards.card_text(card(recipe))]))
+        return _sections(parts)
+
+    def _code_of(self, candidate: Candidate) -> str:
+        recipe = self.context.recipe(candidate.recipe)
+        if recipe is None or not recipe.accepts(candidate.value):  # a damaged record, or another version's
+            return ""
+        return recipe.code(candidate.value).rstrip()
+
+    def make_pictures(self) -> list[Picture]:
+        state, record = self.context.state, self.row.record if self.row else None
+        front = front_chart(state, record.settings if record and record.alone else None)
+        return [Picture(plot) for plot in (front, batch_chart(state), all_reduce_chart(state)) if plot is not None]
+
+    def make_room(self, *, pictured: bool) -> None:
+        self.query_one("#result-body").display = not pictured
+
+    # --- keys ------------------------------------------------------------------------------------------------
+
+    def can(self, name: str) -> bool:
+        """Whether an action does anything just now: most are about the selected row."""
+        checks: dict[str, Callable[[], object]] = {
+            "plot": lambda: self.pictures,
+            "undo": lambda: self.context.can_undo,
+            "copy": self.text_to_copy,
+            "back": lambda: self.query_one("#card").has_focus or self.query_one(PicturePanel).is_open,
+            "accept": lambda: self._can_decide(Decision.ACCEPTED),
+            "reject": lambda: self._can_decide(Decision.REJECTED),
+            "retry": self._can_retry,
+        }
+        return name not in checks or bool(checks[name]())
+
+    def _can_decide(self, decision: Decision) -> bool:
+        row = self.row
+        if row is None or not self.context.state.can_decide(row.candidate.recipe):
+            return False
+        return not (row.rejected if decision is Decision.REJECTED else row.tick in (Tick.ON, Tick.WAITING))
+
+    def _can_retry(self) -> bool:
+        """Whether the selected trial has ended, or the combination is left to be measured."""
+        name, state = self.selected, self.context.state
+        left = name == TOGETHER and state.finished is not None and not self.context.ranking.confirmed
+        tried = name in state.trials and name not in self.context.waiting
+        return self.context.recorded is None and (tried or left)
+
+    @property
+    def subject(self) -> str:
+        return self.row.title if self.row else ""
+
+    def action_accept(self) -> None:
+        """Use the selected setting."""
+        if self.row:
+            self._decide(self.row, Decision.ACCEPTED)
+
+    def action_reject(self) -> None:
+        """Leave the selected setting out."""
+        if self.row:
+            self._decide(self.row, Decision.REJECTED)
+
+    def _decide(self, row: Row, decision: Decision) -> None:
+        several = sum(each.recipe == row.candidate.recipe for each in self.context.state.candidates.values()) > 1
+        value = row.candidate.value if several and decision is Decision.ACCEPTED else None
+        self.post_message(Decided(row.candidate.recipe, decision, value))
+
+    @on(Table.CellClicked)
+    def _on_cell_clicked(self, message: Table.CellClicked) -> None:
+        """A click on a tick turns it round."""
+        row = self.context.ranking.row(message.row)
+        if message.column == "tick" and row is not None and self.context.state.can_decide(row.candidate.recipe):
+            used = row.tick in (Tick.ON, Tick.WAITING)
+            self._decide(row, Decision.REJECTED if used else Decision.ACCEPTED)
+
+    def action_undo(self) -> None:
+        """Ask for the last decision to be taken back."""
+        self.post_message(UndoWanted())
+
+    def action_retry(self) -> None:
+        """Ask for the selected trial to run again."""
+        self.post_message(RetryWanted(self.selected))
+
+    @on(DataTable.RowSelected)
+    def action_read(self) -> None:
+        """Go into the card; a folded line is unfolded, or folded again."""
+        if self._fold is not None and self.selected == self._fold.key:
+            self.action_unfold(self.selected not in self.unfolded)
+            return
+        self.add_class("-reading")
+        self.query_one("#card").focus()
+
+    def action_unfold(self, unfold: bool) -> None:
+        """Show what is folded under the selected row, or fold it again."""
+        name = self.selected.partition(":")[0]
+        parents = [row.key for row in self.context.ranking.rows if any(value.key == name for value in row.values)]
+        name = parents[0] if parents else name
+        self.unfolded = self.unfolded | {name} if unfold else self.unfolded - {name}
+        self._table.go_to(name)
+
+    def action_back(self) -> None:
+        """Go back to the table, from the card or from a plot."""
+        panel = self.query_one(PicturePanel)
+        panel.close()
+        self.make_room(pictured=False)
+        self.remove_class("-reading")
+        self._table.focus()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self.order = self.order.by_next([column.key for column in result_table.columns_of(self._table_width)])
+
+    @on(DataTable.HeaderSelected)
+    def _on_header_selected(self, message: DataTable.HeaderSelected) -> None:
+        self.order = self.order.by(message.column_key.value or "")
+
+    def watch_order(self) -> None:
+        self._show_table()
+
+    def watch_unfolded(self) -> None:
+        self._show_table()
+
+    def text_to_copy(self) -> str:
+        if self.selected == TOGETHER:
+            return Settings(self.context.ranking.settings).to_yaml()
+        return self._code_of(self.row.candidate) if self.row else ""
+
+    def choose(self, name: str) -> None:
+        """Go to a row, also to one that is folded."""
+        for row in self.context.ranking.rows:
+            if any(value.key == name for value in row.values):
+                self.unfolded = self.unfolded | {row.key}
+        for fold in self.context.ranking.folds:
+            if any(name == entry for entry, _ in fold.entries):
+                self.unfolded, name = self.unfolded | {fold.key}, f"{fold.key}:{name}"
+        self._table.touched = True
+        self._table.go_to(name)
+
+    def first_focus(self) -> Widget:
+        panel = self.query_one(PicturePanel)
+        return panel if panel.is_open else self._table
+
+
+def _lines(lines: list[Content]) -> Content:
+    return Content("\n").join(lines)
+
+
+def _sections(parts: list[tuple[str, list[Content]]]) -> Content:
+    """Lines under their headings."""
+    lines: list[Content] = []
+    for title, body in parts:
+        lines += [Content("")] if lines else []
+        lines += [Content.styled(title, "bold $accent")] if title else []
+        lines += body
+    return _lines(lines)

@@ -1,0 +1,179 @@
+"""The columns and the cells of the ranked list. Pure functions of the ranked settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from textual.content import Content
+
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import (
+    format_bytes,
+    format_ms,
+    format_percent,
+)
+from advisor.records import Comparison
+from advisor.report.rows import Figures, Ranking, Row, Tick
+from advisor.tui.context import Context
+from advisor.tui.text import COLOURS, DIM, interval_bar
+from advisor.tui.views.figures_text import (
+    pair_text,
+    speedup_text,
+    steps_text,
+)
+from advisor.tui.widgets.table import Column
+
+TOGETHER, YOURS = "together", "yours"
+TICKS: Mapping[Tick, tuple[str, str]] = {
+    Tick.ON: ("☑", "bold $success"),
+    Tick.OFF: ("☐", DIM),
+    Tick.WAITING: ("◷", "$accent"),
+    Tick.REFUSED: ("☒", "bold $error"),
+}
+
+_NAME = Column("name", "setting", 17)
+_SPEED = Column("speed", "speed-up", 8, number=True)
+_BAR = Column("bar", "interval", 9)
+_STEP = Column("step", "step", 8, number=True)
+_STEPS = Column("steps", "without → with", 15, number=True)
+_MEMORY = Column("memory", "memory", 9, number=True)
+_MEMORIES = Column("memories", "memory", 17, number=True)
+_NUMERICS = Column("numerics", "numerics", 8)
+_TICK = Column("tick", "use", 3)
+# What a table gets with more room, in this order; the least important comes last.
+_BY_WEIGHT = (_NAME, _SPEED, _TICK, _STEP, _MEMORY, _BAR, _NUMERICS)
+_LEFT_TO_RIGHT = (_NAME, _SPEED, _BAR, _STEP, _STEPS, _MEMORY, _MEMORIES, _NUMERICS, _TICK)
+_LONGEST_NAME, _WIDEST_BAR = 36, 33
+
+
+def columns_of(width: int) -> tuple[Column, ...]:
+    """The columns for a table of this width: the most important ones that fit."""
+    room, kept = width - 1, list[Column]()
+    for column in _BY_WEIGHT:
+        if column.width + 2 > room:
+            break
+        kept.append(column)
+        room -= column.width + 2
+    for narrow, wide in ((_STEP, _STEPS), (_MEMORY, _MEMORIES)):
+        if len(kept) == len(_BY_WEIGHT) and room >= wide.width - narrow.width:
+            kept[kept.index(narrow)] = wide
+            room -= wide.width - narrow.width
+    wider = {_NAME.key: min(max(0, room), _LONGEST_NAME - _NAME.width)}
+    wider[_BAR.key] = min(max(0, room - wider[_NAME.key]), _WIDEST_BAR - _BAR.width)
+    if _NAME not in kept:
+        return (Column(_NAME.key, _NAME.label, max(1, width - 3)),)
+    return tuple(
+        Column(column.key, column.label, column.width + wider.get(column.key, 0), column.number)
+        for column in _LEFT_TO_RIGHT
+        if column in kept
+    )
+
+
+Cells = dict[str, Content]
+Scale = tuple[float, float, int]  # the ends of the line of all intervals, as speed-ups, and its cells
+
+
+def table_rows(context: Context, unfolded: Iterable[str], bar: int = _BAR.width) -> dict[str, Cells]:
+    """The cells of each row, by their keys: the combination, the settings, your own, and what is folded."""
+    ranking, state, open_rows = context.ranking, context.state, set(unfolded)
+    rows: dict[str, Cells] = {}
+    scale = (*_scale(ranking), bar)
+    if ranking.together and len(ranking.settings) > 1:
+        name = Content.assemble(("★ ", "$accent"), (f"all {len(ranking.settings)} together", "bold"))
+        rows[TOGETHER] = {**_figure_cells(ranking.together, scale), "name": name, "tick": _ticked(Tick.ON)}
+    elif ranking.pending and ranking.settings:
+        name = Content.assemble("  ", (f"{len(ranking.settings)} together", "bold"))
+        rows[TOGETHER] = {"name": name, "speed": Content.styled("not yet", "$warning")}
+    for row in ranking.rows:
+        is_open = row.key in open_rows or any(value.tick in (Tick.WAITING, Tick.REFUSED) for value in row.values)
+        rows[row.key] = row_cells(row, scale, unfolded=is_open)
+        if is_open:
+            rows |= {value.key: row_cells(value, scale, inner=True) for value in row.values}
+    rows[YOURS] = _own_cells(ranking, state)
+    for fold in ranking.folds:
+        is_open = fold.key in open_rows
+        rows[fold.key] = {"name": Content.styled(f"{'▾' if is_open else '▸'} {fold.title}", DIM)}
+        if is_open:
+            rows |= {f"{fold.key}:{name}": {"name": Content.styled(f"    {name}", DIM)} for name, _ in fold.entries}
+    return rows
+
+
+def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
+    name = Content.assemble("  ", ("your settings", ""))
+    if ranking.step_ms is None:
+        doing = "" if state.finished or state.failure else "loading…" if state.is_loading else "timing…"
+        return {"name": name, "speed": Content.styled(doing, "$accent")}
+    step, memory = Content(format_ms(ranking.step_ms)), Content(format_bytes(ranking.memory_bytes))
+    return {
+        "name": name,
+        "speed": Content("1x"),
+        "bar": Content.styled(f"±{format_percent(state.baseline.half_width, digits=1)}" if state.baseline else "", DIM),
+        "step": step,
+        "steps": step,
+        "memory": memory,
+        "memories": memory,
+        "numerics": Content.styled("yours", DIM),
+    }
+
+
+def row_cells(row: Row, scale: Scale, *, unfolded: bool = False, inner: bool = False) -> Cells:
+    """The cells of a setting. A star is recommended; the tick says whether it is exported."""
+    sign = ("★ ", "$accent") if row.star else ("▶ ", "$accent") if row.running else ("  ", "")
+    values = f" {'▾' if unfolded else '▸'}{len(row.values)}" if row.values else ""
+    style = f"{DIM} strike" if row.rejected else ""
+    name = Content.assemble("  " if inner else "", sign, (row.name, style), (values, DIM))
+    cells = {"name": name, "tick": _ticked(row.tick, consent=row.consent)}
+    if row.figures is not None:
+        return _figure_cells(row.figures, scale) | cells
+    told = Content.styled("running", "$accent") if row.running else Content.styled("failed", "$warning")
+    return cells | {"speed": told}
+
+
+def _ticked(tick: Tick, *, consent: bool = False) -> Content:
+    sign, style = TICKS[tick]
+    return Content.assemble((f" {sign}", style), ("!", "$warning") if consent and tick is Tick.OFF else "")
+
+
+def _figure_cells(figures: Figures, scale: Scale) -> Cells:
+    colour = COLOURS.get(figures.verdict, DIM)
+    _, memory = figures.memory_bytes
+    numerics = figures.numerics
+    worse = numerics is not None and numerics.worse_than_declared
+    return {
+        "speed": Content.styled(speedup_text(figures), f"bold {colour}" if colour != DIM else DIM),
+        "bar": Content.styled(_drawn(figures.effect, scale), colour),
+        "step": Content(format_ms(figures.after_ms)),
+        "steps": Content(steps_text(figures)),
+        "memory": Content(format_bytes(memory)),
+        "memories": pair_text(figures.memory_bytes),
+        "numerics": Content.styled(numerics.measured.value if numerics else "unknown", "$error" if worse else ""),
+    }
+
+
+def _scale(ranking: Ranking) -> tuple[float, float]:
+    """The ends of the line of all intervals: no further than twice as far as the largest speed-up from 1x."""
+    effects = [row.figures.effect for row in ranking.rows if row.figures]
+    effects += [ranking.together.effect] if ranking.together else []
+    low = min([0.9, *(max(effect.ci_low, effect.speedup / 1.5) for effect in effects)])
+    high = max([1.25, *(min(effect.ci_high, effect.speedup * 1.5) for effect in effects)])
+    return max(0.05, low), max(high, 1.1 * max(0.05, low))
+
+
+def _drawn(comparison: Comparison, scale: Scale) -> str:
+    return interval_bar(comparison, *scale) if scale[2] and all(map(math.isfinite, scale)) else ""
+
+
+def figure_of(row: Row, column: str) -> float | str | None:
+    """The figure by which a row is sorted in a column; None where it has none."""
+    if column == "name":
+        return row.name
+    if column == "tick":
+        return float(list(Tick).index(row.tick))
+    if (figures := row.figures) is None:
+        return None
+    if column == "numerics":
+        return float(figures.numerics.measured.severity) if figures.numerics else None
+    if column in ("memory", "memories"):
+        return figures.memory_bytes[1]
+    return figures.after_ms if column in ("step", "steps") else -figures.effect.speedup

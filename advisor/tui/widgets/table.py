@@ -1,0 +1,176 @@
+"""Textual's table of rows, given its columns and rows as a whole: only what has changed is drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, ClassVar, TypeVar
+
+from rich.style import Style as RichStyle
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
+from textual.style import Style
+from textual.widgets import DataTable
+
+from advisor.tui.widgets.texts import look_same
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its key, its label, its cells without the space around them; a ``number`` stands at the right."""
+
+    key: str
+    label: str
+    width: int
+    number: bool = False
+
+
+_Item = TypeVar("_Item")
+_MOVING = ("up", "down", "j", "k", "pageup", "pagedown", "home", "end")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of rows: by a ``column``, or as they come; the smallest figure first unless it is ``backwards``."""
+
+    column: str = ""
+    backwards: bool = False
+
+    def by(self, column: str) -> Order:
+        """Sorted by a column; the other way round when it is that one already; a third time as the rows come."""
+        if self.column != column:
+            return Order(column)
+        return Order() if self.backwards else Order(column, backwards=True)
+
+    def by_next(self, columns: Sequence[str]) -> Order:
+        """Sorted by the column behind the present one; behind the last one as the rows come."""
+        every = ["", *columns]
+        place = every.index(self.column) if self.column in every else 0
+        return Order(every[(place + 1) % len(every)])
+
+    def headed(self, column: Column) -> Column:
+        """A column whose heading says that the rows are sorted by it."""
+        if column.key != self.column:
+            return column
+        return replace(column, label=f"{column.label}{'▲' if self.backwards else '▼'}")
+
+    def sort(self, items: Iterable[_Item], figure: Callable[[_Item], float | str | None]) -> list[_Item]:
+        """The items by their figures, those without one last."""
+        known: list[tuple[Any, _Item]] = []
+        unknown: list[_Item] = []
+        for item in items:
+            if (found := figure(item)) is None:
+                unknown.append(item)
+            else:
+                known.append((found, item))
+        known.sort(key=itemgetter(0), reverse=self.backwards)
+        return [*(item for _, item in known), *unknown]
+
+
+class Table(DataTable[Text], inherit_bindings=False):
+    """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Select", show=False),
+        Binding("down,j", "cursor_down", "Down", show=False),
+        Binding("up,k", "cursor_up", "Up", show=False),
+        Binding("pageup", "page_up", "Page up", show=False),
+        Binding("pagedown", "page_down", "Page down", show=False),
+        Binding("home", "scroll_top", "Top", show=False),
+        Binding("end", "scroll_bottom", "Bottom", show=False),
+    ]
+
+    @dataclass
+    class CellClicked(Message):
+        """A cell of a row was clicked."""
+
+        row: str
+        column: str
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
+        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="css")
+        self.touched = False
+        self._cells: dict[str, tuple[Content, ...]] = {}
+        self.shown: tuple[Column, ...] = ()
+        self._colours = self._styled = ""
+        self._sized = Size()
+
+    def show(self, columns: Sequence[Column], rows: Mapping[str, Iterable[Content]]) -> None:
+        """Draw these rows. The cursor stays on its row or, where that is gone, at its place."""
+        cells = {key: tuple(row) for key, row in rows.items()}
+        before, theme = self._cells, self.app.theme
+        chosen, place, top = self.cursor_key, self.cursor_row, self.scroll_offset.y
+        self._cells = cells
+        if list(cells) == list(before) and tuple(columns) == self.shown and theme == self._colours:
+            for key, row in cells.items():
+                for column, old, new in zip(columns, before[key], row, strict=True):
+                    if not look_same(old, new):
+                        self.update_cell(key, column.key, self._text(new, number=column.number))
+            return
+        self._colours = theme
+        self.clear(columns=tuple(columns) != self.shown)
+        if tuple(columns) != self.shown:
+            self.shown = tuple(columns)
+            for column in columns:
+                label = Text(column.label, justify="right" if column.number else "left")
+                self.add_column(label, key=column.key, width=column.width)
+        for key, row in cells.items():
+            texts = [self._text(cell, number=column.number) for column, cell in zip(columns, row, strict=True)]
+            self.add_row(*texts, key=key)
+        self.go_to(chosen if chosen in cells else next(iter(list(cells)[place : place + 1]), ""))
+        # The row under the cursor stays where it is on the screen.
+        self.scroll_to(y=max(0, top + self.cursor_row - place), animate=False)
+
+    def _text(self, cell: Content, *, number: bool) -> Text:
+        """A cell as the table draws it, in the colours of the theme."""
+        text = Text(cell.plain, no_wrap=True, overflow="ellipsis", justify="right" if number else "left", end="")
+        ground = Style.parse("$foreground on $background")
+        for span in cell.spans:
+            drawn = (ground + (Style.parse(span.style) if isinstance(span.style, str) else span.style)).rich_style
+            text.stylize(RichStyle(color=drawn.color, bold=drawn.bold), span.start, span.end)
+        return text
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the rows, from top to bottom."""
+        return list(self._cells)
+
+    @property
+    def cursor_key(self) -> str:
+        """The key of the row under the cursor; empty where there are no rows."""
+        return next(iter(self.keys[self.cursor_row : self.cursor_row + 1]), "")
+
+    def go_to(self, key: str) -> None:
+        """Put the cursor on a row, if there is one of that key."""
+        if key in self._cells:
+            self.move_cursor(row=self.keys.index(key), animate=False)
+
+    def cell(self, row: str, column: str) -> Content:
+        """The content of a cell."""
+        return self._cells[row][[one.key for one in self.shown].index(column)]
+
+    def notify_style_update(self) -> None:
+        """Forget what was drawn in other colours; the focus changes none, and Textual would draw all cells again."""
+        if self._styled != self.app.theme:
+            self._styled = self.app.theme
+            super().notify_style_update()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Keep what was drawn where the table only comes back on screen."""
+        if event.size == self._sized:
+            event.prevent_default()
+        self._sized = event.size
+
+    def on_key(self, event: events.Key) -> None:
+        self.touched = self.touched or event.key in _MOVING
+
+    def on_click(self, event: events.Click) -> None:
+        self.touched = True
+        row, column = event.style.meta.get("row", -1), event.style.meta.get("column", -1)
+        if 0 <= row < len(self._cells) and 0 <= column < len(self.shown):
+            self.post_message(self.CellClicked(self.keys[row], self.shown[column].key))

@@ -1,0 +1,169 @@
+"""The ranked settings: one baseline, every speed-up the quotient of its two step times, and no empty cell."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import tui_histories as histories
+from sample_session import cpu_history, detailed_history, sample_history
+
+from advisor.experiment.control import Decision
+from advisor.experiment.events import Decided, Event, TrialMeasured
+from advisor.experiment.state import SessionState
+from advisor.records import Comparison, Outcome, TrialResult
+from advisor.report.rows import Against, Figures, Row, Tick, ranking
+
+SESSIONS = {
+    "sample": sample_history(),
+    "detailed": detailed_history(),
+    "cpu": cpu_history(),
+    "app": histories.whole(),
+    "contributions": histories.contributed(),
+    "memory": histories.by_memory(),
+    "decided": histories.decided(),
+}
+
+
+def moments(history: list[Event]) -> Iterator[SessionState]:
+    """The session after each of its events: running, and finished."""
+    state = SessionState()
+    for event in history:
+        state.apply(event)
+        yield state
+
+
+def rows_of(state: SessionState) -> list[Row]:
+    return [each for row in ranking(state).rows for each in (row, *row.values)]
+
+
+def row_of(state: SessionState, name: str) -> Row:
+    return next(row for row in rows_of(state) if row.key == name)
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_every_speed_up_is_the_quotient_of_the_step_times_beside_it(name):
+    for state in moments(SESSIONS[name]):
+        found = ranking(state)
+        shown = [row.figures for row in rows_of(state)] + [found.together]
+        for figures in filter(None, shown):
+            assert figures.before_ms / figures.after_ms == pytest.approx(figures.effect.speedup)
+            if figures.against is Against.BASELINE:  # there is one baseline
+                assert figures.before_ms == found.step_ms
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_no_cell_of_a_measured_row_is_empty(name):
+    for state in moments(SESSIONS[name]):
+        for row in rows_of(state):
+            record = state.trials.get(row.key)
+            assert (row.figures is not None) == (record is not None and record.result.measured)
+            if row.figures is not None:
+                assert row.figures.memory_bytes[1] is not None
+            elif not row.running:
+                assert row.note
+
+
+def test_a_setting_measured_with_others_only_has_their_step_with_and_without_it():
+    state = SessionState.of(histories.whole())
+    record = state.trials["autocast=bfloat16"]
+    contribution = Comparison(1.25, 1.2, 1.3)
+    settings = dict(state.stack_settings)
+    together = replace(
+        record,
+        settings=settings,
+        comparison=state.stack.comparison,
+        contribution=contribution,
+        result=state.stack.result,
+    )
+    state.apply(TrialMeasured(together))
+    figures = row_of(state, "autocast=bfloat16").figures
+    assert figures.against is Against.REST
+    assert figures.after_ms == pytest.approx(ranking(state).together.after_ms)
+    assert figures.before_ms == pytest.approx(1.25 * figures.after_ms)
+    assert figures.memory_bytes[1] == state.stack.result.peak_reserved_bytes
+    state.apply(TrialMeasured(replace(together, contribution=None)))
+    figures = row_of(state, "autocast=bfloat16").figures
+    assert figures.against is Against.NOT_SPLIT
+    assert figures.effect == state.stack.comparison
+
+
+def test_values_of_one_setting_are_folded_under_the_best():
+    batches = next(
+        row for row in ranking(SessionState.of(histories.whole())).rows if row.candidate.recipe == "batch_size"
+    )
+    assert batches.candidate.value == 256
+    assert [value.candidate.value for value in batches.values] == [128, 4096]
+    assert batches.values[-1].figures is None
+    assert "allocate" in batches.values[-1].note
+
+
+def test_what_only_helps_judging_has_no_row():
+    assert all(row.candidate.recipe != "control" for row in rows_of(SessionState.of(histories.whole())))
+
+
+def test_what_does_not_apply_is_one_line():
+    (fold,) = ranking(SessionState.of(histories.whole())).folds
+    assert fold.key == "skipped"
+    assert dict(fold.entries) == histories.SKIPPED
+
+
+def test_what_waits_is_one_line_until_the_end():
+    state = SessionState.of(histories.to_trials())
+    waiting = next(fold for fold in ranking(state).folds if fold.key == "untried")
+    assert state.running not in dict(waiting.entries)
+    assert {name for name, _ in waiting.entries} == set(state.candidates) - set(state.trials) - {state.running}
+
+
+def test_a_star_is_recommended_and_the_tick_is_what_is_exported():
+    state = SessionState.of(histories.whole())
+    for row in rows_of(state):
+        exported = state.stack_settings.get(row.candidate.key) == row.candidate.value
+        assert row.star == exported
+        assert (row.tick is Tick.ON) == exported
+
+
+def test_what_a_person_accepts_waits_and_then_is_exported_or_refused_with_the_reason():
+    state = SessionState.of([*histories.whole(), Decided("num_workers", Decision.ACCEPTED)])
+    name = "num_workers=4"
+    assert next(row for row in ranking(state, working=True).rows if row.key == name).tick is Tick.WAITING
+    refused = row_of(state, name)
+    assert refused.tick is Tick.REFUSED
+    assert refused.note == state.stack.dropped["data.num_workers"]
+    state.stack = replace(state.stack, settings={**state.stack.settings, "data.num_workers": 4})
+    assert row_of(state, name).tick is Tick.ON
+
+
+def test_what_a_person_rejects_leaves_at_once():
+    state = SessionState.of([*histories.whole(), Decided("autocast", Decision.REJECTED)])
+    row = row_of(state, "autocast=bfloat16")
+    assert (row.tick, row.rejected, row.star) == (Tick.OFF, True, False)
+    assert ranking(state).together is None
+    assert "rejected" in ranking(state).pending
+
+
+def test_another_batch_size_is_told_for_as_many_samples():
+    state = SessionState.of(histories.whole())
+    figures = row_of(state, "batch_size=256").figures
+    assert figures.samples == 64
+    assert figures.after_ms == pytest.approx(figures.before_ms / 1.163)
+
+
+def test_before_the_baseline_there_is_nothing():
+    found = ranking(SessionState.of(histories.start()))
+    assert (found.rows, found.together, found.step_ms) == ((), None, None)
+
+
+def test_a_failed_setting_says_why():
+    state = SessionState.of(histories.whole())
+    record = state.trials["compile=max-autotune-no-cudagraphs"]
+    failed = TrialResult(Outcome.FAILED, "no kernel", "Try another mode.")
+    state.apply(TrialMeasured(replace(record, result=failed, comparison=None)))
+    row = row_of(state, record.candidate.name)
+    assert row.figures is None
+    assert row.note == "failed: no kernel. Try another mode."
+
+
+def test_words_have_the_sign_of_what_they_are_against():
+    effect = Comparison(1.51, 1.45, 1.57)
+    words = [Figures(10.0, effect, against=against).words for against in Against]
+    assert [word.partition("1.51x")[0] for word in words] == ["", "+", "in "]

@@ -1,0 +1,67 @@
+"""The gauges and the toasts of the app."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import tui_histories as histories
+from tui_facts import READING
+from tui_fakes import make_app
+from tui_pilot import LARGE, SIZES, press, screen_text, settle
+
+from advisor.experiment.state import SessionState
+from advisor.machine.host import sample_host
+from advisor.tui.leaving import result_of
+from advisor.tui.widgets.gauges import GaugeStrip, Reading
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_gauges_are_shown_where_there_is_room(size) -> None:
+    app, _ = make_app(histories.whole(), gauges=True)
+    async with app.run_test(size=size) as pilot:
+        for view in "1234":
+            await press(pilot, view)
+            line = screen_text(app).split("\n")[1]
+            assert ("9.00 GiB of 140 GiB  486 W  51 °C  1980 MHz" in line) is (size == LARGE)
+
+
+async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
+    app, _ = make_app(histories.cpu_demo())
+    async with app.run_test(size=LARGE) as pilot:
+        await settle(pilot)
+        app.query_one(GaugeStrip).reading = replace(READING, gpus=())
+        await settle(pilot)
+        assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
+
+
+def test_the_gauges_of_this_machine_can_be_read() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(sample_host)
+        while not reading.done():  # keeps a core busy meanwhile
+            pass
+    host = reading.result()
+    assert 0 < host.cpu_percent <= 100, "also at a thread's first reading"
+    assert 0 < host.memory_used_bytes <= host.memory_total_bytes
+
+
+def test_a_failure_is_told_with_its_frames_once_the_app_has_closed() -> None:
+    result = result_of(SessionState.of(histories.failure()), "session 1")
+    assert result.lines == ()
+    assert result.error_lines[-1].endswith("KeyError: '[red]'")
+    assert result_of(SessionState(), "1").lines == ("Nothing was measured.",)
+    kept = ("Nothing more was measured.", "Open it again with: perf-advisor open 1")
+    assert result_of(SessionState(), "1", kept_trials=3).lines == kept
+
+
+async def test_gauges_that_fail_are_read_no_more() -> None:
+    app, control = make_app(histories.to_trials(), hold=True, gauges=True)
+
+    def broken() -> Reading:
+        raise OSError("NVML went away [/]")
+
+    app._read_gauges = broken
+    async with app.run_test(size=LARGE) as pilot:
+        await settle(pilot)
+        assert "The gauges cannot be read: OSError: NVML went away [/]" in screen_text(app)
+        assert app.query_one(GaugeStrip)._read is None
+        control.cancel()

@@ -1,0 +1,378 @@
+"""View 1: the headline, the ranked list, the card, and the decisions that are taken there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import tui_histories as histories
+from sample_session import cpu_history, detailed_history, sample_history
+from textual.widgets import Digits, Static
+from tui_pilot import LARGE, SIZES, SMALL, driven, notice, press, screen_text, setting_cell, settle
+
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.records import Outcome, TrialResult
+from advisor.tui.views.result_table import columns_of
+from advisor.tui.widgets.table import Table
+
+WIDE = (200, 50)
+HISTORIES = {
+    "running": histories.to_trials(),
+    "finished": histories.whole(),
+    "contributions": histories.contributed(),
+    "decided": histories.decided(),
+    "memory": histories.by_memory(),
+    "cpu": histories.cpu_demo(),
+    "sample": sample_history(),
+    "detailed": detailed_history(),
+    "sample on a CPU": cpu_history(),
+}
+UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+def table_of(app) -> Table:
+    return app.query_one("#rows", Table)
+
+
+def headline(app) -> str:
+    return f"{app.query_one('#figure', Digits).value} {app.query_one('#headline-text', Static).content.plain}"
+
+
+def card(app) -> str:
+    return " ".join(app.query_one("#card").text.plain.split())
+
+
+def quotient(steps: str) -> float:
+    """The quotient of two step times: ``32.6 → 13.9 ms``."""
+    before, after = steps.split(" → ")
+    number, unit = after.split(" ")
+    own = before.split(" ")
+    return float(own[0]) * UNITS[own[1] if own[1:] else unit] / (float(number) * UNITS[unit])
+
+
+# --- one model ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+async def test_every_speed_up_is_the_quotient_of_the_steps_beside_it_and_no_cell_is_empty(name) -> None:
+    async with driven(HISTORIES[name], size=WIDE) as (pilot, app, _control):
+        for row in app.context.ranking.rows:
+            app.view.unfolded |= {row.key}
+        await settle(pilot)
+        table = table_of(app)
+        rows = {key: {column.key: table.cell(key, column.key).plain for column in table.shown} for key in table.keys}
+        measured = {key: row for key, row in rows.items() if "x" in row["speed"]}
+        assert len(measured) > 1
+        for key, row in measured.items():
+            assert [column for column, text in row.items() if column != "tick" and not text.strip()] == [], key
+            if "→" in row["steps"]:
+                told = float(re.search(r"[\d.]+", row["speed"])[0])
+                assert quotient(row["steps"]) == pytest.approx(told, rel=0.02), key
+        if match := re.search(r"([\d.]+)x faster: (.*? → .*? m?s) a step", headline(app)):
+            assert quotient(match[2]) == pytest.approx(float(match[1]), rel=0.01)
+
+
+# --- the headline ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_headline_has_the_speed_up_beside_its_two_step_times(size) -> None:
+    async with driven(histories.whole(), size=size) as (_pilot, app, _control):
+        assert headline(app).startswith("2.35x faster: 32.6 → 13.9 ms a step")
+        for text in ("2.32–2.37, confirmed", "9.10 → 5.20 GiB (-43 %)", "close (3.3e-03)", "4 exports it"):  # noqa: RUF001
+            assert text in headline(app)
+
+
+async def test_the_own_step_is_large_as_soon_as_one_is_timed() -> None:
+    async with driven(histories.start(), hold=True) as (pilot, app, _control):
+        assert "Timing your own step first" in screen_text(app)
+        app.post_event(events.BlockTimed("baseline", 31.4, 64))
+        await settle(pilot)
+        app.base_screen.tick()
+        await settle(pilot)
+        assert headline(app).startswith("31.4 ms a step with your settings, so far")
+        app.post_event(events.BaselineMeasured(histories.BASELINE))
+        await settle(pilot)
+        assert headline(app).startswith("32.6 ms a step with your settings")
+
+
+async def test_the_phases_stand_under_the_headline_as_soon_as_they_are_known() -> None:
+    async with driven(histories.start(), hold=True) as (pilot, app, _control):
+        assert app.query_one("#phases").has_class("-missing")
+        for event in histories.to_trials()[len(histories.start()) :]:
+            app.post_event(event)
+        await settle(pilot)
+        assert "compute-heavy" in screen_text(app)
+        assert "backward 58 %" in screen_text(app)
+
+
+async def test_the_best_single_setting_is_told_while_there_is_no_combination() -> None:
+    async with driven(histories.to_trials(), hold=True) as (_pilot, app, _control):
+        assert "1.39x faster with channels_last: 32.6 → 23.4 ms a step." in headline(app)
+
+
+async def test_with_memory_as_the_objective_the_saving_is_large() -> None:
+    async with driven(histories.by_memory()) as (_pilot, app, _control):
+        assert headline(app).startswith("-66 % memory at 0.94x the speed: 32.6 → 34.6 ms a step")
+
+
+async def test_where_nothing_helped_the_headline_says_so() -> None:
+    async with driven(histories.judged_nothing()) as (_pilot, app, _control):
+        assert "Nothing could be judged: nothing that was tried could be used." in headline(app)
+
+
+async def test_what_had_no_time_is_offered() -> None:
+    late = replace(histories.LAST, result=TrialResult(Outcome.SKIPPED, "no time: raise --budget to try it"))
+    history = [*histories.whole()[:-1], events.TrialMeasured(late), histories.whole()[-1]]
+    async with driven(history) as (pilot, app, _control):
+        assert "1 not tried (out of time). R tries them" in headline(app)
+        await press(pilot, "end", "up")
+        assert "channels_last=channels_last no time: R tries it" in card(app)
+
+
+async def test_a_busy_machine_is_told_in_amber_with_the_key_that_waits() -> None:
+    busy = events.Said("other programs use 1.6 of 2 cores (python)", "warning", "company")
+    async with driven([*histories.to_trials(), busy], hold=True) as (pilot, app, control):
+        assert "Other programs use 1.6 of 2 cores (python). w waits until it is quiet." in screen_text(app)
+        await press(pilot, "w")
+        assert ("pause",) in control.calls
+        assert "Waiting until this machine is quiet" in notice(app)
+        await press(pilot, "space")
+        assert ("go_on",) in control.calls
+    async with driven([*histories.whole(), busy]) as (_pilot, app, _control):
+        assert "w waits" not in screen_text(app), "the session is over"
+
+
+# --- the list -------------------------------------------------------------------------------------------------
+
+
+async def test_the_list_is_ranked_and_the_cursor_is_at_the_top() -> None:
+    async with driven(histories.whole()) as (_pilot, app, _control):
+        table = table_of(app)
+        assert table.keys[:3] == ["together", histories.LAST.candidate.name, histories.COMPILE.candidate.name]
+        assert table.keys[-2:] == ["yours", "skipped"]
+        assert table.cursor_key == "together"
+        assert "4 settings together" in screen_text(app)
+
+
+async def test_a_setting_of_the_combination_shows_the_step_with_and_without_it() -> None:
+    async with driven(histories.contributed(), size=WIDE) as (_pilot, app, _control):
+        assert setting_cell(app, "autocast=bfloat16") == "+1.41x"
+        assert setting_cell(app, "autocast=bfloat16", "steps") == "19.6 → 13.9 ms"
+        assert setting_cell(app, "tf32=high", "steps") == "32.6 → 31.9 ms"
+
+
+async def test_stars_are_recommended_and_ticks_are_exported() -> None:
+    async with driven(histories.whole()) as (_pilot, app, _control):
+        for row in app.context.ranking.rows:
+            exported = app.context.state.stack_settings.get(row.candidate.key) == row.candidate.value
+            assert ("★" in setting_cell(app, row.key, "name")) is exported
+            assert ("☑" in setting_cell(app, row.key, "tick")) is exported
+        assert setting_cell(app, histories.BATCH.candidate.name, "tick").strip() == "☐!"
+
+
+async def test_values_and_what_does_not_apply_are_folded() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        table, other = table_of(app), histories.BATCH_DOUBLED.candidate.name
+        assert other not in table.keys
+        app.view.choose(histories.BATCH.candidate.name)
+        await press(pilot, "right")
+        assert other in table.keys
+        await press(pilot, "left")
+        assert other not in table.keys
+        await press(pilot, "end", "enter")
+        assert "skipped:float8" in table.keys
+        assert "pip install torchao" in card(app), "with the reason of each"
+        await press(pilot, "enter")
+        assert "skipped:float8" not in table.keys
+
+
+async def test_numbers_are_sorted_as_numbers() -> None:
+    async with driven(histories.whole(), size=LARGE) as (pilot, app, _control):
+        columns = [column.key for column in table_of(app).shown]
+        await press(pilot, *["o"] * (columns.index("memory") + 1))
+        peaks = [
+            row.figures.memory_bytes[1]
+            for key in table_of(app).keys
+            if (row := app.context.ranking.row(key)) and row.figures
+        ]
+        assert peaks == sorted(peaks)
+        assert table_of(app).keys[0] == "together", "the combination and your own settings keep their places"
+
+
+@pytest.mark.parametrize("width", range(20, 220, 5))
+def test_the_least_important_columns_go_first_and_all_fit(width) -> None:
+    columns = columns_of(width)
+    assert sum(column.width + 2 for column in columns) <= max(width, 20)
+    by_weight = ["name", "speed", "tick", "step", "memory", "bar", "numerics"]
+    kept = [
+        key
+        for key in by_weight
+        if key in {column.key.replace("ies", "y").replace("steps", "step") for column in columns}
+    ]
+    assert kept == by_weight[: len(kept)]
+
+
+async def test_the_list_does_not_move_under_a_key_press() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "down", "down", "down", "down")
+        before, selected = table_of(app).keys, table_of(app).cursor_key
+        await press(pilot, "r")
+        assert table_of(app).cursor_key == selected
+        assert table_of(app).keys == before
+
+
+async def test_rows_that_come_leave_the_cursor_on_its_row() -> None:
+    history = histories.whole()
+    start = len(histories.to_trials())
+    async with driven(history[:start], hold=True) as (pilot, app, _control):
+        await press(pilot, "down", "down")
+        selected = table_of(app).cursor_key
+        for event in history[start:-1]:
+            app.post_event(event)
+        await settle(pilot)
+        assert table_of(app).cursor_key == selected
+        app.post_event(history[-1])
+        await settle(pilot)
+        assert table_of(app).cursor_key == "together", "at the end the best is selected"
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_enter_reads_the_card_and_escape_goes_back(size) -> None:
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
+        await press(pilot, "down", "enter")
+        assert app.focused.id == "card"
+        assert "Channels-last memory format" in screen_text(app)
+        assert ("all 4 together" in screen_text(app)) is (size == LARGE)
+        await press(pilot, "escape")
+        assert app.focused.id == "rows"
+        await press(pilot, "p")
+        assert "peak memory, GiB" in screen_text(app)
+        await press(pilot, "escape")
+        assert app.focused.id == "rows"
+        assert "all 4 together" in screen_text(app)
+
+
+async def test_the_card_has_the_figures_the_reason_the_code_and_the_text() -> None:
+    async with driven(histories.contributed()) as (pilot, app, _control):
+        app.view.choose(histories.AUTOCAST.candidate.name)
+        await settle(pilot)
+        for text in (
+            "recommended, and exported",
+            "+1.41x",
+            "against the combination without it",
+            "19.6 → 13.9 ms",
+            "The step is compute-heavy",
+            "Alone",
+            "torch.autocast",
+            "x[0], [red] and [/]",
+        ):
+            assert text in card(app), text
+
+
+async def test_your_own_settings_have_a_card_with_workload_machine_and_notes() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        app.view.choose("yours")
+        await settle(pilot)
+        for text in ("ResNet", "25.6 M parameters", "NVIDIA H200", "samples per second", "train.py:41", "# [red]"):
+            assert text in card(app), text
+
+
+async def test_a_failed_setting_says_why_in_its_card() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        name = histories.GRAPH.candidate.name
+        assert setting_cell(app, name) == "failed"
+        app.view.choose(name)
+        await settle(pilot)
+        assert "SGD cannot be captured: [capturable]" in card(app)
+        assert "AdamW and Adam take capturable=True." in card(app)
+
+
+# --- decisions ------------------------------------------------------------------------------------------------
+
+
+async def test_accept_and_reject_are_the_tick() -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
+        control.holds_rework = True
+        app.view.choose("tf32=high")
+        await press(pilot, "a")
+        assert control.calls[-1] == ("rework",) or ("decide", "tf32", Decision.ACCEPTED) in control.calls
+        assert "◷" in setting_cell(app, "tf32=high", "tick")
+        assert not app.view.can("accept")
+        await press(pilot, "r")
+        assert "☐" in setting_cell(app, "tf32=high", "tick")
+        assert "rejected by you" in card(app)
+        await press(pilot, "u", "u")
+        assert ("decide", "tf32", None) in control.calls
+        control.stop()
+
+
+async def test_a_value_is_accepted_as_it_stands_in_its_row() -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
+        app.view.choose(histories.BATCH_DOUBLED.candidate.name)
+        await press(pilot, "a")
+        assert ("decide", "batch_size", Decision.ACCEPTED, 128) in control.calls
+
+
+async def test_what_was_accepted_and_is_not_exported_says_why_in_red() -> None:
+    history = [*histories.whole(), events.Decided("num_workers", Decision.ACCEPTED)]
+    async with driven(history) as (pilot, app, _control):
+        name = histories.WORKERS.candidate.name
+        assert "☒" in setting_cell(app, name, "tick")
+        app.view.choose(name)
+        await settle(pilot)
+        assert "accepted, but not exported: within the noise once the rest is on" in card(app)
+
+
+async def test_a_click_on_a_tick_turns_it_round() -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
+        control.holds_rework = True
+        table = table_of(app)
+        row = table.keys.index(histories.LAST.candidate.name)
+        left = sum(column.width + 2 for column in table.shown if column.key != "tick")
+        await pilot.click(table, offset=(left + 2, row + 1))
+        await settle(pilot)
+        assert ("decide", "channels_last", Decision.REJECTED) in control.calls
+        assert "☐" in setting_cell(app, histories.LAST.candidate.name, "tick")
+        control.stop()
+
+
+async def test_a_rejected_setting_leaves_every_figure_of_the_combination() -> None:
+    async with driven(histories.whole(), size=SMALL) as (pilot, app, control):
+        control.holds_rework = True
+        app.view.choose(histories.COMPILE.candidate.name)
+        await press(pilot, "r")
+        assert "2.35x" not in screen_text(app)
+        assert "not measured since you rejected compile" in " ".join(headline(app).split())
+        assert setting_cell(app, "together") == "not yet"
+        control.stop()
+
+
+async def test_what_cannot_be_decided_has_no_keys() -> None:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
+        for name in ("yours", "skipped", histories.BENCHMARK.candidate.name):
+            app.view.choose(name)
+            await settle(pilot)
+            assert [app.view.can(action) for action in ("accept", "reject")] == [False, False], name
+            await press(pilot, "a", "r")
+        assert [call for call in control.calls if call[0] == "decide"] == []
+
+
+async def test_y_copies_the_code_or_the_settings() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "y")
+        assert "precision.autocast: bfloat16" in app.clipboard
+        await press(pilot, "down", "y")
+        assert "with torch.autocast" in app.clipboard
+        assert "copied to the clipboard" in notice(app)
+
+
+async def test_nothing_covers_what_is_on_the_screen() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        before = screen_text(app).splitlines()[:-2]
+        app.notify("a notice that is long enough to take several lines of a narrow screen " * 3, severity="error")
+        await settle(pilot)
+        assert screen_text(app).splitlines()[:-2] == before
+        assert "a notice that is long" in notice(app)
