@@ -170,14 +170,19 @@ class SessionState:
                 self.live_ms, self.live_samples = (*self.live_ms, event.step_ms), event.samples
             case events.TrialEnded():
                 self.ended[event.name] = event
+                self._nothing_runs(event.name)
             case events.TrialMeasured():
                 self.trials[event.record.candidate.name] = event.record
+                self._nothing_runs(event.record.candidate.name)
             case events.RunMeasured() | events.TurnsMeasured():
                 if len(event.settings) > 1 and event.result.outcome is not records.Outcome.SKIPPED:
                     self.sets_tried |= {Settings(event.settings)}
             case events.CombinationMeasured():
                 self.combinations[Settings(event.point.settings)] = event.point
-        if isinstance(event, events.TrialEnded) and event.name == self.running:
+
+    def _nothing_runs(self, name: str) -> None:
+        """The trial of this name has ended, if it was the one that ran."""
+        if name == self.running:
             self.running = self.activity = ""
 
     # --- the person's decisions ---------------------------------------------------------------------------------
