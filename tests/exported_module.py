@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from advisor.export.python_file import WrittenFor, python_source
+from advisor.python.file import WrittenFor, python_source
 from advisor.recipe.catalog import Catalog
 from advisor.records import Value
 

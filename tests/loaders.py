@@ -11,7 +11,7 @@ from proposals import CATALOG
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from advisor.export.python_file import python_source
+from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode

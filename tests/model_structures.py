@@ -9,7 +9,7 @@ from proposals import CATALOG
 from torch import nn
 from torch.nn import functional
 
-from advisor.export.python_file import python_source
+from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode

@@ -65,6 +65,7 @@ SAMPLES = {
     "--min-speedup": ["0.95"],
     "--mode": ["infer"],
     "--headless": [],
+    "--diff": [],
     "--input": ["8x512"],
     "--json": ["report.json"],
     "--keep-speed": ["80%", "--objective", "memory"],

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.errors import UsageError
-from advisor.experiment.request import Request
+from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.export.formats import format_for, formats_of
 from advisor.figures.options import alternatives, named
 from advisor.files.paths import exists, is_file, is_folder
 from advisor.records import Value, text_of
-from advisor.records.outputs import STANDARD_OUTPUT, Outputs
-from advisor.source.reading import target_file
 
 
 def check_recipes(
@@ -61,6 +59,7 @@ def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outpu
         config_kind=getattr(options, "config_kind", None),
         verify=not getattr(options, "no_verify", False),
         streams_events=getattr(options, "events", False),
+        shows_diff=getattr(options, "diff", False),
     )
     if outputs.streams_events and not outputs.json_to_stdout:
         raise UsageError("--events writes to standard output, where no report goes.", "Write --json - --events.")
@@ -75,7 +74,9 @@ def check_outputs(outputs: Outputs) -> None:
         if option == "--json" and text == STANDARD_OUTPUT:
             continue
         if not format_for(option, text, outputs).takes(text):
-            endings = alternatives([".yaml", *(each for form in formats_of(option) for each in form.suffixes)])
+            endings = alternatives(
+                [*dict.fromkeys([".yaml", *(each for form in formats_of(option) for each in form.suffixes)])]
+            )
             raise UsageError(
                 f"{option}: {text} has the ending of another kind of file.", f"Name one that ends in {endings}."
             )
@@ -103,15 +104,6 @@ def check_writable(option: str, path: Path) -> None:
         allowed = os.access(path, os.W_OK)
     if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
-
-
-def check_own_files(outputs: Outputs, request: Request) -> None:
-    """Raise UsageError for an output that would replace the target's file or a training script."""
-    of_target = target_file(request.target.target, request.target.directory)
-    own = {os.path.realpath(file) for file in (of_target, *request.scripts) if file}
-    for option, text in outputs.files.items():
-        if os.path.realpath(text) in own:
-            raise UsageError(f"{option}: {text} is the code that is measured.", "Name another file.")
 
 
 def shows_the_app() -> bool:

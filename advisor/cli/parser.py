@@ -266,6 +266,7 @@ def add_export(parser: Parser, **kwargs: Any) -> None:
     """Add the option ``--export``."""
     briefs = alternatives([each.brief for each in formats_of("--export")])
     parser.option("--export", metavar="FILE", help=f"write the settings that won: {briefs}", **kwargs)
+    parser.add_argument("--diff", action="store_true", help="print the change of your own file, or of your config")
 
 
 def add_inputs(parser: Parser) -> None:

@@ -78,6 +78,7 @@ class Session:
         self._closed = False
         self._gpus_settled = False
         self._running_afterwards = ""
+        self._files_read = 0
         # By recipe, the latest last: with the one value that was accepted, where it was one. Replaced, never changed.
         self._answers = {recipe: (d, before.accepted_values.get(recipe)) for recipe, d in before.decisions.items()}
         self._steering = Steering()
@@ -207,6 +208,7 @@ class Session:
         findings = self._read_source()
         self._lab.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
+        self._read_source(*(place.file for place in facts.workload.places))
         if self._past.facts is not None and self._past.baseline is not None:
             keeps, self._outbox.keeps_complete = self._outbox.keeps_complete, True
             check_same_machine(self._past.facts, facts)  # where it is not, the record stays as it is
@@ -271,10 +273,13 @@ class Session:
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
-    def _read_source(self) -> tuple[Finding, ...]:
-        """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""
+    def _read_source(self, *files: str) -> tuple[Finding, ...]:
+        """Read the user's files for habits, which the trials then price: those that are named, and ``files``."""
         target = self.request.target
-        readings = read_sources(target.target, target.directory, self.request.scripts)
+        readings = read_sources(target.target, target.directory, (*self.request.scripts, *files))
+        if len(readings) == self._files_read:
+            return ()
+        self._files_read = len(readings)
         findings = tuple(finding for reading in readings for finding in reading.findings)
         problems = tuple(reading.problem for reading in readings if reading.problem)
         self._outbox.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))

@@ -9,6 +9,7 @@ settings file beside the config.
 from __future__ import annotations
 
 import difflib
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,13 +134,9 @@ def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yam
 
 def diff(old: str, new: str, name: str) -> str:
     """The change as a unified diff; empty when there is none. Line endings are shown as plain newlines."""
-    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}")
-    shown: list[str] = []
-    for line in lines:
-        shown += line.splitlines()
-        if shown[-1] == line:
-            shown.append("\\ No newline at end of file")
-    return "".join(f"{line}\n" for line in shown)
+    before, after = (list(io.StringIO(text.replace("\r\n", "\n"), newline="\n")) for text in (old, new))
+    lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from advisor.records.outputs import Outputs
+from advisor.experiment.outputs import Outputs
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
@@ -65,6 +65,14 @@ class Found:
         return gpus_to_start(self.state, self.settings) == 1
 
     @property
+    def change(self) -> str:
+        """The change of the user's own file as a diff; empty where there is none, or nothing is known of its places."""
+        from advisor.export.formats import format_of
+
+        known = self.outputs.own_file and self.settings and self.state.facts and self.state.facts.workload.places
+        return format_of("script").preview(self) if known else ""
+
+    @property
     def remark(self) -> str:
         """The end of the sentence about exported settings that promise less than a person expects; else empty."""
         from advisor.report.verdict import export_remark
@@ -104,8 +112,8 @@ class Format(ABC):
         """The entry in the app's list; None where the app does not offer it."""
         return self.offered
 
-    def serves(self, outputs: Outputs) -> bool:
-        """Whether it can be written of a session with these outputs."""
+    def serves(self, outputs: Outputs, path: str) -> bool:
+        """Whether it is what a session with these outputs writes to a path."""
         return True
 
     def takes(self, path: str) -> bool:

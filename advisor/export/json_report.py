@@ -121,7 +121,7 @@ def _baseline(baseline: records.BaselineRecord | None, phases: dict[str, float])
     if baseline is None:
         return None
     speed = _some(baseline, "step_ms", "samples_per_s", "half_width", "apart", "cpu_step_ms")
-    return {**speed, "phases": dict(phases), **_some(baseline.result, *_OF_RESULT.split())}
+    return {**speed, "phases": dict(phases), **_some(baseline.result, *_OF_RESULT.split(), "whole_rounds")}
 
 
 def _with_tokens(record: Json | None, facts: records.Facts | None) -> Json | None:

@@ -4,15 +4,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, UsageError
+from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import File, Format, Found
-from advisor.export.formats import format_for
+from advisor.export.formats import FORMATS, format_for
 from advisor.recipe.catalog import Catalog
 from advisor.records import Exported
-from advisor.records.outputs import STANDARD_OUTPUT, Outputs
 
 Verify = Callable[[Exported], None]
 
@@ -45,9 +45,23 @@ def write_outputs(
                 verify(exported)
         except AdvisorError as error:
             errors.append(error)
+    if outputs.shows_diff and state.baseline:
+        try:
+            sys.stdout.write(diff_of(found))
+        except AdvisorError as error:
+            errors.append(error)
     if len(possible) < len(wanted):
         sentences.append("Nothing was measured, so there are no settings and no report to write.")
     return Written(tuple(sentences), tuple(errors))
+
+
+def diff_of(found: Found) -> str:
+    """The change of the user's config or own file as a diff. Raises AdvisorError where there is none."""
+    offers = ((form, form.offer(found.outputs)) for form in FORMATS)
+    shown = next((form for form, offer in offers if offer and offer.language == "diff"), None)
+    if shown is None:
+        raise UsageError("there is no file of yours to show a diff of.", "Name a script, a build() or a --config FILE.")
+    return shown.preview(found)
 
 
 def _turn(wanted: tuple[str, Format]) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.config_patch import Patch, Wanted, patched
 from advisor.export.configs.words import DDP_KEYS, LOADER_KEYS
@@ -11,7 +12,6 @@ from advisor.files.config_file import read_text
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Mode, Value
-from advisor.records.outputs import Outputs
 from advisor.report.several_gpus import gpus_to_start, launch_lines
 
 REST_NAME = "tuned.yaml"

@@ -14,6 +14,7 @@ from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.events import Event
 from advisor.experiment.measuring.verification import limit_s, may_be_verified
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -25,7 +26,6 @@ from advisor.headless.summary import print_summary
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Exported
-from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session

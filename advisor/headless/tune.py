@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from advisor.errors import AdvisorError, UsageError
+from advisor.experiment.gains import stack_helps
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
@@ -25,9 +27,8 @@ from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import replaced
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
-from advisor.records.outputs import Outputs
 from advisor.records.trials import WORKLOAD_SUFFIX
-from advisor.report.conclusions import settings_to_export, stack_helps
+from advisor.report.conclusions import settings_to_export
 
 T = TypeVar("T")
 
@@ -152,9 +153,8 @@ class Tuned:
 
     def _content(self, option: str, path: str) -> str:
         """The file that this option of the command line would write to this path."""
-        outputs = Outputs()
-        found = Found(self._state, self._request, outputs, self._catalog)
-        [file] = format_for(option, path, outputs).files(found, path)
+        found = Found(self._state, self._request, Outputs(), self._catalog)
+        [file] = format_for(option, path, found.outputs).files(found, path)
         return str(file.content())
 
     def __repr__(self) -> str:

@@ -58,6 +58,7 @@ class TargetSpec:
     config: dict[str, Any] | None = None
     arguments: tuple[str, ...] = ()  # the target's own, which follow its name in sys.argv
     sized_for: str = ""  # the device whose size decides made-up batches, where it is another one
+    read_as: dict[str, str] = field(default_factory=dict)  # the file that is run in place of one of the user's
 
     @property
     def command(self) -> str:
@@ -108,6 +109,7 @@ class Exported:
 
     path: str
     config: dict[str, Any] | None = None  # the patched one that build(config) gets, None for the session's
+    read_as: dict[str, str] = field(default_factory=dict)  # the user's files, and those that are run in their place
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class Verification:
     session_speedup: float | None = None  # as the session measured it
     seconds: float = 0.0  # that verifying took
     problem: str = ""  # why the speed is unknown
-    difference: float | None = None  # the relative one of the outputs, None in training
+    difference: float | None = None  # the relative one of what is compared, None where nothing is
+    compared: str = "outputs"  # or losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,26 @@ class BatchForm:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A statement of a loop behind its step, with its share of a round (0 to 1)."""
+
+    text: str
+    line: int
+    share: float
+    evaluates: bool  # it calls a model without gradients
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Whole rounds of a script's loop, as they are written: means of so many, and what takes most beside the step."""
+
+    rounds: int
+    round_ms: float
+    step_ms: float
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TrialResult:
     """The outcome and the measurements of a trial; a trial that failed has an outcome, a reason and no blocks."""
 
@@ -201,6 +224,7 @@ class TrialResult:
     ranks: RanksFound | None = None  # of several: blocks hold the samples of all, peaks are the largest of any
     loss_form: str = ""  # a value of LossForm; empty where it is not known
     batch_form: BatchForm | None = None
+    whole_rounds: RoundTimes | None = None  # of a script's loop, in the baseline
 
     @property
     def measured(self) -> bool:

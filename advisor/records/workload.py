@@ -71,6 +71,22 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A call or some statements of the user's that settings concern. Lines count from 1, columns from 0."""
+
+    kind: str  # of PLACES in advisor/python/places.py
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    name: str = ""  # the expression that holds the object in this place
+    takes: tuple[str, ...] = ()  # the names that the statements get from the rest of their round
+    gives: tuple[str, ...] = ()  # the names that they give to the rest of the function
+    problem: str = ""  # why the statements cannot become a function
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadFacts:
     """The facts found by inspecting the loaded workload in a trial process."""
 
@@ -117,6 +133,7 @@ class WorkloadFacts:
     casts_inside: str = "none"  # what autocast casts to inside the user's own step; none where off or unknown
     trainer: str = ""  # the library whose trainer runs the loop, transformers or lightning; else empty
     capture_problem: str = ""  # why no CUDA graph can hold the step, where known before it is tried
+    places: tuple[Place, ...] = ()  # of the user's files, where settings can be written
 
     def multiplies_in(self, number_type: str) -> bool:
         """Whether the GPU has matrix units for a type: ``float16``, ``bfloat16``, ``tf32`` or ``float8``."""

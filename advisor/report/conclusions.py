@@ -26,12 +26,6 @@ class RoofShare:
     dtype: str
 
 
-def stack_helps(state: SessionState) -> bool:
-    """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
-    stack, by = state.stack, state.yardstick
-    return bool(stack and stack.settings and by and by.may_recommend(stack.result, stack.comparison))
-
-
 def stack_is_unclear(state: SessionState) -> bool:
     """Whether there is a stack of which the interval leaves open whether it is faster, where speed is the objective."""
     stack = state.stack

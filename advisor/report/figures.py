@@ -144,7 +144,7 @@ def verified_words(verification: Verification) -> str:
     steps = f"{format_ms(verification.plain_step_ms)} before, {format_ms(verification.tuned_step_ms)} with it"
     words = f"verified: {format_times(speedup)} in a plain loop ({steps})"
     if difference := verification.difference:
-        words += f", outputs within {format_percent(difference, digits=2)}"
+        words += f", {verification.compared} within {format_percent(difference, digits=2)}"
     differs = measured is not None and abs(speedup / measured - 1) > _AGREES
     return f"{words}; the session measured {format_times(measured)}" if differs and measured else words
 

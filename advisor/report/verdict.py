@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from advisor.experiment.gains import stack_helps, whole_loop
 from advisor.experiment.objective import Yardstick, figure, format_figure
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -20,7 +21,6 @@ from advisor.report.conclusions import (
     candidates_tried,
     count_untried,
     settings_to_export,
-    stack_helps,
     stack_is_unclear,
 )
 from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, own_comparison, tokens_per_s
@@ -35,7 +35,7 @@ def verdict(state: SessionState) -> str:
         return "Nothing has been measured."
     interrupted = state.finished is None or state.finished.cancelled
     remark = " The session did not run to its end: these are the measurements until then." if interrupted else ""
-    return _result_sentence(state, state.baseline) + remark
+    return " ".join(filter(None, (_result_sentence(state, state.baseline), whole_loop(state)))) + remark
 
 
 def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:

@@ -8,7 +8,7 @@ from advisor.figures.formatting import format_bytes, link_rows
 from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Hardware
 from advisor.report import evidence
-from advisor.report.document import Bullets, Document, Inline, Picture, Section, Table
+from advisor.report.document import Bullets, Document, Inline, Listing, Picture, Section, Table
 from advisor.report.pareto import pareto_section
 from advisor.report.pictures import pictures
 from advisor.report.reproduce import code_section, method, reproduce_section
@@ -26,12 +26,13 @@ from advisor.report.verdict import verdict
 from advisor.version import __version__
 
 
-def document_of(state: SessionState, request: Request, catalog: Catalog) -> Document:
-    """The report of a session. The session may still run."""
+def document_of(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> Document:
+    """The report of a session, with the change of the user's own file as a diff. The session may still run."""
+    changed = [Section("The change in your file", (Listing(change, "diff"),))] if change else []
     return Document(
         f"perf-advisor: {request.target.command}",
         verdict(state),
-        (*sections(state, catalog), *_background(state, request)),
+        (*changed, *sections(state, catalog), *_background(state, request)),
         f"Made by perf-advisor {__version__}.",
     )
 

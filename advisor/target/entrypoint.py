@@ -25,12 +25,17 @@ from torch.optim import optimizer as hooks
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
 from advisor.process.streams import Printed
+from advisor.python.places import BuildWatch
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
+from advisor.step.compile import Models
+from advisor.step.optimizer import optimizers_in
 from advisor.target.adapters import example_of, likely_target, named
 from advisor.target.loop import Loop
 from advisor.target.normalise import normalise
-from advisor.target.scripts.run import is_script, script_workload
+from advisor.target.scripts import is_script
+from advisor.target.scripts.files import run_in_place
+from advisor.target.scripts.run import script_workload
 
 T = TypeVar("T")
 
@@ -122,11 +127,16 @@ MOST_UPDATES = 100
 
 def load_target(spec: TargetSpec) -> Loop:
     """Import the target, call it, and normalise what it returns. Raises TargetError, whose hint says what to do."""
-    value = _value(spec)
-    return in_user_code("normalising the workload", lambda: normalise(value, spec))
+    run_in_place(spec.read_as)
+    watch = BuildWatch()
+    value = _value(spec, watch)
+    loop = in_user_code("normalising the workload", lambda: normalise(value, spec))
+    models = [*loop.model] if isinstance(loop.model, Models) else [loop.model]
+    loop.places = loop.places or watch.places(models, optimizers_in(loop.optimizer), loop.loader)
+    return loop
 
 
-def _value(spec: TargetSpec) -> Any:
+def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
     """Return the target's value: a model that a library builds by its name, or the result of the user's code."""
     check_target(spec.target, spec.directory)
     by_name = named(spec.target)
@@ -144,7 +154,8 @@ def _value(spec: TargetSpec) -> Any:
     module = _import(module_name, spec.directory, spec.target)
     what = f"{attribute} in {module_name}"
     found = in_user_code(what, lambda: _attribute(module, module_name, attribute))
-    return in_user_code(what, lambda: _build(found, spec, attribute))
+    with watch.watching(found):
+        return in_user_code(what, lambda: _build(found, spec, attribute))
 
 
 def _handed_over(spec: TargetSpec) -> Any:

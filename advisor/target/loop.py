@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, default_convert
 from advisor.figures.formatting import format_first
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
-from advisor.records import Mode, Value
+from advisor.records import Mode, Place, Value
 from advisor.step.batch import TARGET_NAMES, ForwardInputs, splitter, tensors_of
 from advisor.step.watch import objects_near
 
@@ -25,7 +25,8 @@ class Loop:
     ``clip_norm`` is what the user clips the norm of all gradients to, None without clipping. ``hint`` says what to do
     when the model does not take the batch; empty where the user gave the batch. ``step`` is a step that the user wrote:
     ``step(batch)``, which does all that a step does; with it there is no loss apart, and the optimizer may be None.
-    ``trainer`` is the library whose trainer runs the loop, empty without one.
+    ``trainer`` is the library whose trainer runs the loop, empty without one. ``places`` are those of the user's files
+    where settings can be written. ``whole_round`` is the body of a script's loop as it is written, and what feeds it.
     """
 
     model: nn.Module
@@ -42,6 +43,8 @@ class Loop:
     hint: str = ""
     step: Callable[[Any], Any] | None = None
     trainer: str = ""
+    places: tuple[Place, ...] = ()
+    whole_round: tuple[Any, Any] | None = None
 
     def components(self, plan: StepPlan, data: Any) -> Components:
         """The parts that recipes may change; ``data`` feeds them."""

@@ -68,6 +68,8 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         hint=_hint(workload),
         step=workload.step,
         trainer=getattr(workload, "trainer", ""),
+        places=getattr(workload, "places", ()),
+        whole_round=getattr(workload, "whole_round", None),
     )
     if loop.step is not None:
         loop.optimizer = optimizers_of(workload)

@@ -102,6 +102,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         generated_tokens=_generated_tokens(loop),
         casts_inside=str(getattr(loop.step, "casts", "none")),
         trainer=loop.trainer,
+        places=loop.places,
     )
 
 

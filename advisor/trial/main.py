@@ -41,6 +41,7 @@ from advisor.records import (
     Outcome,
     Profiled,
     Ready,
+    RoundTimes,
     Started,
     TrialKind,
     TrialResult,
@@ -52,6 +53,7 @@ from advisor.step.loss import LossError, LossForm
 from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.target.loop import Loop
+from advisor.target.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 from advisor.trial.batch_form import batch_form_of, with_own_loss
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
@@ -304,7 +306,16 @@ class Trial:
             gpu=self.guards.gpu,
             loss_form=loss_form,
             batch_form=batch_form,
+            whole_rounds=self._whole_rounds(parts.loop, clock.backend.synchronize) if self.spec.kind.inspects else None,
         )
+
+    def _whole_rounds(self, loop: Loop, synchronize: Callable[[], None]) -> RoundTimes | None:
+        """The times of a script's whole rounds, where its step was taken out of them."""
+        if loop.whole_round is None or loop.step is not None or time.monotonic() + WHOLE_ROUNDS_S > self.deadline:
+            return None
+        self._say("timing whole rounds of the loop")
+        body, data = loop.whole_round
+        return WholeRounds(body, synchronize).times(data)
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""

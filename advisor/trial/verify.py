@@ -34,6 +34,8 @@ from advisor.trial.measurement.probe import sample_of
 COMPILED_MODEL = ".pt2"
 # Steps in which compiling, choosing kernels and capturing a graph happen. Count.
 _FIRST_STEPS = 6
+# First losses that are compared where the user's own file was changed. Count.
+_LOSSES = 5
 
 
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
@@ -54,6 +56,8 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
 
     last = step(next_batch())
     outputs = sample_of(last) if loop.mode is Mode.INFER else ()
+    compares = bool(spec.target.read_as) and loop.mode is Mode.TRAIN
+    losses = tuple(float(step(next_batch())) for _ in range(_LOSSES if compares else 0))
 
     def run_steps(steps: int) -> int:
         nonlocal last
@@ -79,12 +83,15 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         prepare_s=prepare_s,
         warmup_s=warm.seconds,
         outputs=outputs,
+        losses=losses,
     )
 
 
 def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[Any], Any], Any]:
     """The step and the data of the loop, with the file applied to them as its usage says."""
-    path = spec.export_path
+    path = "" if spec.target.read_as else spec.export_path  # the settings are in the user's own file
+    if spec.target.read_as and loop.whole_round is not None and loop.whole_round[1] is loop.data:
+        return loop.whole_round
     data = sized_data(loop, spec.settings) if path else loop.data
     if path.endswith(COMPILED_MODEL):
         return packaged_step(loop.model, path, device), Tuning(spec.settings, catalog).prepare(loop.model, data)[1]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.errors import UsageError
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
@@ -16,7 +17,6 @@ from advisor.export.formats import FORMATS, format_of
 from advisor.figures.formatting import printable
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Exported
-from advisor.records.outputs import Outputs
 
 
 class FileExporter:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -20,7 +21,6 @@ from advisor.machine.host import sample_host
 from advisor.process.interrupts import INTERRUPTS, end_with_terminal
 from advisor.process.meanwhile import collector_waits
 from advisor.recipe.catalog import load_catalog
-from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from advisor.cli.checks import check_outputs, check_own_files
+from advisor.cli.checks import check_outputs
 from advisor.cli.commands import hardware, recipes, sessions
 from advisor.cli.commands.measure import Measure
 from advisor.cli.commands.revisit import revisit
@@ -13,10 +13,10 @@ from advisor.cli.grammar import parse, show_help
 from advisor.cli.parser import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
+from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.options import count_of, device_of, names_of, seconds_of
 from advisor.records import Mode, Numerics, Objective
-from advisor.records.outputs import Outputs
 
 positive = st.integers(1, 10**9)
 
@@ -416,7 +416,7 @@ def test_no_output_replaces_a_file_that_a_person_wrote(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="--config and --json name the same file"):
         parse(["train.py:build", "--config", "c.yaml", "--json", "c.yaml"])
     check_outputs(Outputs(config_path="c.yaml", export_path="c.yaml"))  # patched in its place
-    check_own_files(Outputs(export_path="demo.py"), parse(["demo"]).request)
+    beside_own_files(Outputs(export_path="demo.py"), parse(["demo"]).request)
 
 
 def test_standard_error_as_a_device_is_a_file_like_any_other():

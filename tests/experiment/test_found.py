@@ -31,6 +31,7 @@ from advisor.experiment.control import OTHER_VALUE, Decision
 from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
@@ -38,7 +39,6 @@ from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, WorkloadFacts
-from advisor.records.outputs import Outputs
 from advisor.report.rows import ranking
 from advisor.report.verdict import Cause, no_result, result_line, verdict
 from advisor.tui.views.headline import headline

@@ -9,16 +9,16 @@ from sample_session import sample_history, sample_request
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text
 from advisor.export.outputs import write_outputs
-from advisor.export.python_file import python_source
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
+from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Verdict
-from advisor.records.outputs import Outputs
 from advisor.report.conclusions import settings_to_export
 from advisor.report.verdict import result_line, verdict
 

@@ -11,7 +11,7 @@ from facts import gpu_facts
 from graph_stand_in import record_on_cpu
 from torch import nn
 
-from advisor.export.python_file import WrittenFor
+from advisor.python.file import WrittenFor
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import BatchForm

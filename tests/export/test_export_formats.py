@@ -8,6 +8,7 @@ from sample_session import sample_history, sample_request
 from advisor.cli.commands.measure import measure_parser
 from advisor.errors import UsageError
 from advisor.experiment import events
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export import formats, outputs
 from advisor.export.format import Found
@@ -15,7 +16,6 @@ from advisor.export.formats import FORMATS, format_for, format_of
 from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode
-from advisor.records.outputs import Outputs
 from advisor.tui.exporting import FileExporter
 
 CSV = """
@@ -82,6 +82,27 @@ def test_each_has_its_own_place_in_the_list():
 )
 def test_a_path_means_a_format(option, path, config, wanted):
     assert format_for(option, path, Outputs(config_path=config)).id == wanted
+
+
+@pytest.mark.parametrize(
+    ("path", "is_script", "wanted"),
+    [
+        ("train.tuned.py", True, "script"),
+        ("tuned.py", True, "script"),
+        ("train.tuned.py", False, "script"),
+        ("tuned.py", False, "python"),
+        ("tuned.yaml", True, "settings"),
+    ],
+)
+def test_the_name_and_the_target_say_which_python_is_written(path, is_script, wanted):
+    outputs = Outputs(own_file="/work/train.py", is_script=is_script)
+    assert format_for("--export", path, outputs).id == wanted
+
+
+def test_of_a_session_without_places_the_change_says_what_to_do(state, tmp_path):
+    outputs = Outputs(export_path=str(tmp_path / "train.tuned.py"), own_file=str(tmp_path / "train.py"))
+    (error,) = write_outputs(state, sample_request(), outputs, Catalog({})).errors
+    assert "Measure again" in error.hint
 
 
 def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):

@@ -22,14 +22,14 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchvision.transforms import v2
 
 from advisor.errors import UsageError
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
-from advisor.export.python_file import WrittenFor, python_source
+from advisor.python.file import WrittenFor, python_source
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
-from advisor.records.outputs import Outputs
 from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("flags_kept")

@@ -15,12 +15,12 @@ from torch.distributed.run import get_args_parser
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from advisor.experiment.events import ScalingMeasured
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
-from advisor.records.outputs import Outputs
 from advisor.step.graph import WARM_UP_STEPS_OF_DDP
 from advisor.step.spread import ShareOfBatches, replicated
 from advisor.step.tuning import Tuning

@@ -5,12 +5,12 @@ import yaml
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.export.patched_config import patched_for
 from advisor.recipe.catalog import load_catalog
 from advisor.records import ConfigKind
-from advisor.records.outputs import Outputs
 from advisor.step.tuning import Tuning
 
 

@@ -11,14 +11,14 @@ from advisor.cli.grammar import parse
 from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.measuring.verification import LIMIT_S, limit_s, may_be_verified, middle_block, verify
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
 from advisor.export.outputs import write_outputs
-from advisor.export.python_file import python_source
 from advisor.files.config_file import read_config
+from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Exported, Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
-from advisor.records.outputs import Outputs
 from advisor.report.figures import verified_words
 from advisor.runner.trials import Runner
 from advisor.target.loop import Loop

@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 
 from advisor.experiment.measuring.verification import verify
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.files.scratch import SCRATCH
 from advisor.recipe.catalog import load_catalog
 from advisor.records import TrialSpec
-from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner
 
 

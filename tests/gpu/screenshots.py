@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from advisor.experiment.events import BlockTimed, Event, RunMeasured, TrialActivity, TrialStarted
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import PastSession, list_sessions, open_session
 from advisor.experiment.request import Request
 from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, TargetSpec
-from advisor.records.outputs import Outputs
 from advisor.tui.app import AdvisorApp
 from advisor.tui.launch import FileExporter
 from advisor.tui.widgets.picture_panel import PicturePanel

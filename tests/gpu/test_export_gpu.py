@@ -9,7 +9,7 @@ from facts import gpu_facts
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.export.python_file import WrittenFor
+from advisor.python.file import WrittenFor
 from advisor.recipe.catalog import load_catalog
 from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
 

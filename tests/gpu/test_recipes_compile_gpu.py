@@ -8,7 +8,7 @@ from facts import adamw_facts, gpu_facts
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.export.python_file import WrittenFor, python_source
+from advisor.python.file import WrittenFor, python_source
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan

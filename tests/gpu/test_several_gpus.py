@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from advisor.export.python_file import python_source
 from advisor.figures.formatting import all_reduce_sentence, link_rows
 from advisor.machine.hardware import inspect_hardware
+from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TargetSpec, TrialSpec, World
 from advisor.runner.trials import Runner

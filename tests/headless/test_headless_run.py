@@ -15,13 +15,13 @@ from sample_session import cancelled_history, cpu_history, cpu_request, failed_h
 from advisor.cli.main import main
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.headless.progress import trial_effect
 from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TrialResult, Verification
-from advisor.records.outputs import Outputs
 from advisor.report.conclusions import settings_to_export
 
 # --- a whole run ----------------------------------------------------------------------------------------------

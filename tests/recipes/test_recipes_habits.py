@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proposals import proposed, reason
 from torch import nn
 
-from advisor.export.python_file import python_source
+from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan

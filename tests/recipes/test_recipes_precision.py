@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.errors import RefusedError
-from advisor.export.python_file import python_source
+from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Hardware, Mode, Numerics

@@ -9,7 +9,7 @@ from proposals import proposed, reason
 from small_decoder import CATALOG, both_ways, parts
 from torch import nn
 
-from advisor.export.python_file import python_source
+from advisor.python.file import python_source
 from advisor.records import Mode
 
 LARGE = ((1024, 4096, 12), (4096, 1024, 12), (1024, 10, 1))

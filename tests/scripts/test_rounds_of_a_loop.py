@@ -3,7 +3,8 @@
 import pytest
 
 from advisor.errors import TargetError
-from scripts.steps import batches
+from advisor.target.scripts.rounds import WholeRounds
+from scripts.steps import STEP, batches
 
 UPDATE = "optimizer.zero_grad(); (model(state) ** 2).mean().backward(); optimizer.step()"
 COUNTS = ["for count in range(1000):", "for count in itertools.count():", "count = -1\nwhile True:\n    count += 1"]
@@ -226,3 +227,41 @@ def test_an_error_behind_the_first_update_is_the_scripts(script):
                 {UPDATE}
                 1 / 0
         """)
+
+
+def test_what_a_round_does_beside_its_step_is_timed(script):
+    loop, _ = script("""
+        import time
+        count = 0
+        def evaluate():
+            with torch.no_grad():
+                model(numbers)
+            time.sleep(0.02)
+        for x, y in loader:
+            loss = (model(x) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            count += 1
+            if count % 2 == 0:
+                evaluate()
+    """)
+    assert loop.step is None, "its parts are measured"
+    body, data = loop.whole_round
+    times = WholeRounds(body, lambda: None).times(data)
+    assert times.rounds > 8
+    assert times.round_ms > 9
+    assert times.step_ms < times.round_ms / 2
+    (left,) = times.left_out
+    assert left.text == "if count % 2 == 0: …"
+    assert left.evaluates
+    assert left.share > 0.5
+
+
+def test_a_round_that_fails_has_no_times(script):
+    loop, names = script(
+        f"for x, y in loader:\n    {STEP}\n    seen.index('here') if len(seen) > 9 else seen.append(1)\n"
+    )
+    names["seen"] += [2] * 9
+    body, data = loop.whole_round
+    assert WholeRounds(body, lambda: None).times(data) is None

@@ -8,7 +8,7 @@ from proposals import CATALOG
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.export.python_file import WrittenFor, python_source
+from advisor.python.file import WrittenFor, python_source
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import TrainStep, make_step

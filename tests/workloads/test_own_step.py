@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from advisor import Workload
 from advisor.errors import TargetError
-from advisor.export.python_file import WrittenFor, python_source
+from advisor.python.file import WrittenFor, python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.cli.checks import check_own_files, check_recipes, outputs_of, shows_the_app
+from advisor.cli.checks import check_recipes, outputs_of, shows_the_app
 from advisor.cli.parser import (
     Parser,
     accepted_of,
@@ -34,13 +34,13 @@ from advisor.cli.parser import (
 )
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
+from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.options import alternatives, choice_of, names_of, seconds_of
 from advisor.files.paths import check_target
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
 from advisor.records import Mode, Numerics, Objective, TargetSpec
-from advisor.records.outputs import Outputs
 from advisor.version import __version__
 
 if TYPE_CHECKING:
@@ -67,16 +67,16 @@ class Measure:
         _check_key_map(self.outputs)
         request, past = self.wanted()
         check_target(request.target.target, request.target.directory)
-        check_own_files(self.outputs, request)
+        outputs = beside_own_files(self.outputs, request)
         opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
             with collector_waits():
                 from advisor.tui.launch import run_app
 
-            return run_app(request, self.outputs, past)
+            return run_app(request, outputs, past)
         from advisor.headless.run import run_headless
 
-        return run_headless(request, self.outputs, past)
+        return run_headless(request, outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
         """The request to measure, and the session that it takes up. Raises UsageError where there is no such session.

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.cli.checks import check_own_files
 from advisor.errors import ExitCode
+from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import Request
 from advisor.figures.formatting import plain
-from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
     from advisor.experiment.state import SessionState
@@ -31,7 +30,7 @@ def revisit(session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], 
     from advisor.report.verdict import result_line
 
     past = open_session(session_id or None)
-    check_own_files(outputs, past.request)
+    outputs = beside_own_files(outputs, past.request)
     state, catalog = SessionState.of(past.told()), load_catalog(recipe_folders)
     if past.damage and not (show and state.baseline):  # or it is shown with the rest
         print(f"warning: {past.damage}.", file=sys.stderr)

@@ -44,9 +44,9 @@ TOPICS = {
     ),
     "files": Topic(
         "What is written",
-        "The settings, your config patched, plain PyTorch, and reports for people and programs.",
-        "--export --map --config-kind --no-verify --report --json --events --trace",
-        ("perf-advisor mymodel:build --export tuned.yaml --report report.html",),
+        "The settings, your own script or config changed, plain PyTorch, and reports for people and programs.",
+        "--export --diff --map --config-kind --no-verify --report --json --events --trace",
+        ("perf-advisor train.py --diff --export train.tuned.py --report report.html",),
     ),
     "ci": Topic(
         "In continuous integration and from programs",

@@ -123,7 +123,11 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     plain = replace(bench.spec("baseline, beside the export", {}, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
     tuned = replace(bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
     config = tuned.target.config if exported.config is None else exported.config
-    tuned = replace(tuned, target=replace(tuned.target, config=config), export_path=exported.path)
+    tuned = replace(
+        tuned, target=replace(tuned.target, config=config, read_as=exported.read_as), export_path=exported.path
+    )
+    as_it_is = {file: file for file in exported.read_as}  # both run the lines of the user's own files
+    plain = replace(plain, target=replace(plain.target, read_as=as_it_is))
     try:
         pairs = time_in_pairs(bench.runner, plain, tuned, until=started + limit_s(stack), most=_MOST_VERIFIED)
     except LoopFailedError as error:
@@ -132,13 +136,14 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
         problem = f"the loop {'with' if error.spec.export_path else 'without'} the file: {why}"
         return Verification(exported.path, seconds=time.monotonic() - started, problem=problem)
     found = Verification(exported.path, seconds=time.monotonic() - started, difference=_output_difference(*pairs[0]))
+    found = replace(found, compared="losses" if pairs[0][1].losses else "outputs")
     usual = stack.numerics.difference or 0.0 if stack.numerics else 0.0
     # Outputs of the plain loop may differ from one start to the next, as of a script that draws in threads.
     between_starts = _output_difference(pairs[0][0], pairs[-1][0]) or 0.0
     most_different = max(_MOST_DIFFERENT, _MARGIN * usual, _MARGIN * between_starts)
     if found.difference is not None and not found.difference <= most_different:
         shown = format_percent(found.difference, digits=1)
-        return replace(found, problem=f"its outputs differ by {shown} from the loop's without it")
+        return replace(found, problem=f"its {found.compared} differ by {shown} from the loop's without it")
     without, with_file = (middle_block(runs) for runs in zip(*pairs, strict=True))
     return replace(
         found,
@@ -150,9 +155,10 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
 
 
 def _output_difference(one: TrialResult, other: TrialResult) -> float | None:
-    """The relative difference of the outputs of two runs; None where they have none of the same batch."""
-    same = one.outputs and len(one.outputs) == len(other.outputs) and one.batch_size == other.batch_size
-    return distance(other.outputs, one.outputs) if same else None
+    """The relative difference of the outputs, or the first losses, of two runs; None where they have no such ones."""
+    old, new = ((run.outputs or (sum(run.losses), *run.losses)) for run in (one, other))
+    same = len(old) > 1 and len(old) == len(new) and one.batch_size == other.batch_size
+    return distance(new, old) if same else None
 
 
 # --- later ----------------------------------------------------------------------------------------------------

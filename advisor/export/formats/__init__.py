@@ -4,8 +4,8 @@ import pkgutil
 from collections.abc import Iterator
 from importlib import import_module
 
+from advisor.experiment.outputs import Outputs
 from advisor.export.format import Format
-from advisor.records.outputs import Outputs
 
 
 def _all_formats() -> Iterator[Format]:
@@ -40,4 +40,4 @@ def formats_of(option: str) -> tuple[Format, ...]:
 def format_for(option: str, path: str, outputs: Outputs) -> Format:
     """The format that an option means by a path: one with its ending, else the first that serves any path."""
     fitting = [each for each in formats_of(option) if path.lower().endswith(each.suffixes or ("",))]
-    return next(each for each in sorted(fitting, key=lambda each: not each.suffixes) if each.serves(outputs))
+    return next(each for each in sorted(fitting, key=lambda each: not each.suffixes) if each.serves(outputs, path))

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.experiment.outputs import Outputs
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported
-from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
     from advisor.export.patched_config import ExportedConfig
@@ -29,7 +29,7 @@ class PatchedConfig(Format):
         about = "A copy of your config with the settings in it"
         return Offer(self.id, f"{path.name}, patched", f"{path.stem}.tuned{path.suffix}", "diff", about)
 
-    def serves(self, outputs: Outputs) -> bool:
+    def serves(self, outputs: Outputs, path: str) -> bool:
         return outputs.config_path is not None
 
     def files(self, found: Found, path: str) -> Iterable[File]:

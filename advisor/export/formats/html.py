@@ -28,17 +28,17 @@ class HtmlReport(Format):
     offered = Offer("html", "Report (HTML)", "report.html", "html", "The same as a page of its own")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog))
+        yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog, found.change))
 
 
 _LONGEST_LISTING = 30  # lines
 
 
-def html_report(state: SessionState, request: Request, catalog: Catalog) -> str:
+def html_report(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> str:
     """The report of a session as a page, light or dark as the reader's system is. The session may still run."""
     from advisor.report.whole import document_of
 
-    return printable(_page(document_of(state, request, catalog)))
+    return printable(_page(document_of(state, request, catalog, change)))
 
 
 def _page(document: Document) -> str:

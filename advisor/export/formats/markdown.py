@@ -26,14 +26,14 @@ class MarkdownReport(Format):
     offered = Offer("markdown", "Report (Markdown)", "report.md", "markdown", "Everything measured, to read")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        yield File("Report", path, lambda: markdown_report(found.state, found.request, found.catalog))
+        yield File("Report", path, lambda: markdown_report(found.state, found.request, found.catalog, found.change))
 
 
-def markdown_report(state: SessionState, request: Request, catalog: Catalog) -> str:
+def markdown_report(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> str:
     """The report of a session as Markdown. The session may still run."""
     from advisor.report.whole import document_of
 
-    return printable(_markdown_document(document_of(state, request, catalog)))
+    return printable(_markdown_document(document_of(state, request, catalog, change)))
 
 
 def _markdown_document(document: Document) -> str:

@@ -30,9 +30,9 @@ class PythonFile(Format):
 
 
 def _source(found: Found) -> str:
-    from advisor.export.python_file import python_source
-    from advisor.export.python_step import WrittenFor
     from advisor.export.settings_file import stack_line
+    from advisor.python.file import python_source
+    from advisor.python.step import WrittenFor
     from advisor.report.figures import measured_on
 
     state = found.state

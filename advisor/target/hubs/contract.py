@@ -13,7 +13,7 @@ import yaml
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.records import TargetSpec
+from advisor.records import Place, TargetSpec
 from advisor.target.workload import Workload
 
 _NEAREST_SHOWN = 5
@@ -25,6 +25,8 @@ class Adapted(Workload):
 
     ``samples`` are those of a step whose batch does not show them, such as the index at which its samples begin.
     ``trainer`` is the library whose trainer runs the loop, ``transformers`` or ``lightning``; empty without one.
+    ``places`` are those of a script where settings can be written, and ``whole_round`` is the body of its loop, with
+    what feeds that.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -32,6 +34,8 @@ class Adapted(Workload):
     samples: int | None = None
     hint: str = ""
     trainer: str = ""
+    places: tuple[Place, ...] = ()
+    whole_round: tuple[Any, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

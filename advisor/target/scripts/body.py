@@ -6,7 +6,6 @@ import ast
 import contextlib
 import copy
 import itertools
-import linecache
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
@@ -18,23 +17,24 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
-from advisor.step.loader import length_of
-from advisor.target.batches import MOST_KEPT
-from advisor.target.scripts.files import writing_over_nothing
-from advisor.target.scripts.loops import (
+from advisor.python.loops import (
     behind,
     branch_of_the_loss,
     clears_gradients,
     is_part_of_round,
-    tree_of,
     with_called,
 )
-from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
+from advisor.python.places import scope_of
+from advisor.python.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
+from advisor.step.loader import length_of
+from advisor.target.batches import MOST_KEPT
+from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.seen import Seen, Where
 from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ITEM, _LEFT, _STAYS = "__perf_advisor_item__", "__perf_advisor_left__", "__perf_advisor_stays__"
+_MARK = "__perf_advisor_mark__"
 # Rounds of one step, up to one with a backward pass, of a loop that reads no loader. A count.
 _MOST_ROUNDS = 1000
 # Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
@@ -54,7 +54,7 @@ class FoundLoop:
     one round may be computed otherwise than that of another; None without one. ``clears`` tells whether gradients are
     cleared in the loop; where they are not, they add up. ``outer`` is the loop that it is a statement of. ``beside``
     are the other statements of the loop around it, or of its function where none is. ``part`` is the loop of a few
-    rounds that is a part of its own.
+    rounds that is a part of its own. ``update`` is the line of the update, or of what makes it.
     """
 
     statement: Loop
@@ -67,6 +67,7 @@ class FoundLoop:
     outer: Loop | None = None
     beside: Sequence[ast.stmt] = ()
     part: FoundLoop | None = None
+    update: int = 0
 
     @property
     def file(self) -> str:
@@ -232,6 +233,16 @@ class Body:
             "Let it go on for longer, with arguments of the script after --, or take out the statement that ends it.",
         )
 
+    def mark_statements(self, mark: Callable[[int], None]) -> None:
+        """Have ``mark`` called with the place of each statement of the body before that is run."""
+        self._names[_MARK] = mark
+        marked = [
+            part
+            for at, one in enumerate(self.loop.statement.body)
+            for part in (ast.Expr(ast.Call(ast.Name(_MARK, ast.Load()), [ast.Constant(at)], [])), one)
+        ]
+        self._code = _once(self.loop.statement, marked, self.loop.file)
+
     def _has_another(self) -> bool:
         """Whether a round without a backward pass may be followed by one that has it."""
         if isinstance(self._turns, Counter):
@@ -348,7 +359,7 @@ def loops_around(where: Where) -> list[Loop]:
     """The loops around the line of a frame, innermost first, within the function that the frame runs."""
     around = [
         node
-        for node in _own_statements(_scope_of(where))
+        for node in _own_statements(scope_of(where.frame.f_code))
         if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= where.line <= (node.end_lineno or 0)
     ]
     return sorted(around, key=lambda node: node.lineno, reverse=True)
@@ -359,20 +370,20 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list
 
     ``inner`` are the frames of functions that the loop called, in which the update was made.
     """
-    names, scope = _names(where), _scope_of(where)
-    called = [text for one in inner for text in behind(getattr(_scope_of(one), "body", []), one.line)]
+    names, scope = _names(where), scope_of(where.frame.f_code)
+    called = [text for one in inner for text in behind(getattr(scope_of(one.frame.f_code), "body", []), one.line)]
     outside = [context for caller in reversed(outer) for context in _contexts(caller, _names(caller), caller.line)]
-    inside = [branch_of_the_loss(getattr(_scope_of(one), "body", []), one.line) for one in inner]
+    inside = [branch_of_the_loss(getattr(scope_of(one.frame.f_code), "body", []), one.line) for one in inner]
     for loop in loops:
         branch = next(filter(None, [branch_of_the_loss(loop.body, where.line, loops), *inside]), None)
         around = (*outside, *_contexts(where, names, loop.lineno))
         after = (*called, *behind(loop.body, where.line))
         code = where.frame.f_code
-        clears = clears_gradients(code.co_filename, loop, map(_scope_of, inner))
+        clears = clears_gradients(code.co_filename, loop, [scope_of(one.frame.f_code) for one in inner])
         parent = next((other for other in loops if loop in other.body), None)
         holder: Any = next((other for one, other in itertools.pairwise(loops) if one is loop), scope)
         beside = [one for one in holder.body if not one.lineno <= loop.lineno <= (one.end_lineno or 0)]
-        yield FoundLoop(loop, names, code, around, after, branch, clears, parent, beside)
+        yield FoundLoop(loop, names, code, around, after, branch, clears, parent, beside, update=where.line)
 
 
 def _names(where: Where) -> dict[str, Any]:
@@ -384,28 +395,11 @@ def _contexts(where: Where, names: dict[str, Any], line: int) -> Iterator[Contex
     """The contexts of PyTorch's that a line of a frame's function is in, the outermost first."""
     blocks = [
         node
-        for node in _own_statements(_scope_of(where))
+        for node in _own_statements(scope_of(where.frame.f_code))
         if isinstance(node, ast.With) and node.body[0].lineno <= line <= (node.end_lineno or 0)
     ]
     blocks.sort(key=lambda node: node.lineno)
     return contexts_of(blocks, names, where.frame.f_code.co_filename)
-
-
-def _scope_of(where: Where) -> ast.AST:
-    """The function, or the module, that a frame runs; an empty module where its source cannot be read."""
-    tree = tree_of("".join(linecache.getlines(where.frame.f_code.co_filename)))
-    return _scope(tree, where.frame.f_code) or ast.Module([], [])
-
-
-def _scope(tree: ast.Module, code: CodeType) -> ast.AST | None:
-    """The function, or the module, whose code this is."""
-    if code.co_name == "<module>":
-        return tree
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    for node in (function for function in functions if function.name == code.co_name):
-        if min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno:
-            return node
-    return None
 
 
 def _own_statements(scope: ast.AST) -> Iterator[ast.AST]:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from advisor.python.loops import bound_by, is_in_some_rounds
+from advisor.python.positions import value_of
 from advisor.step.batch import tensors_of
 from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of
-from advisor.target.scripts.loops import bound_by, is_in_some_rounds
-from advisor.target.scripts.positions import value_of
 from advisor.target.scripts.seen import LossCall, ModelCall
 
 _BATCH = "__perf_advisor_batch__"

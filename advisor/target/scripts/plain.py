@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from advisor.figures.formatting import format_first
+from advisor.python.loops import is_in_some_rounds, told_of_others
 from advisor.step.batch import splitter, tensors_of
 from advisor.step.loss import target_name_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
-from advisor.target.scripts.loops import is_in_some_rounds, told_of_others
 from advisor.target.scripts.making import made_batches
 from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
 from advisor.target.scripts.written import WrittenLoss, written_loss

@@ -1,47 +1,30 @@
 """A script run as ``python train.py`` would run it, up to the end of its first whole step."""
 
 import ast
+import contextlib
 import importlib
 import itertools
 import os
 import sys
+from collections import ChainMap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 from advisor.errors import TargetError
-from advisor.files.paths import is_file
-from advisor.target.scripts.body import NoBodyError, training_loop
+from advisor.python.places import LoopPlaces, View, places_of_call, places_of_made
+from advisor.python.positions import Loop
+from advisor.records import Place
+from advisor.target.hubs.contract import Adapted
+from advisor.target.scripts.body import NoBodyError, step_of, training_loop
+from advisor.target.scripts.files import source_of
 from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.positions import Loop
 from advisor.target.scripts.seen import Seen
 from advisor.target.scripts.surroundings import terminal_as_input
 from advisor.target.scripts.watch import LoopSeen, Watch
 
 _MAIN = "__main__"
-
-
-def is_script(target: str, directory: str, builder: str) -> bool:
-    """Whether a target names a Python file, by itself, that has no ``builder`` at its top level."""
-    path = Path(directory, target)
-    if not target.endswith(".py") or not is_file(path):
-        return False
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-    except (SyntaxError, ValueError):
-        return False  # importing it says where
-    return builder not in {name for statement in tree.body for name in _bound_by(statement)}
-
-
-def _bound_by(statement: ast.stmt) -> list[str]:
-    """The names that a statement at the top level of a file defines."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [statement.name]
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return [alias.asname or alias.name for alias in statement.names]
-    if isinstance(statement, ast.Assign | ast.AnnAssign):
-        return [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    return []
 
 
 def script_workload(script: str, directory: str) -> Any:
@@ -51,19 +34,41 @@ def script_workload(script: str, directory: str) -> Any:
     """
     seen = watched(script, directory)
     try:
-        return workload_of(seen)
+        workload = workload_of(seen)
+        if isinstance(workload, Adapted):
+            workload.places = tuple(places_of(seen, workload.models or [workload.model]))
+            with contextlib.suppress(NoBodyError):
+                workload.whole_round = step_of(training_loop(seen), seen) if workload.mode == "train" else None
+        return workload  # noqa: TRY300 - the places are of the same try
     except NoBodyError as problem:
         check_seen(script, seen)
         hint = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
         raise TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", hint) from problem
     finally:
         seen.frames.clear()
+        seen.called_at.clear()
+
+
+def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
+    """The places of a script's files where settings of these models can be written."""
+    views = [
+        View(where.frame.f_code, where.line, ChainMap(where.frame.f_locals, where.frame.f_globals))
+        for where in seen.frames or seen.called_at
+        if where.is_users
+    ]
+    yield from places_of_made(seen.made, views, models, seen.optimizers, seen.loader)
+    if not seen.frames or not models:
+        yield from places_of_call(views)
+        return
+    with contextlib.suppress(NoBodyError):
+        loop = training_loop(seen)
+        yield from LoopPlaces(loop.statement, loop.code, views, models[0]).of(seen.passes)
 
 
 def watched(script: str, directory: str) -> Seen:
     """Run a script until its first whole step is done, or to its end, and return the records."""
     path = Path(directory, script).resolve()
-    source = path.read_bytes()
+    source = source_of(path)
     module = ModuleType(_MAIN)
     module.__file__ = str(path)
     sys.modules[_MAIN] = module

@@ -12,7 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.files.paths import is_library
-from advisor.target.scripts.positions import Iterators
+from advisor.python.places import Pass
+from advisor.python.positions import Iterators
+from advisor.records import Place
 
 
 @dataclass(slots=True)
@@ -86,9 +88,11 @@ class Seen:
     all that the script made.
 
     The step: ``frames`` is the stack at the first update, innermost first, and ``round`` what came up to the last.
-    ``clip_norm`` is what the norm of the gradients was clipped to. ``changes_gradients``: they were made, clipped or
-    changed in another way. ``changes_weights``: what follows the update changed what that had trained. ``by_hand``: the
-    weights changed between two backward passes, and no optimizer made an update; ``frames`` is the stack at the second.
+    ``called_at`` is the stack at the last call of a model. ``clip_norm`` is what the norm of the gradients was clipped
+    to. ``changes_gradients``: they were made, clipped or changed in another way. ``changes_weights``: what follows the
+    update changed what that had trained. ``by_hand``: the weights changed between two backward passes, and no optimizer
+    made an update; ``frames`` is the stack at the second. ``passes`` are the places of its backward passes, ``made``
+    those of the calls that made optimizers and loaders.
     ``leaves_loop``: the loop ended after it. ``endless``: an optimizer was given this closure for thousands of rounds.
     ``casts`` is the type of autocast around a module, also inside another.
     ``goes_backward``: gradients were computed at some time.
@@ -107,8 +111,11 @@ class Seen:
     calls: list[ModelCall] = field(default_factory=list)
     losses: list[LossCall] = field(default_factory=list)
     backward: list[torch.Tensor] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    made: weakref.WeakKeyDictionary[Any, Place] = field(default_factory=weakref.WeakKeyDictionary)
     updates: list[Optimizer] = field(default_factory=list)
     frames: list[Where] = field(default_factory=list)
+    called_at: list[Where] = field(default_factory=list)
     round: Round | None = None
     clip_norm: float | None = None
     changes_gradients: bool = False
@@ -129,7 +136,7 @@ class Seen:
         """Forget the records of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = self.round = None
         self.changes_gradients = self.changes_weights = False
-        step = self.calls, self.losses, self.backward, self.updates, self.frames, self.handed_out
+        step = self.calls, self.losses, self.backward, self.passes, self.updates, self.frames, self.handed_out
         for seen in (self.reads, *step):
             seen.clear()
 

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
+from advisor.python.positions import Iterators, value_of
 from advisor.step.loader import length_of
-from advisor.target.scripts.positions import Iterators, value_of
 
 # Contexts that do not change what a step computes: entering one at each step would cost time, or write files.
 _NOT_STATE = ("torch.profiler", "torch.autograd.profiler", "torch.utils.tensorboard", "torch.cuda.nvtx")

@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
+from advisor.python.places import Line, Pass, call_in_users_code
+from advisor.python.positions import Loop
 from advisor.step.batch import tensors_of
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
-from advisor.target.scripts.positions import Loop
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.rounds import RoundTrace
 from advisor.target.scripts.seen import GenerateCall, LossCall, ModelCall, Round, Seen, Where, autocast, gradients
@@ -94,6 +95,7 @@ class Watch:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = self._owners = 0
+        self._called: list[frozenset[Line]] = []
         self._ahead: Any = None
         self._in_loss = 0
 
@@ -111,6 +113,7 @@ class Watch:
             for owner, name, wrapper in (
                 (torch.Tensor, "backward", self._on_backward),
                 (Optimizer, "__init__", self._on_new_optimizer),
+                (DataLoader, "__init__", self._on_new),
                 (DataLoader, "__iter__", self._on_iter),
                 (_BaseDataLoaderIter, "__next__", self._on_next_batch),
                 (torch.nn.utils, "clip_grad_norm_", self._on_clip_norm),
@@ -164,10 +167,13 @@ class Watch:
         if output is None or (self._owners if owns else self._depth):
             return
         if owns:  # also inside a loss that calls the model
-            at = frozenset((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
+            self.seen.called_at = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
+            at = frozenset((where.frame.f_code, where.line) for where in self.seen.called_at)
             how = autocast(), gradients(), module.training, at
             self.seen.calls.append(ModelCall(module, args, kwargs, output, *how))
             del self.seen.calls[:-MOST_CALLS]
+            if how[1] == "grad":
+                self._called.append(at)
             if hasattr(module, "generate"):
                 self.seen.generates = generate_call(_stack(self._outside))
             self._look_for_endless_prediction()
@@ -187,7 +193,12 @@ class Watch:
 
     def _on_new_optimizer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         self._makes_optimizers = True
-        function(*args, **kwargs)
+        self._on_new(function, *args, **kwargs)
+
+    def _on_new(self, function: Callable[..., Any], made: Any, *args: Any, **kwargs: Any) -> None:
+        function(made, *args, **kwargs)
+        if self._is_ours() and (call := call_in_users_code()):
+            self.seen.made[made] = call
 
     def _on_loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._in_loss += 1
@@ -204,6 +215,10 @@ class Watch:
             self._look_for_update_by_hand()
             self.seen.goes_backward = True
             self.seen.backward.append(loss)
+            if not self._rounds and len(self.seen.passes) < MOST_CALLS:
+                at = tuple((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
+                self.seen.passes.append(Pass(at, tuple(self._called)))
+            self._called.clear()
             if args or any(value is not None and value is not False for value in kwargs.values()):
                 self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
@@ -262,6 +277,8 @@ class Watch:
             self.seen.calls.clear()
         self.seen.losses.clear()
         self.seen.backward.clear()
+        self.seen.passes.clear()
+        self._called.clear()
 
     # --- updates --------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from advisor.python.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
+from advisor.python.positions import COUNTED, reads_once, value_of
 from advisor.step.loss import is_number
 from advisor.target.draws import buffers_kept, draws_kept
 from advisor.target.scripts.body import Again, FoundLoop, position_in
-from advisor.target.scripts.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
 from advisor.target.scripts.making import LEAVES, batches_by_text, is_changed_beside, loaded, slice_of, stored
-from advisor.target.scripts.positions import COUNTED, reads_once, value_of
 from advisor.target.scripts.seen import Seen
 
 _LOSS, _MODEL, _BATCH = "__perf_advisor_loss__", "__perf_advisor_model__", "__perf_advisor_batch__"

@@ -7,6 +7,7 @@ from statistics import median
 
 from textual.content import Content
 
+from advisor.experiment.gains import stack_helps
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
@@ -14,7 +15,7 @@ from advisor.figures.formatting import (
     format_ms,
 )
 from advisor.records import Objective, Verdict
-from advisor.report.conclusions import count_untried, stack_helps
+from advisor.report.conclusions import count_untried
 from advisor.report.figures import how_confirmed, interval_words, other_batch
 from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from textual.content import Content
 
+from advisor.experiment.gains import whole_loop
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -139,6 +140,7 @@ def _notes(state: SessionState, goal: Goal, budget_s: float) -> list[Fact]:
     words = goal.words.short.format(kept=goal.kept_speed)
     rows: list[Fact] = [("Goal", f"{words}{limit}, within {format_seconds(budget_s)}")]
     told = state.baseline.result.notes if state.baseline else ()
+    rows += [("Loop", text) for text in filter(None, [whole_loop(state)])]
     rows += [("Note", note) for note in (state.facts.workload.notes if state.facts else ()) if note not in told]
     for said in state.messages:
         label = "Note" if said.severity == "information" else said.severity.capitalize()

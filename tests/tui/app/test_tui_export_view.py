@@ -8,9 +8,9 @@ from textual.widgets import Button, Input, OptionList
 from tui_fakes import CANNOT_WRITE, FakeExporter
 from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
 
+from advisor.experiment.outputs import Outputs
 from advisor.export.format import Offer
 from advisor.export.formats import FORMATS
-from advisor.records.outputs import Outputs
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.export import ExportView
 from advisor.tui.widgets.texts import TextPane

@@ -9,9 +9,9 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records.outputs import Outputs
 from advisor.tui.exporting import FileExporter
 from advisor.tui.leaving import result_of
 

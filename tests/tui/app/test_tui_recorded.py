@@ -14,10 +14,10 @@ from advisor.cli import main as cli
 from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
-from advisor.records.outputs import Outputs
 from advisor.report.comparison import Change, Changes
 from advisor.report.verdict import result_line
 from advisor.tui import exporting, launch, sessions

@@ -33,6 +33,7 @@ from tui_histories import TITLES
 from advisor.errors import AdvisorError
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified, GpusChosen
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.format import Found, Offer
@@ -40,7 +41,6 @@ from advisor.export.formats import format_of
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import Exported, Facts, Phase, Skip, StackRecord, TargetSpec, Value, Verification
-from advisor.records.outputs import Outputs
 from advisor.tui.app import AdvisorApp
 
 

@@ -1,7 +1,7 @@
 """Tells how a script's loop reads its loader: in its head (``for batch in loader``), or with ``next`` in its body."""
 
 import ast
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from types import CodeType
 from typing import Any
 
@@ -72,7 +72,7 @@ def _read_by(value: Any, iterators: Iterators) -> Any:
         return None
 
 
-def value_of(expression: ast.expr, names: dict[str, Any]) -> Any:
+def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of a name, an attribute or an element; None for anything that would run code of its own."""
     if isinstance(expression, ast.Name):
         return names.get(expression.id)

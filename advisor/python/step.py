@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from advisor.export import python_template as template
+from advisor.python import template
 from advisor.recipe import MODES_WITH_GRAPHS, Recipe
 from advisor.recipe.plan import StepPlan
 from advisor.records import BatchForm, Mode, Value, WorkloadFacts
@@ -146,9 +146,7 @@ class StepText:
             "nested": f"on_tensors(lambda part: {one.format('part')}, batch)",
         }
         tensors = {"tensor": "[{}]", "mapping": "{}.values()", "nested": "tensors_of({})"}.get(batch.kind, "{}")
-        compiled_with = [f'mode="{plan.compiles_with}"'] if plan.compiles_with not in ("none", "default") else []
-        compiled_with += [f"dynamic={plan.compile_dynamic}"] if plan.compile_dynamic != "auto" else []
-        compiled_with += ['options={"combo_kernels": True}'] if plan.combo_kernels else []
+        compiled_with = self.compiled_with()
         updates = str(plan.accumulate) if train and plan.accumulate > 1 else ""
         share = f"loss / {updates}" if updates else "loss"
         head = "output =" if train or "copies" in words else "return"
@@ -167,7 +165,7 @@ class StepText:
             "STATIC_TENSORS": tensors.format("static"),
             "COMPILED_WITH": ", ".join(compiled_with),
             "COMPILED_LOSS": ", ".join(["self.loss", *compiled_with]),
-            "WITH": _with(self._contexts()),
+            "WITH": _with(self.contexts()),
             "WITH_ATTENTION": _with(self._attention()),
             "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
             "TARGET": f", {batch.target}" if batch.target else "",
@@ -183,6 +181,13 @@ class StepText:
             "CLONE": ".clone()" if "copies" in words else "",
         }
 
+    def compiled_with(self) -> list[str]:
+        """The arguments of torch.compile."""
+        plan = self.plan
+        found = [f'mode="{plan.compiles_with}"'] if plan.compiles_with not in ("none", "default") else []
+        found += [f"dynamic={plan.compile_dynamic}"] if plan.compile_dynamic != "auto" else []
+        return found + (['options={"combo_kernels": True}'] if plan.combo_kernels else [])
+
     def _ddp(self) -> str:
         usual = StepPlan(self.plan.mode, self.plan.device)
         chosen = {name: getattr(self.plan, name) for name in OF_DDP if getattr(self.plan, name) != getattr(usual, name)}
@@ -190,7 +195,8 @@ class StepText:
         arguments = ["model", *devices, *(f"{name}={value}" for name, value in chosen.items())]
         return call("model = torch.nn.parallel.DistributedDataParallel", arguments, indent=8)
 
-    def _contexts(self) -> list[str]:
+    def contexts(self) -> list[str]:
+        """The contexts around a model's call and the loss."""
         plan, found = self.plan, list[str]()
         grad = "no_grad" if plan.cuda_graph and plan.runs_under == "caller" else plan.runs_under
         if plan.mode == Mode.INFER and grad != "caller":

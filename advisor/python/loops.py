@@ -143,7 +143,7 @@ def behind(block: Sequence[ast.stmt], line: int) -> list[str]:
     backward = [place for place, one in enumerate(block[:update]) if _BACKWARD in _names_called(one)]
     before = block[backward[-1] + 1 : update] if backward else []
     inner = [text for part in blocks(block[update]) for text in behind(part, line)]
-    return [*map(_shown, _called(before)), *inner, *map(_shown, _called(block[update + 1 :]))]
+    return [*map(shown, _called(before)), *inner, *map(shown, _called(block[update + 1 :]))]
 
 
 def _called(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -165,7 +165,8 @@ def _calls(statement: ast.stmt) -> bool:
     return bool(names - {"zero_grad"}) and not names & _OF_A_CLIPPED_STEP
 
 
-def _shown(statement: ast.stmt) -> str:
+def shown(statement: ast.stmt) -> str:
+    """A statement in one short line."""
     first, _, rest = ast.unparse(statement).partition("\n")
     text = f"{first} …" if rest else first
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from advisor.errors import UsageError
-from advisor.export import python_template as template
-from advisor.export.python_step import LINE, OF_DDP, StepText, WrittenFor, call
 from advisor.figures.formatting import format_setting
+from advisor.python import template
+from advisor.python.step import LINE, OF_DDP, StepText, WrittenFor, call
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
@@ -51,10 +51,7 @@ class _File:
 
     def text(self) -> str:
         """The whole file."""
-        parts = [self.prepare(), self.step.text()]
-        for function in reversed(template.FUNCTIONS.split("\n\n\n")):
-            name = re.findall(r"\w+", function)[1]
-            parts = [self.step.written(function), *parts] if _names(rf"{name}\(", *parts) else parts
+        parts = with_functions(self.step, [self.prepare(), self.step.text()])
         parts = [*self.definitions, *parts]
         used = ("inspect", "torch", "torch._functorch.config", "torch._inductor.config")
         self.imports |= {f"import {name}" for name in used if _names(rf"{name}\.", *parts)}
@@ -152,6 +149,14 @@ class _File:
             if value != recipe.default and lacks:
                 text = format_setting(recipe.key, value)
                 yield f"# Not in this file: {text}. It takes more code; advisor.load applies it."
+
+
+def with_functions(step: StepText, parts: list[str]) -> list[str]:
+    """Parts of a file behind those functions of the template that they call."""
+    for function in reversed(template.FUNCTIONS.split("\n\n\n")):
+        name = re.findall(r"\w+", function)[1]
+        parts = [step.written(function), *parts] if _names(rf"{name}\(", *parts) else parts
+    return parts
 
 
 def _names(pattern: str, *sources: str) -> bool:

@@ -1,0 +1,87 @@
+"""The user's own script, or the file with the target's build(), with the settings in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from advisor.errors import UsageError
+from advisor.experiment.outputs import Outputs
+from advisor.export.format import File, Format, Found, Offer
+from advisor.records import Exported
+
+if TYPE_CHECKING:
+    from advisor.python.changes import Patched
+
+
+class PatchedScript(Format):
+    """The settings that won in a copy of the user's own file, at the places where they belong."""
+
+    option = "--export"
+    brief = "your own FILE.tuned.py"
+    suffixes = (".py",)
+    order = 5
+    applies_settings = True
+
+    def offer(self, outputs: Outputs) -> Offer | None:
+        if outputs.own_file is None:
+            return None
+        path = Path(outputs.own_file)
+        about = "The change in your own file: review it as a diff"
+        return Offer(self.id, f"{path.name}, changed", f"{path.stem}.tuned.py", "diff", about)
+
+    def serves(self, outputs: Outputs, path: str) -> bool:
+        """A script's own lines are changed; a file with a build() is where the name says so."""
+        named = outputs.own_file is not None and Path(path).name == f"{Path(outputs.own_file).stem}.tuned.py"
+        return named or outputs.is_script
+
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        """The changed files: the target's own at ``path``, others that it imports beside it."""
+        patched, paths = _patched(found), _paths(found, path)
+        others = [f"  {Path(file).name} changes too: use {to} in its place" for file, to in paths.items() if to != path]
+        more = (*others, *(f"  not in it: {text}" for text in patched.left_out), *found.launch_lines)
+        for file, to in paths.items():
+            title = f"{Path(file).name} with the settings"
+            yield File(title, to, partial(patched.files.__getitem__, file), found.remark, more if to == path else ())
+
+    def preview(self, found: Found) -> str:
+        """A unified diff against the user's files."""
+        from advisor.export.config_patch import diff
+
+        root, changes = found.request.target.directory, []
+        for file, text in _patched(found).files.items():
+            shown = str(Path(file).relative_to(root)) if Path(file).is_relative_to(root) else file
+            before = Path(file).read_bytes()
+            changes.append(diff(before.decode(errors="replace"), text.decode(errors="replace"), shown))
+        return "".join(changes) or f"Nothing would change in {Path(_own(found)).name}.\n"
+
+    def to_verify(self, found: Found, path: str) -> Exported | None:
+        return Exported(path, read_as=_paths(found, path)) if found.runs_alone else None
+
+    def next_steps(self, name: str, found: Found) -> tuple[str, str]:
+        return f"review the diff, and run {name} in place of your file", "all other lines are as they were"
+
+
+def _own(found: Found) -> str:
+    return str(Path(found.outputs.own_file or "").resolve())
+
+
+def _paths(found: Found, path: str) -> dict[str, str]:
+    """The path to write each changed file to."""
+    beside = {file: str(Path(path).with_name(f"{Path(file).stem}.tuned.py")) for file in _patched(found).files}
+    return {_own(found): path, **{file: to for file, to in beside.items() if file != _own(found)}}
+
+
+def _patched(found: Found) -> Patched:
+    from advisor.export.settings_file import stack_line
+    from advisor.python.changes import patched_files
+
+    state, settings, stack = found.state, found.settings, found.state.stack
+    facts = state.facts.workload if state.facts else None
+    if facts is None or not facts.places:
+        raise UsageError("where the settings belong in your file is not known.", "Measure again, or export tuned.yaml.")
+    measured = f": {stack_line(stack, state)}" if stack and stack.comparison and stack.settings == settings else ""
+    evaluations = [one for one in state.findings if one.recipe == "eval_no_grad"]
+    return patched_files(found.catalog, settings, facts, _own(found), measured=measured, evaluations=evaluations)

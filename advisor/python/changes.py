@@ -1,0 +1,335 @@
+"""The user's own files with a session's settings in them, at the places that were seen to run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from advisor.errors import UsageError
+from advisor.figures.formatting import format_setting
+from advisor.python import template
+from advisor.python.edits import Edits, edited, position_of, start_of, what_it_sets
+from advisor.python.file import with_functions
+from advisor.python.step import StepText, WrittenFor
+from advisor.recipe import Recipe, Stage, code_of
+from advisor.recipe.catalog import Catalog
+from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
+
+_MARK = "# perf-advisor:"
+_WIDTH = 100  # of a comment's longest line
+_MOST_LINES = 40  # of one setting's own code; a person reviews the change
+_AROUND_FORWARD = ("autocast", "attention_backend", "create_on_device", "grad_mode")
+_TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
+_BY_OWN_STEP = "tuning.own_step captures a function that does all of it"
+_NO_PLACE = {
+    "model": "no statement was seen that makes the model",
+    "optimizer": "no call was seen that makes the optimizer",
+    "loader": "no call of DataLoader in your code was seen",
+    "forward": "no forward pass and its loss were seen in one block of statements",
+}
+_IMPLEMENTATIONS = {
+    "fused": {"fused": "True", "foreach": ""},
+    "foreach": {"foreach": "True", "fused": ""},
+    "for-loop": {"foreach": "False", "fused": ""},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """The user's files with settings in them: their new text by path, and what was left out, with the reason."""
+
+    files: dict[str, bytes]
+    left_out: tuple[str, ...]
+
+
+def patched_files(
+    catalog: Catalog,
+    settings: Mapping[str, Value],
+    facts: WorkloadFacts,
+    script: str,
+    *,
+    measured: str = "",
+    evaluations: Iterable[Finding] = (),
+) -> Patched:
+    """The files of a script with settings in them. Raises UsageError where one of them cannot be read or parsed.
+
+    ``evaluations`` are findings of validations that record gradients.
+    """
+    patch = _Patch(catalog, facts, script)
+    patch.files[script].header = f"# Settings that perf-advisor measured{measured}"
+    for one in evaluations:
+        edits = patch.files[str(Path(script).parent / one.file)]
+        edits.evaluations.add(one.line)
+        edits.imports.append("import torch")
+    patch.write([pair for pair in catalog.in_order(settings) if facts.device_type in pair[0].devices])
+    return patch.patched()
+
+
+@dataclass(slots=True)
+class _Patch:
+    catalog: Catalog
+    facts: WorkloadFacts
+    script: str
+    files: dict[str, Edits] = field(default_factory=lambda: defaultdict(Edits))
+    left_out: dict[str, list[str]] = field(default_factory=dict)  # settings by the reason
+
+    def write(self, settings: list[tuple[Recipe, Value]]) -> None:
+        """Write all settings to their places."""
+        written_for = WrittenFor(self.facts.loss_form, facts=self.facts)
+        step = StepText.of(settings, self.facts.mode, self.facts.device_type, written_for)
+        for recipe, value in settings:
+            if self.facts.mode in recipe.modes and (problem := self._write(recipe, value)):
+                self._leave_out(format_setting(recipe.key, value), problem)
+        self._around_forward(step, [one for one in settings if one[0].plan_field in _AROUND_FORWARD])
+        if any(recipe.compiles for recipe, _ in settings):
+            self._compiled(step)
+
+    def patched(self) -> Patched:
+        """All files that change, with the reasons for what is left out at the loop, or at the top."""
+        loops, reasons = self._places("loop", "above"), []
+        for why, named in self.left_out.items():
+            reasons.append(f"{', '.join(named)}: {why}")
+            lines = textwrap.wrap(f"{_MARK} not here: {reasons[-1]}", _WIDTH, subsequent_indent="#   ")
+            if loops:
+                self.files[loops[0].file].before[start_of(loops[0])] += lines
+            else:
+                self.files[self.script].header += "".join(f"\n{line}" for line in lines)
+        for place in loops[1:]:
+            self.files[place.file].loop = start_of(place)
+        texts = {file: self._edited(file, edits) for file, edits in self.files.items()}
+        changed = {file: new for file, (old, new) in texts.items() if new != old or file == self.script}
+        return Patched(changed, tuple(reasons))
+
+    def _edited(self, file: str, edits: Edits) -> tuple[bytes, bytes]:
+        """A file's text, and its new one."""
+        again = "Measure again, then export."
+        try:
+            before = Path(file).read_bytes()
+            after, missing = edited(before, edits)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{file} cannot be changed: {error}.", again) from error
+        if missing:
+            raise UsageError(f"{file} is no longer as it was measured (line {missing[0]}).", again)
+        return before, after
+
+    def _places(self, *kinds: str) -> list[Place]:
+        return [place for place in self.facts.places if place.kind in kinds]
+
+    def _leave_out(self, setting: str, why: str) -> None:
+        self.left_out.setdefault(why, []).append(setting)
+
+    # --- one setting ----------------------------------------------------------------------------------------------
+
+    def _write(self, recipe: Recipe, value: Value) -> str:
+        """Write a setting to its places; return why it could not be, or nothing."""
+        code = recipe.code(value)
+        problem = "" if recipe.plan_field in _AROUND_FORWARD or recipe.compiles else _TOO_MUCH
+        match recipe.stage:
+            case Stage.ENVIRONMENT:
+                problem = self._environment(code)
+            case Stage.GLOBAL:
+                problem = self._switches(code)
+            case Stage.MODEL | Stage.OPTIMIZER | Stage.DATA if code.count("\n") > _MOST_LINES:
+                problem = f"it takes {code.count(chr(10))} lines; advisor.load applies it from a settings file"
+            case _ if hasattr(recipe, "options"):
+                problem = self._loader(recipe, value, code)
+            case Stage.OPTIMIZER:
+                problem = self._optimizer(recipe, value, code)
+            case Stage.MODEL:
+                problem = self._model(recipe, value, code)
+            case _ if recipe.plan_field == "non_blocking":
+                problem = self._copies("non_blocking", str(bool(value)))
+            case _ if recipe.plan_field == "zero_grad" and value != "manual":
+                problem = self._arguments("clear", {"set_to_none": str(value == "none")})
+            case _ if recipe.plan_field == "cuda_graph":
+                problem = self._captured(recipe, value) if value else ""
+        return problem
+
+    def _environment(self, code: str) -> str:
+        if "os.environ" not in code:
+            return code.strip("# \n")
+        self.files[self.script].first += [line for line in code.splitlines() if line.strip()]
+        return ""
+
+    def _switches(self, code: str) -> str:
+        """Statements behind the imports, or in the place of those that set the same."""
+        for statement in ast.parse(code).body:
+            text = ast.get_source_segment(code, statement) or ""
+            what = what_it_sets(text)
+            setting = re.compile(rf"^\s*{re.escape(what)}\b", re.MULTILINE)
+            for file in [one for one in self._own_files() if setting.search(_text(one))] or [self.script]:
+                self.files[file].switches[what] = text
+        self.files[self.script].imports += ["import torch"]
+        return ""
+
+    def _own_files(self) -> list[str]:
+        return list(dict.fromkeys([self.script, *(place.file for place in self.facts.places)]))
+
+    def _arguments(self, kind: str, given: Mapping[str, str], *, name: str | None = None) -> str:
+        """Give arguments to the calls of a kind: to those with this name only, where there is one."""
+        for place in self._places(kind):
+            if name is None or place.name in name.split():
+                self.files[place.file].arguments[position_of(place)].update(given)
+        return ""
+
+    def _copies(self, argument: str, value: str, dimensions: str | None = None) -> str:
+        return self._arguments("copy", {argument: value}, name=dimensions)
+
+    def _loader(self, recipe: Recipe, value: Value, code: str) -> str:
+        calls = self._places("loader call")
+        options: Mapping[str, object] = recipe.options(value)  # type: ignore[attr-defined]
+        if not calls or (value and not options):
+            return _TOO_MUCH if calls else _NO_PLACE["loader"]
+        self._arguments(
+            "loader call", {name: repr(one).replace("loader.dataset", "{}") for name, one in options.items()}
+        )
+        for place in calls:
+            self._defined(place.file, code)
+        return self._copies("non_blocking", "True") if recipe.plan_field == "non_blocking" and value else ""
+
+    def _optimizer(self, recipe: Recipe, value: Value, code: str) -> str:
+        if recipe.key == "optimizer.implementation" and self._places("optimizer call"):
+            return self._arguments("optimizer call", _IMPLEMENTATIONS[str(value)])
+        return self._after("optimizer", code)
+
+    def _model(self, recipe: Recipe, value: Value, code: str) -> str:
+        if recipe.plan_field == "memory_format" and value != "contiguous":
+            self._copies("memory_format", f"torch.{value}", "5 5f" if str(value).endswith("3d") else "4 4f")
+        if recipe.plan_field == "input_dtype" and value != recipe.default:
+            self._copies("dtype", f"torch.{value}", "1f 2f 3f 4f 5f")
+        return self._after("model", "\n".join(one for one in code.splitlines() if not one.startswith("# in the loop")))
+
+    def _after(self, kind: str, code: str) -> str:
+        """Put a recipe's code behind the statements that make a model or an optimizer."""
+        places = self._places(kind)
+        for place in places:
+            edits, name = self.files[place.file], place.name
+            lines = [re.sub(rf"(?<![\w.]){kind}\b", name, line) for line in self._defined(place.file, code)]
+            there = edits.after[start_of(place)]
+            there += lines if there or not lines else [f"{_MARK} settings of {name}", *lines]
+            edits.imports += ["import torch"] if any("torch." in line for line in lines) else []
+        return "" if places else _NO_PLACE[kind]
+
+    def _defined(self, file: str, code: str) -> list[str]:
+        """Put the imports and the definitions of a recipe's code into a file; return its statements."""
+        statements, edits, lines = [], self.files[file], code.splitlines()
+        for node in ast.parse(code).body:
+            decorators = [one.lineno for one in getattr(node, "decorator_list", [])]
+            text = "\n".join(lines[min([node.lineno, *decorators]) - 1 : node.end_lineno])
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                edits.imports.append(text)
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef) or re.match(r"[A-Z_]+ = ", text):
+                edits.definitions += [] if text in edits.definitions else [text]
+            else:
+                statements.append(text)
+        return statements
+
+    # --- what is around the statements of a step ------------------------------------------------------------------
+
+    def _around_forward(self, step: StepText, settings: list[tuple[Recipe, Value]]) -> None:
+        """Enter contexts around the forward pass and the loss; with float16 scale the gradients too."""
+        device = f'"{step.plan.device}"'
+        contexts = [f"torch.device({device})" if text == "self.device" else text for text in step.contexts()]
+        contexts = [text.replace("self.device.type", device).replace(", cache_enabled=False", "") for text in contexts]
+        if not contexts or not settings:
+            return
+        places = self._places("forward")
+        problem = next((place.problem for place in places if "one statement" in place.problem), "")
+        scales = step.plan.scales_gradients and self.facts.mode is Mode.TRAIN
+        if scales and not (self._places("update") and self._places("backward")):
+            problem = "float16 needs a gradient scaler, and no call of your optimizer's step() was seen in the loop"
+        if problem or not places:
+            into_loop = f"it belongs around the forward pass: with {', '.join(contexts)}:"
+            why = problem or (_NO_PLACE["forward"] if self._places("loop") else into_loop)
+            for recipe, value in settings:
+                self._leave_out(format_setting(recipe.key, value), why)
+            return
+        for place in places:
+            self.files[place.file].pieces[place].contexts += contexts
+            self.files[place.file].imports.append("import torch")
+        if scales:
+            self._scaled(device)
+
+    def _scaled(self, device: str) -> None:
+        """Scale the loss, and let the scaler make the update."""
+        for place in self._places("backward"):
+            self.files[place.file].calls[position_of(place)] = "scaler.scale({}).backward()"
+        for place in self._places("update"):
+            edits = self.files[place.file]
+            edits.calls[position_of(place)] = "scaler.step({})"
+            edits.after[start_of(place)].append("scaler.update()")
+            edits.definitions.append(f"scaler = torch.amp.GradScaler({device})")
+        for place in self._places("clip"):
+            optimizers = (f"scaler.unscale_({one.name})" for one in self._places("update"))
+            self.files[place.file].before[start_of(place)] += optimizers
+
+    def _compiled(self, step: StepText) -> None:
+        """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
+        plan, arguments = step.plan, ", ".join(step.compiled_with())
+        scope, problem = plan.compile_scope, ""
+        if plan.compiles_with == "none":
+            return
+        if plan.freezing:
+            self._switches("torch._inductor.config.freezing = True\n")
+            self.files[self.script].imports.append("import torch._inductor.config")
+        if scope == "with_loss":
+            if not (problem := self._why_not_with_loss()):
+                (place,) = self._places("forward")
+                piece = self.files[place.file].pieces[place]
+                piece.name = self._free_name("forward_and_loss")
+                piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
+                return
+            self._leave_out("compile.scope: with_loss", f"{problem}; the model is compiled without its loss")
+        code = f"model.compile({arguments})"
+        if scope == "pointwise":
+            code = code_of("pointwise", "model.compile(backend=pointwise_only)")
+        elif scope == "regional":
+            code = code_of("blocks", f"for block in blocks_to_compile(model):\n    block.compile({arguments})")
+            if names := ", ".join(step.blocks):
+                inside = f"    if type(block).__name__ in [{names}]:\n        block.compile({arguments})"
+                code = f"for block in model.modules():\n{inside}"
+        if problem := self._after("model", code):
+            self._leave_out(format_setting("compile.mode", plan.compiles_with), problem)
+
+    def _why_not_with_loss(self) -> str:
+        """The reason why the forward pass and the loss cannot be a function above the loop."""
+        places, loops = self._places("forward"), self._places("loop")
+        if len(places) != 1 or not loops:
+            return "the loop has several forward passes" if places else _NO_PLACE["forward"]
+        inside = loops[0].file == places[0].file and loops[0].line <= places[0].line <= loops[0].end_line
+        return places[0].problem or ("" if inside else "the forward pass is in a function that the loop calls")
+
+    def _captured(self, recipe: Recipe, value: Value) -> str:
+        """Capture the statements of a step: a function above the loop, and the template's class that records it."""
+        places, passes = self._places("step"), self._places("forward")
+        if value is not True or len(places) != 1 or len(passes) != 1:
+            several = "the loop has several forward passes" if len(passes) > 1 else "the step was not seen in one block"
+            return f"{several}; {_BY_OWN_STEP}"
+        (place,) = places
+        if place.problem:
+            return f"{place.problem}; {_BY_OWN_STEP}"
+        written_for = WrittenFor("step", BatchForm("list", ("*batch",)), self.facts)
+        step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
+        edits = self.files[place.file]
+        edits.above_loop += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
+        edits.imports += ["import inspect", "import torch"]
+        edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
+        edits.pieces[place].name = self._free_name("train_step")
+        edits.pieces[place].wrapped = f"OwnStep({{}}, {place.name})"
+        return ""
+
+    def _free_name(self, name: str) -> str:
+        taken = any(re.search(rf"\b{name}\b", _text(file)) for file in self._own_files())
+        return f"tuned_{name}" if taken else name
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,316 @@
+"""Changes of a Python file at known places; all else in it stays as it is, byte for byte. Needs no torch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from advisor.records import Place
+
+# Line, column, last line and last column of a node; and its beginning alone.
+Position = tuple[int, int, int, int]
+Start = tuple[int, int]
+# Arguments that people give to a DataLoader without their names.
+_OF_LOADERS = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+)
+# Other statements that may stand between two imports at the top of a file. A count.
+_BETWEEN_IMPORTS = 4
+
+
+@dataclass(slots=True)
+class Piece:
+    """What becomes of some statements of a block: they are put under ``with``, or made a function above the loop.
+
+    The function has a ``name``; the decorator stands above it. With ``wrapped``, an expression with ``{}`` for the
+    function, that is called in its place, with all arguments in one.
+    """
+
+    contexts: list[str] = field(default_factory=list)
+    name: str = ""
+    decorator: str = ""
+    wrapped: str = ""
+
+
+@dataclass(slots=True)
+class Edits:
+    """The changes of one file. Calls and statements are given by their places; lines are Python of this file."""
+
+    arguments: dict[Position, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # empty: without it
+    calls: dict[Position, str] = field(default_factory=dict)  # with {} for the object of the method
+    before: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
+    after: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
+    pieces: dict[Place, Piece] = field(default_factory=lambda: defaultdict(Piece))
+    loop: Start = (0, 0)
+    switches: dict[str, str] = field(default_factory=dict)  # statements, by what they set or call
+    imports: list[str] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)  # before all other imports
+    definitions: list[str] = field(default_factory=list)  # after the imports
+    above_loop: list[str] = field(default_factory=list)  # definitions above the statement of the file with the loop
+    evaluations: set[int] = field(default_factory=set)  # lines in functions that need no gradients
+    header: str = ""
+
+
+def position_of(place: Place) -> Position:
+    """The position of a place."""
+    return place.line, place.column, place.end_line, place.end_column
+
+
+def start_of(place: Place) -> Start:
+    """The position at which a place begins."""
+    return place.line, place.column
+
+
+def edited(source: bytes, edits: Edits) -> tuple[bytes, list[int]]:
+    """A file's bytes with the changes, and the lines of places that were not found as statements of their own.
+
+    Raises ``libcst.ParserSyntaxError`` for a file that is no Python.
+    """
+    module = cst.parse_module(source)
+    editor = _Editor(edits, MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider), module)
+    return module.visit(editor).bytes, editor.missing()
+
+
+class _Editor(cst.CSTTransformer):
+    """Makes the changes of a module, the innermost first."""
+
+    def __init__(self, edits: Edits, positions: Any, module: cst.Module) -> None:
+        super().__init__()
+        self._edits = edits
+        self._positions = positions
+        self._module = module
+        self._functions: list[Any] = []  # to stand above the loop
+        self._done: set[Any] = set()
+
+    def missing(self) -> list[int]:
+        """The lines of the places that were not found."""
+        edits = self._edits
+        wanted: set[Any] = {*edits.arguments, *edits.calls, *edits.before, *edits.after, *map(start_of, edits.pieces)}
+        return sorted(where[0] for where in wanted - self._done)
+
+    def _position(self, node: cst.CSTNode) -> Position:
+        where = self._positions[node]
+        return where.start.line, where.start.column, where.end.line, where.end.column
+
+    def _lines(self, lines: Iterable[str]) -> list[Any]:
+        """Statements, and comments of their own, as nodes in the file's way of ending and indenting lines."""
+        text = "\n".join(lines).replace("\n", self._module.default_newline)
+        parsed = cst.parse_module(text, config=self._module.config_for_parsing)
+        return [*parsed.header, *parsed.body, *parsed.footer]
+
+    def _code(self, node: cst.CSTNode) -> str:
+        return self._module.code_for_node(node)
+
+    # --- calls, and statements by themselves ----------------------------------------------------------------------
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        """A call with other arguments, or another expression in its place."""
+        where = self._position(original_node)
+        self._done.add(where)
+        for name, value in self._edits.arguments.get(where, {}).items():
+            updated_node = self._with_argument(updated_node, name, value) if value else _without(updated_node, name)
+        if where not in self._edits.calls:
+            return updated_node
+        owner = self._code(cst.ensure_type(updated_node.func, cst.Attribute).value)
+        return cst.parse_expression(self._edits.calls[where].format(owner), self._module.config_for_parsing)
+
+    def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
+        """A call with an argument: in the place of one that is there, in ``**options``, or behind the others."""
+        old = next((one for one in call.args if one.keyword and one.keyword.value == name), None)
+        plain = [one for one in call.args if not one.keyword and not one.star]
+        if name in _OF_LOADERS[: len(plain)]:
+            old = plain[_OF_LOADERS.index(name)]
+        options = next((one for one in call.args if one.star == "**"), None)
+        if old is None and options is not None:
+            inner = self._code(options.value)
+            merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
+            return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
+        parsed = cst.parse_expression(value.replace("{}", self._code(call.args[0].value) if call.args else ""))
+        if old is not None:
+            return call.with_deep_changes(old, value=parsed)
+        apart = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        equal = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
+        new = cst.Arg(parsed, keyword=cst.Name(name), equal=equal)
+        if call.args:  # between the arguments as between the others, and at the end as it was
+            *others, last = call.args
+            between = others[-1].comma if others else apart
+            new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+            last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
+            return call.with_changes(args=[*others, last, new])
+        return call.with_changes(args=[new])
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        """A function that evaluates, without gradients."""
+        first, _, last, _ = self._position(original_node)
+        lines = {line for line in self._edits.evaluations - self._done if first <= line <= last}
+        if not lines or "backward(" in self._code(original_node.body):
+            return updated_node
+        self._done |= lines
+        new = cst.Decorator(cst.parse_expression("torch.no_grad()"))
+        return updated_node.with_changes(decorators=[*updated_node.decorators, new])
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine:
+        """A statement that sets what a switch sets has the switch's value; the switch is not written again."""
+        what = what_it_sets(self._code(original_node.body[0])) if self._edits.switches else ""
+        if len(original_node.body) != 1 or what not in self._edits.switches:
+            return updated_node
+        self._done.add(what)
+        return updated_node.with_changes(body=self._lines([self._edits.switches[what]])[0].body)
+
+    # --- blocks of statements -------------------------------------------------------------------------------------
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
+        """A block with other statements."""
+        block: cst.BaseSuite = self._edited_block(original_node, updated_node)
+        return block
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        """The module with other statements, and the lines that stand after its imports."""
+        module: cst.Module = self._with_top(original_node, self._edited_block(original_node, updated_node))
+        return module
+
+    def _edited_block(self, original: Any, updated: Any) -> Any:
+        """A block whose pieces are changed, and with lines around its statements."""
+        starts = [self._position(one)[:2] for one in original.body]
+        rows: list[list[Any]] = [[one] for one in updated.body]
+        for place, piece in self._edits.pieces.items():
+            if start_of(place) in starts:
+                begin = starts.index(start_of(place))
+                end = max(at for at, (line, _) in enumerate(starts) if line <= place.end_line)
+                inside = [one for row in rows[begin : end + 1] for one in row]
+                rows[begin : end + 1] = [self._changed(inside, place, piece), *([] for _ in range(end - begin))]
+        body: list[Any] = []
+        for start, row in zip(starts, rows, strict=True):
+            self._done.add(start)
+            if start == self._edits.loop and row and self._functions:
+                body += self._functions
+                row[0] = _behind_a_blank(row[0])
+                self._functions = []
+            body += [*self._lines(self._edits.before.get(start, ())), *row]
+            body += self._lines(self._edits.after.get(start, ()))
+        return _with_body(updated, body)
+
+    def _changed(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
+        """The statements in the place of a piece."""
+        above = inside[0].leading_lines
+        inside[0] = inside[0].with_changes(leading_lines=())
+        if piece.contexts:
+            block = self._lines([f"with {', '.join(piece.contexts)}:\n    pass"])[0]
+            inside = [block.with_changes(body=cst.IndentedBlock(inside))]
+        if piece.name:
+            inside = self._as_function(inside, place, piece)
+        inside[0] = inside[0].with_changes(leading_lines=above)
+        return inside
+
+    def _as_function(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
+        """Keep some statements as a function above the loop, and return the statement that calls it."""
+        takes, gives = ", ".join(place.takes), ", ".join(place.gives)
+        row = takes if len(place.takes) != 1 else f"{takes},"
+        unpacked = self._lines([f"{row} = batch"]) if piece.wrapped and takes else []
+        body = [*unpacked, *inside, *(self._lines([f"return {gives}"]) if gives else [])]
+        head = [piece.decorator] if piece.decorator else []
+        head.append(f"def {piece.name}({'batch' if piece.wrapped else takes}):\n    pass")
+        function = self._lines(head)[0]
+        self._functions.append(_behind_a_blank(function.with_changes(body=cst.IndentedBlock(body))))
+        if piece.wrapped:
+            self._functions += self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
+        called = f"{piece.name}({f'({row})' if piece.wrapped else takes})"
+        return self._lines([f"{gives} = {called}" if gives else called])
+
+    # --- the top of the file --------------------------------------------------------------------------------------
+
+    def _with_top(self, original: cst.Module, updated: cst.Module) -> Any:
+        edits, body = self._edits, list(updated.body)
+        bound = {name for one in original.body for name in _imported_by(one)}
+        wanted = {line: {*_imported_by(cst.parse_statement(line))} for line in edits.imports}
+        imports = sorted((line for line in wanted if not wanted[line] <= bound), key=lambda line: (line[:4], line))
+        switches = [text for what, text in edits.switches.items() if what not in self._done]
+        top = [edits.header] if edits.header and edits.header not in self._module.code else []
+        top = [*top, *switches] if switches or "\n" in edits.header else []
+        docstring = int(original.get_docstring() is not None)
+        around = [at for at, one in enumerate(original.body) if self._position(one)[2] >= edits.loop[0]]
+        if edits.above_loop and around:
+            body[around[0] : around[0]] = self._apart(edits.above_loop)
+        after = _end_of_imports(original, docstring)
+        body[after:after] = (
+            self._lines(imports) + self._lines(["", *top] if top else []) + self._apart(edits.definitions)
+        )
+        futures = [at for at, one in enumerate(original.body) if "from __future__" in self._code(one)]
+        first = futures[-1] + 1 if futures else docstring
+        body[first:first] = self._lines(line for line in edits.first if line not in self._module.code)
+        return _with_body(updated, body)
+
+    def _apart(self, definitions: Iterable[str]) -> list[Any]:
+        """Definitions with two empty lines above each."""
+        return self._lines(f"\n\n{text}" for text in definitions)
+
+
+def what_it_sets(statement: str) -> str:
+    """What a statement sets: the target of an assignment, or the function that it calls with a value."""
+    text = statement.strip()
+    target, equals, _ = text.partition("=")
+    called = text.partition("(")[0]
+    if equals and "(" not in target and not target.rstrip().endswith(("!", "<", ">")):
+        return target.strip()
+    return called if text.endswith(")") and "." in called else ""
+
+
+def _without(call: cst.Call, name: str) -> cst.Call:
+    """A call without a keyword argument; the end of the last argument is that of the call."""
+    args = [one for one in call.args if not (one.keyword and one.keyword.value == name)]
+    if args and len(args) < len(call.args):
+        last = call.args[-1]
+        args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    return call.with_changes(args=args)
+
+
+def _behind_a_blank(statement: Any) -> Any:
+    return statement.with_changes(leading_lines=[cst.EmptyLine(indent=False), *statement.leading_lines])
+
+
+def _with_body(block: Any, parts: Sequence[Any]) -> Any:
+    """A block of these statements; comments on lines of their own stand above the statement that follows them."""
+    body: list[Any] = []
+    waiting: list[cst.EmptyLine] = []
+    for part in parts:
+        if isinstance(part, cst.EmptyLine):
+            waiting.append(part)
+        else:
+            body.append(part.with_changes(leading_lines=[*waiting, *part.leading_lines]) if waiting else part)
+            waiting = []
+    return block.with_changes(body=body, footer=[*waiting, *block.footer] if waiting else block.footer)
+
+
+def _imported_by(statement: cst.CSTNode) -> list[str]:
+    """The names that an import at the top of a file binds: ``torch`` for ``import torch.nn``."""
+    names = []
+    for one in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+        if isinstance(one, cst.Import | cst.ImportFrom) and not isinstance(one.names, cst.ImportStar):
+            names += [each.evaluated_alias or each.evaluated_name.partition(".")[0] for each in one.names]
+    return names
+
+
+def _end_of_imports(module: cst.Module, docstring: int) -> int:
+    """The place after the imports at the top of a file; others that follow later are left where they are."""
+    end = docstring
+    for at, statement in enumerate(module.body[docstring:], start=docstring):
+        simple = isinstance(statement, cst.SimpleStatementLine)
+        if _imported_by(statement) or (simple and "import *" in module.code_for_node(statement)):
+            end = at + 1
+        elif at - end >= _BETWEEN_IMPORTS or not (simple or isinstance(statement, cst.Try | cst.If)):
+            break
+    return end

@@ -1,0 +1,406 @@
+"""The places in the user's files where settings are written: calls that were seen, and the statements around them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import itertools
+import linecache
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from advisor.files.paths import INSTALLED, PACKAGE, is_library
+from advisor.process.meanwhile import replaced
+from advisor.python.loops import blocks, bound_in, clears, name_called, tree_of
+from advisor.python.positions import Loop, value_of
+from advisor.records import Place
+
+_TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
+_NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+_LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
+# What a graph would not repeat, beside branches and loops on the host.
+_HOSTS = frozenset({"item", "tolist", "numpy", "cpu", "print", "append", "write", "info", "log"})
+Line = tuple[CodeType, int]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A function of the user's that was running: its code, the line that it was at, and its names."""
+
+    code: CodeType
+    line: int
+    names: Mapping[str, Any]
+
+    @property
+    def file(self) -> str:
+        """The file of the code."""
+        return self.code.co_filename
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A backward pass: the lines up its stack, innermost first, and those of the models' calls that came before it."""
+
+    at: tuple[Line, ...]
+    calls: tuple[frozenset[Line], ...]
+
+
+def scope_of(code: CodeType) -> ast.AST:
+    """The function, or the module, whose code this is; an empty module where its source cannot be read."""
+    tree = _tree(code.co_filename)
+    if code.co_name == "<module>":
+        return tree
+    named = (node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS) and node.name == code.co_name)
+    first = ((node, min([node.lineno, *(one.lineno for one in node.decorator_list)])) for node in named)
+    return next((node for node, line in first if line == code.co_firstlineno), ast.Module([], []))
+
+
+def _tree(file: str) -> ast.Module:
+    return tree_of("".join(linecache.getlines(file)))
+
+
+def call_in_users_code() -> Place | None:
+    """The call by which the user's code makes an object of PyTorch's at present; None where a library makes it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and any(part in frame.f_code.co_filename for part in _TORCH):
+        frame = frame.f_back
+    if frame is None or is_library(frame.f_code.co_filename):
+        return None
+    positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,))
+    if None in positions:
+        return None
+    line, end_line, column, end_column = map(int, positions)  # type: ignore[arg-type]
+    return _place("", frame.f_code.co_filename, line, column, end_line, end_column)
+
+
+def _place(kind: str, file: str, *where: int, **more: Any) -> Place:
+    """A place by Python's positions, whose columns count bytes."""
+    line, column, end_line, end_column = where
+    before, last = linecache.getline(file, line).encode()[:column], linecache.getline(file, end_line).encode()
+    columns = [len(text.decode(errors="replace")) for text in (before, last[:end_column])]
+    return Place(kind, file, line, columns[0], end_line, columns[1], **more)
+
+
+def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Place:
+    """The place of a node, or of all from one to another."""
+    end = first if last is None else last
+    return _place(kind, file, first.lineno, first.col_offset, end.end_lineno, end.end_col_offset, **more)
+
+
+# --- where the parts are made ---------------------------------------------------------------------------------------
+
+
+class BuildWatch:
+    """Sees which calls of a function, and of what it calls, make optimizers and loaders, and its names at its end."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
+        self._views: list[View] = []
+
+    @contextlib.contextmanager
+    def watching(self, function: Any) -> Iterator[None]:
+        """Watch what the function does inside this context."""
+        tracing, code = sys.gettrace(), getattr(function, "__code__", None)
+        with contextlib.ExitStack() as stack:
+            for owner in (Optimizer, DataLoader):
+                stack.enter_context(replaced(owner, "__init__", self._noting(owner.__init__)))
+            sys.settrace(lambda frame, *_: self._at_return if frame.f_code is code else None)
+            stack.callback(sys.settrace, tracing)
+            yield
+
+    def _noting(self, original: Any) -> Any:
+        def make(made: Any, *args: Any, **kwargs: Any) -> None:
+            original(made, *args, **kwargs)
+            if call := call_in_users_code():
+                self._made[made] = call
+
+        return functools.wraps(original)(make)
+
+    def _at_return(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "return":
+            self._views.append(View(frame.f_code, frame.f_lineno, dict(frame.f_locals)))
+        return self._at_return
+
+    def places(self, models: Iterable[nn.Module], optimizers: Iterable[Any], loader: Any) -> tuple[Place, ...]:
+        """The places where these are made."""
+        views = [view for view in self._views if not is_library(view.file)]
+        return tuple(places_of_made(self._made, views, models, optimizers, loader)) if views else ()
+
+
+def places_of_made(
+    made: Mapping[Any, Place],
+    views: Sequence[View],
+    models: Iterable[nn.Module],
+    optimizers: Iterable[Any],
+    loader: Any,
+) -> Iterator[Place]:
+    """Where the models, the optimizers and the loader are made; ``made`` has the calls that made some of them."""
+    for kind, values in (("model", models), ("optimizer", optimizers), ("loader", [] if loader is None else [loader])):
+        for value in values:
+            bound = _bound(kind, value, views)
+            call = None if kind == "model" else made.get(value)
+            if call is None and kind == "loader":  # a library's own, around the dataset of the user's
+                dataset = getattr(value, "dataset", made)
+                call = next((at for one, at in made.items() if getattr(one, "dataset", None) is dataset), None)
+            if call is not None:
+                yield replace(call, kind=f"{kind} call", name=bound.name if bound else "")
+            if bound is not None:
+                yield bound
+
+
+def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
+    """The last statement that gives a value its name, moves it or fills it, before the loop; and that name."""
+    for view in views:
+        for name in _names_of(value, view.names):
+            scopes = [(scope_of(view.code), view.line)]
+            if name.startswith("self."):
+                functions = [node for node in ast.walk(_tree(view.file)) if isinstance(node, ast.FunctionDef)]
+                methods = [one for one in functions if one.args.args and one.args.args[0].arg == "self"]
+                scopes = [(one, 1 + (one.end_lineno or 0)) for one in methods]
+            for scope, line in scopes:
+                if found := _last_of(name, scope, line):
+                    return _at(kind, view.file, found, name=name)
+    return None
+
+
+def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
+    """The names that hold a value, and those of the attributes of ``self`` that do."""
+    own = getattr(names.get("self"), "__dict__", {})
+    yield from (name for name, held in names.items() if held is value)
+    yield from (f"self.{name}" for name, held in {**own, **own.get("_modules", {})}.items() if held is value)
+
+
+def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
+    """The last statement before a line that concerns a name, in the block that leads to the line."""
+    block, found = scope.body, None
+    while block:
+        here = next((one for one in block if one.lineno <= line <= (one.end_lineno or 0)), None)
+        before = [one for one in block if (one.end_lineno or 0) < line and _concerns(one, name)]
+        found = before[-1] if before else found
+        inner = [] if here is None else [part for part in blocks(here) if any(_concerns(one, name) for one in part)]
+        block = next((part for part in inner if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
+    return found
+
+
+def _concerns(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement binds a name, or calls a method that may change what it holds."""
+    if isinstance(statement, _FUNCTIONS | ast.ClassDef):
+        return False
+    for node in ast.walk(statement):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        parts = (part for one in targets if one is not None for part in getattr(one, "elts", [one]))
+        if isinstance(node, ast.Assign | ast.AnnAssign) and name in map(ast.unparse, parts):
+            return True
+        call = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
+            return name_called(call) not in _NO_CHANGES
+    return False
+
+
+# --- the loop and its step ------------------------------------------------------------------------------------------
+
+
+def places_of_call(calls: Sequence[View]) -> Iterator[Place]:
+    """The statement that calls a model, of a script that only predicts, and the copies of its inputs."""
+    for view in calls[:1]:
+        scope = scope_of(view.code)
+        block, begin, _ = _block_with(getattr(scope, "body", []), view.line, view.line)
+        yield from [_at("forward", view.file, block[begin])] if block else []
+        yield from _copies(view.file, scope, view.names)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPlaces:
+    """A loop of the user's, the code that it is in, and the functions that were running at its update."""
+
+    loop: Loop
+    code: CodeType
+    views: Sequence[View]
+    model: nn.Module
+
+    def of(self, passes: Iterable[Pass]) -> Iterator[Place]:
+        """The loop, its forward passes, the whole of its step, and the copies of its batches."""
+        file = self.code.co_filename
+        yield _at("loop", file, self.loop)
+        yield _at("above", file, self._outermost())
+        yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
+        scopes = {self.code: self.loop, **{one: scope_of(one) for each in passes for one, _ in each.at[:1]}}
+        scopes[self.code] = self.loop
+        for code, scope in scopes.items():
+            yield from _copies(code.co_filename, scope, self._names_in(code))
+
+    def _outermost(self) -> ast.AST:
+        """The outermost loop around the loop that does not make the model anew."""
+        made, line = list(_names_of(self.model, self._names_in(self.code))), self.loop.body[0].lineno
+        loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, ast.For | ast.While)]
+        around = [one for one in loops if one.lineno <= self.loop.lineno and line <= (one.end_lineno or 0)]
+        return next((one for one in around if not any(_concerns(one, name) for name in made)), self.loop)
+
+    def _names_in(self, code: CodeType) -> Mapping[str, Any]:
+        return next((view.names for view in self.views if view.code is code), {})
+
+    def _of_pass(self, each: Pass) -> Iterator[Place]:
+        lines = {line for call in each.calls for line in call}
+        common = next(((one, line) for one, line in each.at if any(one is other for other, _ in lines)), None)
+        if common is None or is_library(common[0].co_filename):
+            return
+        code, backward = common
+        file, whole = code.co_filename, scope_of(code)
+        block, begin, end = _block_with(
+            getattr(whole, "body", []), min(line for one, line in lines if one is code), backward
+        )
+        if not block or begin == end:
+            problem = "the forward and the backward pass are one statement"
+            yield from [_at("forward", file, block[begin], problem=problem)] if block else []
+            return
+        last, read = end - 1, {ast.unparse(one) for one in ast.walk(block[end]) if isinstance(one, ast.expr)}
+        while last > begin and not bound_in(block[last]) & read:  # not of the loss
+            last -= 1
+        scope = self.loop if code is self.code else whole
+        yield _Piece(block[begin : last + 1], scope, whole).place("forward", file, self._names_in(code))
+        yield from (_at("backward", file, one) for one in _calls(block[end : end + 1], "backward"))
+        yield from (_at("clear", file, one) for one in _calls(block, "zero_grad"))
+        update = self.views[0].line if self.views and self.views[0].code is code else 0
+        done = next((at for at, one in enumerate(block) if one.lineno <= update <= (one.end_lineno or 0)), -1)
+        if done >= end:
+            yield from (_at("clip", file, one) for one in block[end:done] if _calls([one], "clip_grad_norm_"))
+            for call in _calls(block[done : done + 1], "step"):
+                owner = call.func.value if isinstance(call.func, ast.Attribute) else call
+                if isinstance(value_of(owner, self._names_in(code)), Optimizer):  # and no scaler
+                    yield _at("update", file, call, name=ast.unparse(owner))
+            yield self._step(_with_clearing(block, begin, done), code, whole)
+
+    def _step(self, statements: list[ast.stmt], code: CodeType, whole: ast.AST) -> Place:
+        names = self._names_in(code)
+        model = next(_names_of(self.model, names), "")
+        place = _Piece(statements, self.loop, whole).place("step", code.co_filename, names, on_device=True, name=model)
+        return place if code is self.code else replace(place, problem="it is in a function that the loop calls")
+
+
+def _with_clearing(block: list[ast.stmt], begin: int, done: int) -> list[ast.stmt]:
+    """Statements of a block with those beside them that clear the gradients."""
+    clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
+    while begin and clearing[begin - 1]:
+        begin -= 1
+    while done + 1 < len(block) and clearing[done + 1]:
+        done += 1
+    return block[begin : done + 1]
+
+
+def _calls(statements: Iterable[ast.AST], name: str) -> list[ast.Call]:
+    nodes = (node for one in statements for node in ast.walk(one))
+    return [node for node in nodes if isinstance(node, ast.Call) and name_called(node) == name]
+
+
+def _block_with(block: list[ast.stmt], first: int, last: int) -> tuple[list[ast.stmt], int, int]:
+    """The innermost block of statements that holds two lines, and the places of both in it; an empty one for none."""
+
+    def place(line: int) -> int:
+        return next((at for at, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or 0)), -1)
+
+    begin, end = place(first), place(last)
+    if begin < 0 or end < begin:
+        return [], 0, 0
+    inner = [_block_with(part, first, last) for part in blocks(block[begin])] if begin == end else []
+    return next((found for found in inner if found[0]), (block, begin, end))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Statements that could be a function: of a ``scope`` that is run in each round, in the ``whole`` function."""
+
+    statements: list[ast.stmt]
+    scope: ast.AST
+    whole: ast.AST
+
+    def place(
+        self, kind: str, file: str, names: Mapping[str, Any], *, on_device: bool = False, name: str = ""
+    ) -> Place:
+        """Their place, with the names that such a function would take and give."""
+        read, stored = self._used()
+        others = list(self._outside(self.scope))
+        bound = {one.id for one in others if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        bound |= {one.arg for one in others if isinstance(one, ast.arg)}
+        takes = tuple(name for name in read if name in bound)
+        later = {
+            one.id for one in self._outside(self.whole) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
+        }
+        made = {one.name for one in others if isinstance(one, _FUNCTIONS | ast.ClassDef) and one is not self.scope}
+        tensors = {name for name in takes if isinstance(names.get(name), torch.Tensor)} if on_device else {*takes}
+        problems = (
+            *(f"`{name}` is defined anew in each round" for name in read if name in made),
+            *(f"`{name}` is carried from round to round" for name in read if name in stored),
+            *(f"`{name}` is no tensor and changes from round to round" for name in takes if name not in tensors),
+        )
+        return _at(
+            kind,
+            file,
+            self.statements[0],
+            self.statements[-1],
+            name=name,
+            takes=takes,
+            gives=tuple(name for name in stored if name in later),
+            problem=next(iter((*self._on_host(on_device=on_device), *problems)), ""),
+        )
+
+    def _outside(self, scope: ast.AST) -> Iterator[Any]:
+        """The nodes of a scope that are not among the statements."""
+        first, last = self.statements[0].lineno, self.statements[-1].end_lineno or 0
+        return (node for node in ast.walk(scope) if not first <= getattr(node, "lineno", 0) <= last)
+
+    def _on_host(self, *, on_device: bool) -> Iterator[str]:
+        """Reasons why the statements cannot become a function; with ``on_device`` one that a graph records."""
+        for node in (node for one in self.statements for node in ast.walk(one)):
+            if isinstance(node, _LEAVES):
+                yield f"line {node.lineno} leaves the statements"
+            if on_device and isinstance(node, ast.If | ast.For | ast.While | ast.Try):
+                yield f"line {node.lineno} decides on the host"
+            if on_device and isinstance(node, ast.Call) and name_called(node) in _HOSTS:
+                yield f"line {node.lineno} calls {name_called(node)}() on the host"
+            if on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield f"line {node.lineno} assigns to an attribute, which a replay would not"
+
+    def _used(self) -> tuple[list[str], list[str]]:
+        """The names that the statements read before they bind them, and those that they bind, in their order."""
+        read: dict[str, None] = {}
+        stored: dict[str, None] = {}
+        for statement in _in_order(self.statements):
+            inner = [node.target for node in ast.walk(statement) if isinstance(node, ast.comprehension)]
+            own = {node.id for target in inner for node in ast.walk(target) if isinstance(node, ast.Name)}
+            nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id not in own]
+            nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+            added = {node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)}
+            loaded = [node.id for node in nodes if isinstance(node.ctx, ast.Load) or node in added]
+            read |= dict.fromkeys(name for name in loaded if name not in stored)
+            stored |= dict.fromkeys(node.id for node in nodes if isinstance(node.ctx, ast.Store))
+        return list(read), list(stored)
+
+
+def _in_order(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """Statements, and in the place of a ``with`` what it enters, and the statements inside it."""
+    for one in statements:
+        yield from [*one.items, *_in_order(one.body)] if isinstance(one, ast.With) else [one]
+
+
+def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:
+    """The calls that copy a tensor to a device; their name is its number of dimensions, with ``f`` of a float."""
+    for node in _calls([scope], "to") + _calls([scope], "cuda"):
+        given = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "device")]
+        text = ast.unparse(given[0]) if given else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        target = value_of(given[0], names) if given else None
+        to_device = isinstance(target, torch.device) or any(word in text for word in ("device", "cuda", "rank"))
+        value = value_of(node.func.value, names) if isinstance(node.func, ast.Attribute) else node
+        if to_device and (value is None or isinstance(value, torch.Tensor)):
+            what = "" if value is None else f"{value.dim()}{'f' if value.is_floating_point() else ''}"
+            yield _at("copy", file, node, name=what)
