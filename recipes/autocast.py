@@ -47,7 +47,6 @@ class Autocast(Recipe):
     values = ("none", "bfloat16", "float16")
     plan_field = "autocast"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"bfloat16"})
     # float16 brings a GradScaler, which waits for the host at each step and so rules out capturing the step.
     replacement_margin = 1.25

@@ -35,7 +35,6 @@ class ChannelsLast(Recipe):
     values = ("contiguous", "channels_last", "channels_last_3d")
     plan_field = "memory_format"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    partners = frozenset({"autocast", "compile", "cudnn_benchmark"})
     usual = frozenset({"channels_last", "channels_last_3d"})
     stage = Stage.MODEL
     codes = {"contiguous": "model = model.to(memory_format=torch.contiguous_format)\n"}

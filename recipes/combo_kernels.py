@@ -37,7 +37,6 @@ class ComboKernels(Recipe):
     compiles = True
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    partners = frozenset({"compile", "compile_scope"})
     gain = 1.02  # tests/gpu/RESULTS.md: 1.3x on mlp12, nothing on most
     codes = {
         True: 'model.compile(options={"combo_kernels": True})\n',

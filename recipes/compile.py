@@ -40,7 +40,6 @@ class Compile(Recipe):
     plan_field = "compile_mode"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
     codes = {"none": 'model = getattr(model, "_orig_mod", model)  # as it is without torch.compile\n'}
     shown = 'model.compile(mode="{value}")\n'
 

@@ -35,7 +35,6 @@ class CompileDynamic(Recipe):
     plan_field = "compile_dynamic"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    partners = frozenset({"compile", "compile_scope"})
     gains = {True: 1.09, False: 0.5}  # tests/gpu/RESULTS.md: 1.09x on lengths that vary; false compiles for each length
     codes = {"auto": "# torch.compile finds out which sizes change\n"}
     shown = "model.compile(dynamic={value})\n"

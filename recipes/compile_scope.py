@@ -50,7 +50,6 @@ class CompileScope(Recipe):
     plan_field = "compile_scope"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    partners = frozenset({"autocast", "compile"})
     usual = frozenset({"with_loss"})
     # tests/gpu/RESULTS.md: with_loss 10.31x and regional 9.36x in one session; pointwise (then by another fuser) 1.58x
     # and 1.43x on handwritten formulas, 0.78x on a served network.

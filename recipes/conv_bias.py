@@ -34,7 +34,6 @@ class ConvBias(Recipe):
     key = "model.conv_bias_before_norm"
     default = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    partners = frozenset({"autocast", "channels_last"})
     usual = frozenset({False})
     stage = Stage.MODEL
     order = -20  # before layers change their type, and before folding puts a bias back

@@ -43,7 +43,6 @@ class CpuFreeze(Recipe):
     modes = INFERENCE
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    partners = frozenset({"compile", "inference_mode", "autocast"})
     gain = 1.15  # tests/gpu/RESULTS.md: 1.63x on a served network, of which compiling alone gives a part
     codes = {True: _CODE, False: "# parameters stay parameters\n"}
 

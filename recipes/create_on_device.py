@@ -33,7 +33,6 @@ class CreateOnDevice(Recipe):
     plan_field = "create_on_device"
     devices = CUDA
     attacks = frozenset({Bottleneck.COPY, Bottleneck.LAUNCH})
-    partners = frozenset({"step_graph"})
     phases = frozenset({Phase.FORWARD, Phase.LOSS})
     gain = 1.1  # tests/gpu/RESULTS.md: 5.88x where noise was made on the host, 0.94x elsewhere
     codes = {

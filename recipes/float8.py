@@ -61,7 +61,6 @@ class Float8(Recipe):
     values = ("none", *_GRANULARITY)
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    partners = frozenset({"autocast", "compile", "half_weights"})
     stage = Stage.MODEL
     order = 1
     roundings = {"tensorwise": 2.0**-4, "rowwise": 2.0**-4}

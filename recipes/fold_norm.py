@@ -34,7 +34,6 @@ class FoldNorm(Recipe):
     key = "model.fold_batch_norm"
     modes = INFERENCE
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    partners = frozenset({"autocast", "channels_last", "half_weights"})
     usual = frozenset({True})
     stage = Stage.MODEL
     order = -10  # while the weights still have their precision

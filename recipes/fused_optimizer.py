@@ -42,7 +42,6 @@ class FusedOptimizer(Recipe):
     values = tuple(_FLAGS)
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    partners = frozenset({"autocast", "compile", "step_graph"})
     usual = frozenset({"fused"})
     stage = Stage.OPTIMIZER
     saves_memory = True

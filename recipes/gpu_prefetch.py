@@ -54,7 +54,6 @@ class GpuPrefetch(Recipe):
     plan_field = "device_prefetch"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
-    partners = frozenset({"pin_memory", "non_blocking", "num_workers"})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     codes = {True: _CODE, False: "# each batch is copied when its step begins\n"}
 

@@ -49,7 +49,6 @@ class GpuTransforms(LoaderRecipe):
     key = "data.transforms_on_device"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
-    partners = frozenset({"num_workers", "pin_memory", "gpu_prefetch"})
     usual = frozenset({True})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 

@@ -37,7 +37,6 @@ class HalfWeights(Recipe):
     values = ("float32", "bfloat16", "float16")
     plan_field = "input_dtype"
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
-    partners = frozenset({"channels_last", "compile", "step_graph", "sdpa", "fused_optimizer"})
     usual = frozenset({"bfloat16"})
     stage = Stage.MODEL
     saves_memory = True

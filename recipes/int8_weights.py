@@ -49,7 +49,6 @@ class Int8Weights(Recipe):
     values = tuple(codes)
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
-    partners = frozenset({"compile", "half_weights"})
     stage = Stage.MODEL
     saves_memory = True
     roundings = {"int8wo": 2.0**-8, "int8dq": 2.0**-8, "int4wo": 2.0**-4}

@@ -46,7 +46,6 @@ class LargeBatchOptimizer(Recipe):
     key = "optimizer.class"
     values = ("default", "lars", "lamb")
     modes = TRAINING
-    partners = frozenset({"batch_size"})
     stage = Stage.OPTIMIZER
     codes = {
         "default": "# the optimizer stays as it is\n",

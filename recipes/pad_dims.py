@@ -36,7 +36,6 @@ class PadDims(Recipe):
     values = WholeNumbers(1, such_as=(1, 2, 8, 64))
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
-    partners = frozenset({"autocast", "tf32", "half_weights"})
     stage = Stage.MODEL
     codes = {1: "# linear layers keep their sizes\n"}
     excludes = {

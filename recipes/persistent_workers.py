@@ -38,7 +38,6 @@ _START_S = 0.1
 
 class PersistentWorkers(WorkerRecipe):
     key = "data.persistent_workers"
-    partners = frozenset({"num_workers"})
     usual = frozenset({True})
     without_workers = "the loader has no workers that could live on: num_workers tries some first"
 

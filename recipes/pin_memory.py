@@ -33,7 +33,6 @@ class PinMemory(LoaderRecipe):
     plan_field = "non_blocking"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
-    partners = frozenset({"gpu_prefetch", "num_workers"})
     usual = frozenset({True})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 

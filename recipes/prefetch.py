@@ -31,7 +31,6 @@ class Prefetch(WorkerRecipe):
     key = "data.prefetch_factor"
     default = 2
     values = WholeNumbers(1, such_as=(2, 4))
-    partners = frozenset({"num_workers"})
     ladder = True
     without_workers = (
         "the loader has no workers, and only workers prepare batches ahead: set data.num_workers first "

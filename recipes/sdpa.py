@@ -49,7 +49,6 @@ class Sdpa(Recipe):
     values = tuple(_CODES)
     plan_field = "attention_backend"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    partners = frozenset({"autocast", "half_weights", "compile"})
     saves_memory = True
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
     # tests/gpu/RESULTS.md: cudnn 0.99x, flash 0.75x to 0.98x, efficient 0.43x and 0.93x, math 0.63x; PyTorch picks well

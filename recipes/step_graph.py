@@ -59,7 +59,6 @@ class StepGraph(Recipe):
     plan_field = "cuda_graph"
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
-    partners = frozenset({"autocast", "channels_last", "compile", "fused_optimizer", "tf32"})
     usual = frozenset({True})
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True

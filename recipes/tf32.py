@@ -47,7 +47,6 @@ class Tf32(Recipe):
     key = "precision.float32_matmul"
     values = ("highest", "high", "medium")
     attacks = frozenset({Bottleneck.COMPUTE})
-    partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"high"})
     stage = Stage.GLOBAL
     roundings = {"high": 2.0**-11, "medium": 2.0**-8}  # `medium` permits bfloat16, though no kernel on CUDA uses it yet

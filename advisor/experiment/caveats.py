@@ -68,21 +68,10 @@ def of_the_load() -> str:
     return f"{load:.1f} programs at a time compete for its {cores} cores" if load > cores else ""
 
 
-def with_the_load(hint: str, cores: int) -> str:
-    """A hint for what took too long, with the load where all cores are wanted. ``cores``: those it may use."""
+def with_the_load(hint: str) -> str:
+    """A hint for what took too long, with the load where all cores are wanted."""
     busy = of_the_load()
-    if not busy:
-        return hint
-    told, threads = f"{hint} This machine is busy: {busy}", max(1, cores // 2)
-    if _threads_asked_for() in range(1, threads + 1):
-        return f"{told}; when other programs have ended, it needs less time."
-    return f"{told}; with OMP_NUM_THREADS={threads} before the command, steps often take less time on it."
-
-
-def _threads_asked_for() -> int:
-    """The threads of OMP_NUM_THREADS; 0 where the environment does not say."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() else 0
+    return f"{hint} This machine is busy: {busy}; when other programs have ended, it needs less time." if busy else hint
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
@@ -97,44 +86,31 @@ def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     return f"{budget} {too_short}; give it --budget {minutes}m or more"
 
 
-def of_the_latency(known: Known) -> str:
-    """A warning that the latency limit has no effect in training, or that nothing keeps it; else empty."""
-    limit_ms, judge = known.judge.goal.latency_limit_ms, known.judge
-    if limit_ms is None:
-        return ""
-    if known.plan.facts.workload.mode is Mode.TRAIN:
-        return "the latency limit is about calls in inference, and this loop trains: give --mode infer"
-    results = [judge.baseline_record().result, *(judge.result(settings) for settings in judge.runs)]
-    latencies = [result.latency.p95_ms for result in results if result is not None and result.latency is not None]
-    if not latencies or min(latencies) <= limit_ms:
-        return ""
-    return (
-        f"nothing that was measured keeps the latency limit of {format_ms(limit_ms)}: the shortest 95th percentile of "
-        f"single calls was {format_ms(min(latencies))}; raise --latency-limit, or give --batch-size 1"
-    )
-
-
-def of_the_limit(known: Known) -> str:
-    """A warning that nothing stays within the memory limit, with what came nearest; empty when something does."""
-    limit_bytes, judge = known.judge.goal.memory_limit_bytes, known.judge
-    if limit_bytes is None:
-        return ""
-    peaks = {Settings(): judge.baseline_record().result.peak_reserved_bytes}
+def of_the_limits(known: Known) -> Iterator[str]:
+    """Warnings of each limit that nothing that was measured keeps, with what came nearest, or that has no effect."""
+    judge, goal = known.judge, known.judge.goal
+    results = {Settings(): judge.baseline_record().result}
     for settings in judge.runs:
         result = judge.result(settings)
         if settings and result is not None and result.measured and known.plan.consent.permits(settings):
-            peaks[settings] = result.peak_reserved_bytes
-    known_peaks = {settings: peak for settings, peak in peaks.items() if peak is not None}
-    if not known_peaks:
-        return ""
-    least = min(known_peaks, key=lambda settings: known_peaks[settings])
-    if known_peaks[least] <= limit_bytes:
-        return ""
-    what = f"with {least}" if least else "your own settings"
-    return (
-        f"nothing that was measured stays within the memory limit of {format_bytes(limit_bytes)}: the least was "
-        f"{format_bytes(known_peaks[least])}, {what}; raise --memory-limit, or make the batch smaller"
-    )
+            results[settings] = result
+    peaks = {settings: peak for settings, one in results.items() if (peak := one.peak_reserved_bytes) is not None}
+    least = min(peaks, key=lambda settings: peaks[settings], default=Settings())
+    if goal.memory_limit_bytes is not None and peaks and peaks[least] > goal.memory_limit_bytes:
+        what = f"with {least}" if least else "your own settings"
+        yield (
+            f"nothing that was measured stays within the memory limit of {format_bytes(goal.memory_limit_bytes)}: the "
+            f"least was {format_bytes(peaks[least])}, {what}; raise --memory-limit, or make the batch smaller"
+        )
+    shortest_ms = min((one.latency.p95_ms for one in results.values() if one.latency is not None), default=None)
+    if goal.latency_limit_ms is not None and known.plan.facts.workload.mode is Mode.TRAIN:
+        yield "the latency limit is about calls in inference, and this loop trains: give --mode infer"
+    elif goal.latency_limit_ms is not None and shortest_ms is not None and shortest_ms > goal.latency_limit_ms:
+        yield (
+            f"nothing that was measured keeps the latency limit of {format_ms(goal.latency_limit_ms)}: the "
+            f"shortest 95th percentile of single calls was {format_ms(shortest_ms)}; raise "
+            "--latency-limit, or give --batch-size 1"
+        )
 
 
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
@@ -143,20 +119,21 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
     The search goes on with a weaker stack. No warning is due where time ran out for a part of a measured stack, which
     would only have told what the other settings contribute, or for one more setting on it that compiles nothing.
     """
+    compiles, stack = known.plan.catalog.compiles, known.stack
     measured = [settings.items() for settings, runs in known.judge.runs.items() if runs[-1].measured]
     for settings, runs in known.judge.runs.items():
-        reason, late = runs[-1].reason, runs[-1].outcome is Outcome.TIMED_OUT
-        if not settings and not runs[-1].measured:
-            too_late = "there was too little time to measure your own settings again"
-            failed = "your own settings failed when they were measured again"
-            advice = "raise --budget" if late else "let the target be built and run any number of times"
-            yield f"{too_late if late else failed}: {reason.rstrip('.')}; {advice}", "baseline"
+        reason, late = runs[-1].reason.rstrip("."), runs[-1].outcome is Outcome.TIMED_OUT
+        if not settings and late:
+            yield f"there was too little time to measure your own settings again: {reason}; raise --budget", "baseline"
+        elif not settings and not runs[-1].measured:
+            advice = "let the target be built and run any number of times"
+            yield f"your own settings failed when they were measured again: {reason}; {advice}", "baseline"
         if len(settings) < 2 or reason in (SKIPPED, ENDED):
             continue
         if late:
-            part_of_measured = any(settings.items() < stack for stack in measured)
-            if not part_of_measured and not _is_one_more(known, settings):
-                said = f"there was too little time for these together: {settings}: {reason.rstrip('.')}"
+            is_one_more = stack and stack.items() < settings.items() and compiles(settings) == compiles(stack)
+            if not is_one_more and not any(settings.items() < whole for whole in measured):
+                said = f"there was too little time for these together: {settings}: {reason}"
                 yield f"{said}; raise --budget", str(settings)
         elif not runs[-1].measured:
             yield f"together these fail: {settings}: {reason}", str(settings)
@@ -164,13 +141,6 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
             Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why not in (REJECTED, OTHER_VALUE)
         ):
             yield f"together these cannot be used: {settings}: {why}", str(settings)
-
-
-def _is_one_more(known: Known, settings: Settings) -> bool:
-    """Whether settings are the stack and more, none of which makes it a compiled one."""
-    compiles = known.plan.catalog.compiles
-    more = bool(known.stack) and known.stack.items() < settings.items()
-    return more and compiles(settings) == compiles(known.stack)
 
 
 def of_nothing_to_try(request: Request, plan: Plan) -> str:

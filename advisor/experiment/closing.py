@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from advisor.experiment import caveats
 from advisor.experiment.control import ENDED, RAISE_BUDGET, Decision
 from advisor.experiment.known import Known
 from advisor.experiment.measuring.bench import Bench
@@ -16,7 +15,7 @@ from advisor.records import Candidate
 def left_out(known: Known, bench: Bench) -> Iterator[tuple[Candidate, str]]:
     """The candidates that have no result of their own, with the reasons."""
     for candidate in known.plan.candidates:
-        if not known.has_record(candidate):
+        if known.record(candidate) is None:
             yield candidate, why_not(known, candidate) or _too_late(known, candidate, bench)
 
 
@@ -34,13 +33,6 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     if conflict := known.plan.catalog.conflict({**known.stack, **candidate.settings}):
         return f"it cannot be combined with the stack: {conflict}"
     return f"the remaining time is reserved for confirming the stack; {RAISE_BUDGET}"
-
-
-def warnings(known: Known, bench: Bench) -> Iterator[str]:
-    """The warnings of a session that is over: a budget or a limit that nothing kept to; empty where one was."""
-    yield caveats.of_the_budget(known, bench.budget.spent_s, bench.budget.total_s + bench.budget.extended_s)
-    yield caveats.of_the_limit(known)
-    yield caveats.of_the_latency(known)
 
 
 def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """The one rule of consent: settings that may be used without asking the person, and those that wait for their word."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from advisor.experiment.control import OTHER_VALUE, REJECTED, Decision
@@ -13,15 +13,13 @@ class Consent:
     """Settings may be used when none of their recipes is rejected and they change no more than is allowed.
 
     ``allow`` is the worst numerics class that needs no word of the person's. A recipe that was accepted may change what
-    it declares, or what it was measured to change alone (``seen``, by recipe). Of some recipes one of ``values`` only
-    was accepted.
+    it declares, or what it was seen to change alone. Of some recipes one of ``values`` only was accepted.
     """
 
     catalog: Catalog
     mode: Mode
     allow: Numerics
     decisions: Mapping[str, Decision] = field(default_factory=dict)
-    seen: Mapping[str, Numerics] = field(default_factory=dict)
     values: Mapping[str, Value] = field(default_factory=dict)
 
     @property
@@ -29,15 +27,24 @@ class Consent:
         """Return the person's decisions as a value that can be compared: equal decisions lead to the same stack."""
         return frozenset((recipe, decision, self.values.get(recipe)) for recipe, decision in self.decisions.items())
 
-    def why_not(self, settings: Mapping[str, Value], measured: NumericsResult | None = None) -> str:
-        """The reason not to use these settings; empty when they may. ``measured``: their numerics, if known."""
+    def why_not(
+        self, settings: Mapping[str, Value], measured: NumericsResult | None = None, *, seen: Iterable[Numerics] = ()
+    ) -> str:
+        """The reason not to use these settings; empty when they may.
+
+        ``measured``: their numerics, if known; ``seen``: what those of them that were accepted changed alone.
+        """
         recipes = self.catalog.in_order(settings)
         if ruled_out := next(filter(None, (self.ruled_out(recipe.id, value) for recipe, value in recipes)), ""):
             return ruled_out
+        classes = [self.allow, *seen]
         for recipe, value in recipes:
-            if not self.accepts(recipe.id, value) and recipe.numerics_of(value, self.mode).exceeds(self.allow):
+            declared = recipe.numerics_of(value, self.mode)
+            if self.accepts(recipe.id, value):
+                classes.append(declared)
+            elif declared.exceeds(self.allow):
                 return f"{recipe.id} changes results: it needs your consent"
-        if measured is not None and measured.decisive.exceeds(self._limit(settings)):
+        if measured is not None and measured.decisive.exceeds(Numerics.worst(*classes)):
             return f"the numerics are {measured.decisive}: {measured.text}"
         return ""
 
@@ -72,13 +79,6 @@ class Consent:
 
     def _declared(self, candidate: Candidate) -> Numerics:
         return self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
-
-    def _limit(self, settings: Mapping[str, Value]) -> Numerics:
-        classes = [self.allow]
-        for recipe, value in self.catalog.in_order(settings):
-            if self.accepts(recipe.id, value):
-                classes += [recipe.numerics_of(value, self.mode), self.seen.get(recipe.id, Numerics.EXACT)]
-        return Numerics.worst(*classes)
 
 
 def exceeds(numerics: NumericsResult, allow: Numerics) -> bool:

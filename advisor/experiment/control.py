@@ -1,10 +1,8 @@
 """The person's decisions on recipes and requests to a running session, as the session sees them."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
-
-from advisor.records import Value
 
 # Reasons why a candidate is not tried, or a setting is not in the stack.
 REJECTED = "you rejected it"
@@ -20,38 +18,6 @@ class Decision(StrEnum):
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
-
-
-class Decisions:
-    """The person's decisions so far, read and changed from any thread."""
-
-    def __init__(self, known: Mapping[str, Decision] | None = None, values: Mapping[str, Value] | None = None) -> None:
-        self._of = dict(known or {})
-        self._values = dict(values or {})
-        self._lock = threading.Lock()
-
-    def take(self, recipe: str, decision: Decision | None, value: Value | None = None) -> bool:
-        """Take a decision on a recipe or one of its values, or take it back (None). Return whether anything changed."""
-        with self._lock:
-            if (self._of.get(recipe), self._values.get(recipe)) == (decision, value):
-                return False
-            self._of.pop(recipe, None)  # the latest stands last
-            self._values.pop(recipe, None)
-            if decision is not None:
-                self._of[recipe] = decision
-            if value is not None:
-                self._values[recipe] = value
-            return True
-
-    def all(self) -> dict[str, Decision]:
-        """Every decision that stands, the latest last."""
-        with self._lock:
-            return dict(self._of)
-
-    def values(self) -> dict[str, Value]:
-        """The one value that was accepted, of each recipe where it was one."""
-        with self._lock:
-            return dict(self._values)
 
 
 class Steering:

@@ -1,7 +1,5 @@
 """Events: the messages that a session posts as it goes. Frozen; posted from the session's thread but for decisions."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from advisor import records
@@ -10,36 +8,30 @@ from advisor.experiment.objective import Goal
 from advisor.figures.formatting import printable_in
 
 
-class Event:
-    """One event of a session. Each kind below is frozen."""
-
-    __slots__ = ()
+class Event(msgspec.Struct, frozen=True):
+    """One event of a session."""
 
 
-@dataclass(frozen=True, slots=True)
-class GoalSet(Event):
+class GoalSet(Event, frozen=True):
     """The session's goal: its first event. ``session_id`` is empty in older journals."""
 
     goal: Goal
     session_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareFound(Event):
+class HardwareFound(Event, frozen=True):
     """The machine has been inspected."""
 
     hardware: records.Hardware
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduceMeasured(Event):
+class AllReduceMeasured(Event, frozen=True):
     """All-reduce has been measured between the ranks of a session over several GPUs."""
 
     sweep: records.AllReduceSweep
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRead(Event):
+class SourceRead(Event, frozen=True):
     """The user's source has been read for habits. ``problems`` says which files could not be read, and why."""
 
     files: tuple[str, ...]
@@ -47,8 +39,7 @@ class SourceRead(Event):
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StageStarted(Event):
+class StageStarted(Event, frozen=True):
     """The session entered a stage: baseline, leap, instruments, search, confirmation, alone, done.
 
     The search goes back and forth between them, as what is expected to gain most comes next.
@@ -57,22 +48,19 @@ class StageStarted(Event):
     stage: str
 
 
-@dataclass(frozen=True, slots=True)
-class FactsFound(Event):
+class FactsFound(Event, frozen=True):
     """The workload has been loaded and inspected; again, with the profile, once the baseline has been profiled."""
 
     facts: records.Facts
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineMeasured(Event):
+class BaselineMeasured(Event, frozen=True):
     """The baseline, again whenever a repeat changed its figures."""
 
     baseline: records.BaselineRecord
 
 
-@dataclass(frozen=True, slots=True)
-class TrialsPlanned(Event):
+class TrialsPlanned(Event, frozen=True):
     """The candidates in their order, and the reason for every other recipe.
 
     ``consent`` names the candidates that change what is computed: without the person's consent they are tried last.
@@ -83,8 +71,7 @@ class TrialsPlanned(Event):
     consent: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TrialStarted(Event):
+class TrialStarted(Event, frozen=True):
     """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description.
 
     ``expected_s`` is what it is expected to take, in seconds; None where nothing is known yet.
@@ -99,16 +86,14 @@ class TrialStarted(Event):
 BUILDING = "building the model, once for all trials"
 
 
-@dataclass(frozen=True, slots=True)
-class TrialActivity(Event):
+class TrialActivity(Event, frozen=True):
     """The present activity of the running trial."""
 
     name: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class BlockTimed(Event):
+class BlockTimed(Event, frozen=True):
     """A block of the running trial has been timed: the ms and samples of one step. Not all blocks are told of."""
 
     name: str
@@ -116,8 +101,7 @@ class BlockTimed(Event):
     samples: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrialEnded(Event):
+class TrialEnded(Event, frozen=True):
     """The trial process has ended: its outcome, and the time of one step in it. Its verdict comes with the records."""
 
     name: str
@@ -128,8 +112,7 @@ class TrialEnded(Event):
     wall_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunMeasured(Event):
+class RunMeasured(Event, frozen=True):
     """A trial has ended that counts as a run of these settings, also when it failed. A resumed session reads these.
 
     ``turns_of`` are the settings in whose turns with the baseline it ran, as a process of its own; None for others.
@@ -140,8 +123,7 @@ class RunMeasured(Event):
     turns_of: dict[str, records.Value] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnsMeasured(Event):
+class TurnsMeasured(Event, frozen=True):
     """Blocks of these settings, ``new``, and of the baseline, ``old``, have been timed in turn on the CPU."""
 
     settings: dict[str, records.Value]
@@ -150,43 +132,37 @@ class TurnsMeasured(Event):
     result: records.TrialResult
 
 
-@dataclass(frozen=True, slots=True)
-class TrialMeasured(Event):
+class TrialMeasured(Event, frozen=True):
     """A candidate was measured, failed or was skipped. Posted again when more runs change its figures."""
 
     record: records.TrialRecord
 
 
-@dataclass(frozen=True, slots=True)
-class CombinationMeasured(Event):
+class CombinationMeasured(Event, frozen=True):
     """Several settings were measured together on the way to the stack, and could be it by memory and numerics."""
 
     point: records.ParetoPoint
 
 
-@dataclass(frozen=True, slots=True)
-class StackMeasured(Event):
+class StackMeasured(Event, frozen=True):
     """The stack so far; ``record.confirmed`` marks the final one."""
 
     record: records.StackRecord
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingMeasured(Event):
+class ScalingMeasured(Event, frozen=True):
     """The settings on several GPUs so far; the whole record, again after each trial."""
 
     record: records.ScalingRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked(Event):
+class Ranked(Event, frozen=True):
     """The recommendations, best first."""
 
     recommendations: tuple[records.Recommendation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Decided(Event):
+class Decided(Event, frozen=True):
     """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it.
 
     Where only one of its values was accepted, that is ``value``.
@@ -197,37 +173,32 @@ class Decided(Event):
     value: records.Value | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpusChosen(Event):
+class GpusChosen(Event, frozen=True):
     """The person chose how many GPUs to train on after the search on one: a number, 0 for all, 1 for one only."""
 
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class Held(Event):
+class Held(Event, frozen=True):
     """The session waits before its next trial, since the person paused it; or it goes on."""
 
     waiting: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressMade(Event):
+class ProgressMade(Event, frozen=True):
     """The session's progress, 0 to 1, and the seconds that it expects to need still."""
 
     share: float
     left_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ExportVerified(Event):
+class ExportVerified(Event, frozen=True):
     """An exported file was applied to the target in a fresh process and timed in a plain loop."""
 
     verification: records.Verification
 
 
-@dataclass(frozen=True, slots=True)
-class Said(Event):
+class Said(Event, frozen=True):
     """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error.
 
     A later sentence that is ``about`` the same takes its place; one that is about nothing stays.
@@ -238,8 +209,7 @@ class Said(Event):
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFailed(Event):
+class SessionFailed(Event, frozen=True):
     """The session cannot go on: the target could not be loaded, its baseline failed, or a bug of ours."""
 
     message: str
@@ -248,8 +218,7 @@ class SessionFailed(Event):
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFinished(Event):
+class SessionFinished(Event, frozen=True):
     """The session is over; ``cancelled`` when it was interrupted. Everything measured is in the journal."""
 
     cancelled: bool
@@ -258,11 +227,7 @@ class SessionFinished(Event):
 
 
 # The kinds of events by their names, as a journal has them.
-KINDS: dict[str, type[Event]] = {
-    name: kind
-    for name, kind in list(globals().items())
-    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
-}
+KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
 
 
 def printable_event(event: Event) -> Event:

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from advisor.experiment.cached import cached
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.records import trial_record
 from advisor.experiment.judging.runs import Turns
 from advisor.experiment.judging.spreads import prior_spread
-from advisor.experiment.kept import kept
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
+from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
 _NOT_SHOWN = "it is unclear whether the stack is better with it, so the simpler one stays"
@@ -29,28 +29,20 @@ UNCLEAR = (_NOT_SHOWN, _ALL_UNCLEAR)
 class Kind(StrEnum):
     """The kinds of moves."""
 
-    LEAP = "leap"
-    """Measure a whole stack, without asking whether each of its settings gains anything alone."""
-    DROP = "drop"
-    """Leave one setting out: what it contributes, and whether the rest does as well."""
-    SWAP = "swap"
-    """Exchange the value of a setting, or a setting for one that it rules out."""
-    ADD = "add"
-    """Put one more setting on top of the stack."""
-    ALONE = "alone"
-    """Measure one candidate by itself."""
-    AGAIN = "again"
-    """Run settings once more, in another process: one run of each has not decided."""
-    TURNS = "turns"
-    """Measure the stack in turn with the baseline."""
-    CONTROL = "control"
-    """Run the baseline once more under another name: the difference is noise."""
-    PROFILE = "profile"
-    """The instrumented pass: phases, operators, ceilings, habits, clocks."""
-    REFERENCE = "reference"
-    """The baseline's first steps in a higher precision, against which rounding is told from faults."""
-    HOST = "host"
-    """The baseline's step on the CPU: what the GPU is worth."""
+    LEAP = "leap"  # measure a whole stack, without asking whether each of its settings gains anything alone
+    DROP = "drop"  # leave one setting out: what it contributes, and whether the rest does as well
+    SWAP = "swap"  # exchange the value of a setting
+    ADD = "add"  # put one more setting on top of the stack
+    ALONE = "alone"  # measure one candidate by itself
+    AGAIN = "again"  # run settings once more, in another process: one run of each has not decided
+    TURNS = "turns"  # measure the stack in turn with the baseline
+    CONTROL = "control"  # run the baseline once more under another name: the difference is noise
+    PROFILE = "profile"  # the instrumented pass: phases, operators, ceilings, habits, clocks
+    REFERENCE = "reference"  # the baseline's first steps in a higher precision: tells rounding from faults
+    HOST = "host"  # the baseline's step on the CPU: what the GPU is worth
+
+
+_INSTRUMENTS = frozenset({Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE, Kind.HOST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +132,24 @@ class Known:
         if result is None or not result.measured:
             return result.reason if result else "it was not measured"
         by = self.judge.yardstick
-        if not by.beyond_limits and (limit := by.goal.exceeded(result)):
-            return f"it takes {limit}"
-        bounded = by.goal.objective is Objective.MEMORY and not by.too_large
-        if bounded and settings and not by.may_keep_speed(self.judge.compare(settings)):
+        if by.goal.fits(by.baseline.result) and (limit := by.goal.exceeded(result)):
+            return f"it takes {limit}"  # where the baseline does as well, it may be a step towards the limit
+        if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
-        return self.plan.consent.why_not(settings, self.judge.numerics(settings))
+        return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=self._seen(settings))
+
+    def _seen(self, settings: Settings) -> tuple[Numerics, ...]:
+        """What each of these that was accepted was seen to change: the person knew it, so that consent covers it."""
+        accepted = [key for key in settings if self._is_accepted(key, settings)]
+        alone = [self.numerics(Settings({key: settings[key]})) for key in accepted]
+        return tuple(numerics.decisive for numerics in alone if numerics is not None)
+
+    def _is_accepted(self, key: str, settings: Settings) -> bool:
+        return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, settings[key])
+
+    def _accepted(self) -> Settings:
+        """The settings of the stack that the person accepted: they stay in it."""
+        return self.stack.filtered(lambda key: self._is_accepted(key, self.stack))
 
     def numerics(self, settings: Settings) -> NumericsResult | None:
         """The measured numerics of settings that ran."""
@@ -156,25 +160,23 @@ class Known:
         """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""
         return not self.why_unusable(settings)
 
-    def has_record(self, candidate: Candidate) -> bool:
-        """Whether anything is known of a candidate."""
-        return self.judge.has_tried(candidate.settings) or bool(self._most_telling(candidate)[0])
-
-    @kept
+    @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
-        alone = Settings(candidate.settings)
+        alone, key = Settings(candidate.settings), candidate.key
         if self.judge.has_tried(alone):
-            return replace(trial_record(self.judge, candidate, alone), contribution=self._on_the_stack(candidate))
-        whole, rest = self._most_telling(candidate)
-        return trial_record(self.judge, candidate, whole, rest) if whole else None
+            in_stack = self.stack.get(key) == candidate.value
+            contribution = self.contribution(key, self.stack) if in_stack else None
+            return replace(trial_record(self.judge, candidate, alone), contribution=contribution)
+        whole = self._most_telling(candidate)
+        return trial_record(self.judge, candidate, whole, whole.without(key)) if whole else None
 
-    def contribution_of(self, key: str) -> float | None:
-        """The speed-up that a setting adds to the stack or, where unknown, to the uncompiled stack; else None."""
-        for whole in (self.stack, self.uncompiled):
+    def contribution(self, key: str, *combinations: Settings) -> Comparison | None:
+        """What a setting adds to the first of these combinations that was measured with and without it; else None."""
+        for whole in combinations:
             rest = self.plan.without(whole, key)
-            if key in whole and rest != whole and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
-                return self.judge.contribution(whole, rest).speedup
+            if key in whole and rest and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
+                return self.judge.contribution(whole, rest)
         return None
 
     def fails_with_others(self, candidate: Candidate) -> bool:
@@ -185,39 +187,24 @@ class Known:
             for whole in holds
         )
 
-    def _on_the_stack(self, candidate: Candidate) -> Comparison | None:
-        """The stack compared with itself without this candidate; None unless both were measured."""
-        rest = self.plan.without(self.stack, candidate.key)
-        if not rest or self.stack.get(candidate.key) != candidate.value:
-            return None
-        both = self.judge.measured_runs(self.stack) and self.judge.measured_runs(rest)
-        return self.judge.contribution(self.stack, rest) if both else None
-
     @property
     def uncompiled(self) -> Settings:
         """The stack without the settings that compile it."""
         return self.stack.filtered(lambda key: not self.plan.catalog.by_key(key).expensive)
 
-    @kept
-    def _most_telling(self, candidate: Candidate) -> tuple[Settings, Settings]:
-        """The measured combination that tells most about a candidate, and the same without the candidate."""
-        holds = [s for s in self.judge.runs if s.get(candidate.key) == candidate.value]
-        pairs = [(whole, whole.without(candidate.key)) for whole in holds if self.judge.measured_runs(whole)]
-        compared = [pair for pair in pairs if self.judge.measured_runs(pair[1])]
-        tried = self.tried.get(candidate.name)
-        order = sorted(compared, key=lambda pair: (pair[0] == self.stack, pair[0] == tried, len(pair[0])))
-        if order:
-            return order[-1]
-        if tried is not None and self.judge.has_tried(tried):
-            return tried, tried.without(candidate.key)
-        if self.stack.get(candidate.key) == candidate.value and self.judge.has_tried(self.stack):
-            return self.stack, self.stack.without(candidate.key)
-        return BASELINE, BASELINE
+    def _most_telling(self, candidate: Candidate) -> Settings:
+        """The measured combination that tells most about a candidate: compared with the same without it, if any was."""
+        ran, key, tried = self.judge.measured_runs, candidate.key, self.tried.get(candidate.name)
+        holds = [s for s in self.judge.runs if s.get(key) == candidate.value and ran(s) and ran(s.without(key))]
+        if holds:
+            return max(holds, key=lambda whole: (whole == self.stack, whole == tried, len(whole)))
+        in_stack = self.stack if self.stack.get(key) == candidate.value else BASELINE
+        return next((one for one in (tried, in_stack) if one and self.judge.has_tried(one)), BASELINE)
 
     # --- what is reported -----------------------------------------------------------------------------------------
 
     @property
-    @kept
+    @cached
     def found(self) -> Settings:
         """The settings that the session reports and exports: all readers get them from here.
 
@@ -227,7 +214,7 @@ class Known:
         """
         if self.pending or not self.stack:
             return self.stack
-        accepted, best = self.stack.filtered(self._is_accepted), self.stack
+        accepted, best = self._accepted(), self.stack
         ran = [settings for settings, runs in self.judge.runs.items() if settings and runs[-1].measured]
         usable = [settings for settings in ran if settings.merged(accepted) == settings and self.usable(settings)]
         helps = self.may_recommend(best)
@@ -235,7 +222,9 @@ class Known:
             former = [s for s in usable if self.judge.took_turns(s) or (not helps and s.items() < best.items())]
             if shown := [s for s in former if self.may_recommend(s)]:
                 best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
-            elif not (helps or (best in usable and (accepted or self._may_gain_much(best)))):
+            gain = self.judge.gain(best, BASELINE)
+            promises = not self.judge.took_turns(best) and gain.ratio >= POLICY.bold and not gain.is_worse
+            if not (shown or helps or (best in usable and (accepted or promises))):
                 return BASELINE
         simplest, compiles = best, self.plan.catalog.compiles
         while rests := [s for s in self._without_one(simplest) if s in usable and self._does_as_well(s, best)]:
@@ -252,11 +241,6 @@ class Known:
         """The reason that settings are not in what was found, by their keys."""
         why = _NOT_SHOWN if self.found else _ALL_UNCLEAR
         return {**self.dropped, **{key: why for key in self.stack if key not in self.found}}
-
-    def _may_gain_much(self, settings: Settings) -> bool:
-        """Whether settings seem to gain much, by runs that there was no time to confirm."""
-        gain = self.judge.gain(settings, BASELINE)
-        return not self.judge.took_turns(settings) and gain.ratio >= POLICY.bold and not gain.is_worse
 
     def _does_as_well(self, simpler: Settings, best: Settings) -> bool:
         """Whether a simpler combination is as good as the best within the noise, and as sure to be better at all."""
@@ -281,10 +265,8 @@ class Known:
                 known = known._after_leap(move)
             case Kind.ADD | Kind.SWAP | Kind.ALONE:
                 known = known._after_candidate(move)
-            case Kind.DROP:
-                known = known._simplified()
-            case Kind.AGAIN:
-                known = known._after_repeat(move)
+            case Kind.DROP | Kind.AGAIN:
+                known = known._simplified(move)
             case Kind.TURNS:
                 known = known._after_turns(move)
         known = known._with_best_leap()._with_accepted()
@@ -296,19 +278,26 @@ class Known:
         """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""
         if consent.decided == self.plan.consent.decided:
             return self
-        known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
+        known = replace(self, plan=replace(self.plan, consent=consent))
         rejected = {recipe.key for recipe in self.plan.catalog if consent.rejects(recipe.id)}
         decided = (REJECTED, OTHER_VALUE)
         dropped = {key: why for key, why in self.dropped.items() if key in rejected or why not in decided}
         return known.with_permitted(self.stack, dropped)._with_best_leap()._with_accepted()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack, without what decisions rule out, and the reasons of what is not in it."""
-        recipes = self.plan.catalog.in_order(stack)
+        """The knowledge with another stack, without what decisions rule out, and the reasons of what is not in it.
+
+        What needs a setting that is ruled out leaves with it.
+        """
+        catalog, recipes = self.plan.catalog, self.plan.catalog.in_order(stack)
         ruled_out = {recipe.key: self.plan.consent.ruled_out(recipe.id, value) for recipe, value in recipes}
         gone = {key: why for key, why in ruled_out.items() if why}
-        known = replace(self, dropped={**dropped, **gone})
-        return known._with_stack(known._compatible(stack, gone))
+        for key in gone:
+            stack = self.plan.without(stack, key)
+        while stack and catalog.conflict(stack):
+            one_less = (key for key in stack if not catalog.conflict(stack.without(key)))
+            stack = stack.without(next(one_less, list(stack)[-1]))
+        return replace(self, dropped={**dropped, **gone})._with_stack(stack)
 
     def _with_accepted(self) -> Known:
         """The knowledge with what the person accepted in its stack, where the two were measured and are no worse."""
@@ -346,8 +335,7 @@ class Known:
             judge = replace(judge, reference=evidence.reference)
         if evidence.cpu_step_ms is not None:
             judge = replace(judge, cpu_step_ms=evidence.cpu_step_ms)
-        instruments = (Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE, Kind.HOST)
-        done = self.done | {move.kind} if move.kind in instruments else self.done
+        done = self.done | (_INSTRUMENTS & {move.kind})
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
         measured_leaps = self.measured_leaps | {move.settings} if move.kind is Kind.LEAP else self.measured_leaps
         unplanned = move.kind is Kind.LEAP and judge.measured_runs(move.settings)
@@ -372,16 +360,15 @@ class Known:
     # --- how the stack follows ------------------------------------------------------------------------------------
 
     def _after_leap(self, move: Move) -> Known:
+        """What a leap that is no better adds is not asked for again; a better one is taken with the best leap."""
         if move.settings == self.stack:  # the rest of a stack after a rejection
             return self if self.usable(self.stack) else self._with_stack(self.best_usable())
-        if self.usable(move.settings) and self.judge.gain(move.settings, self.stack).ratio > 1:
-            return self._with_stack(move.settings)
+        if not self.stack or not self.usable(move.settings) or self.judge.gain(move.settings, self.stack).ratio > 1:
+            return self
         added = [key for key in move.settings if key not in self.stack]
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
             added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next leap compiles the same without them
-        if self.stack and self.usable(move.settings):
-            return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
-        return self
+        return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
 
     def _with_best_leap(self) -> Known:
         """The knowledge with the best of the stack, the leaps and the user's own settings as its stack.
@@ -390,41 +377,35 @@ class Known:
         """
         if self.pending:
             return self
-        kept, gain = self.stack.filtered(self._is_accepted), self.judge.gain(self.stack, BASELINE)
-        refuted = not kept and self.judge.measured_runs(self.stack) and gain.ratio <= 1
-        best = self._best_leap(BASELINE if refuted else self.stack, kept)
-        return self._with_stack(best) if best != self.stack else self
+        accepted, gain = self._accepted(), self.judge.gain(self.stack, BASELINE)
+        refuted = not accepted and self.judge.measured_runs(self.stack) and gain.ratio <= 1
+        return self._with_stack(self._best_leap(BASELINE if refuted else self.stack, self.measured_leaps, accepted))
 
-    def _best_leap(self, start: Settings, kept: Settings) -> Settings:
-        """The best of these settings and of the leaps that contain the settings to keep."""
-        best = start
+    def _best_leap(self, best: Settings, leaps: Iterable[Settings], accepted: Settings = BASELINE) -> Settings:
+        """The best of these settings and of the usable leaps that hold what was accepted."""
         blocked = {key for key, why in self.dropped.items() if why != _NOT_FASTER}
-        for leap in sorted(self.measured_leaps, key=len):
-            possible = not blocked & leap.keys() and leap.merged(kept) == leap and self.judge.measured_runs(leap)
+        for leap in sorted(leaps, key=len):
+            possible = not blocked & leap.keys() and leap.merged(accepted) == leap and self.judge.measured_runs(leap)
             if possible and self.usable(leap) and self.judge.gain(leap, best).ratio > 1:
                 best = leap
         return best
 
-    def _is_accepted(self, key: str) -> bool:
-        return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key])
-
     def _after_candidate(self, move: Move) -> Known:
         candidate = move.candidate
         assert candidate is not None, "the move is about a candidate"
-        known = self._with_seen()
-        result = known.judge.result(move.settings)
-        if not known.plan.may_stack(candidate) or fills_the_device(known.plan.facts, move.settings, result):
-            return known
-        if why := known.why_unusable(move.settings):
+        result = self.judge.result(move.settings)
+        if not self.plan.may_stack(candidate) or fills_the_device(self.plan.facts, move.settings, result):
+            return self
+        if why := self.why_unusable(move.settings):
             alone = len(move.settings) <= 1
-            return known if alone else known._without(candidate.key, f"together with the others: {why}")
-        gain = known.judge.gain(move.settings, known.stack)
-        margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
-        if gain.is_better and gain.low > margin and not known.needs_another_run(move.settings):
-            return known._with_stack(move.settings)
-        if move.base == known.stack and known.stack and candidate.key not in known.stack:
-            return known._without(candidate.key, "it adds nothing to the others")
-        return known
+            return self if alone else self._without(candidate.key, f"together with the others: {why}")
+        gain = self.judge.gain(move.settings, self.stack)
+        margin = self.plan.recipe(candidate).replacement_margin if candidate.key in self.stack else 1.0
+        if gain.is_better and gain.low > margin and not self.needs_another_run(move.settings):
+            return self._with_stack(move.settings)
+        if move.base == self.stack and self.stack and candidate.key not in self.stack:
+            return self._without(candidate.key, "it adds nothing to the others")
+        return self
 
     def needs_another_run(self, settings: Settings) -> bool:
         """Whether a single run of a combination shows it a little better than the stack."""
@@ -432,11 +413,14 @@ class Known:
             return False
         return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
 
-    def _simplified(self) -> Known:
-        """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each."""
+    def _simplified(self, move: Move) -> Known:
+        """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each.
+
+        Else another run may show that a combination is better than the stack after all.
+        """
         for rest in self._without_one(self.stack):
             gone = [key for key in self.stack if key not in rest]
-            if not self.usable(rest) or any(map(self._is_accepted, gone)):
+            if not self.usable(rest) or any(key in self._accepted() for key in gone):
                 continue
             gain = self.judge.gain(rest, self.stack)
             clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
@@ -445,27 +429,21 @@ class Known:
             if as_good or (gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)):
                 why = dict.fromkeys(gone, "the others do as well without it")
                 return replace(self._with_stack(rest), dropped={**self.dropped, **why})
-        return self
-
-    def _after_repeat(self, move: Move) -> Known:
-        """Another run may show that a combination is better than the stack after all, or as good and simpler."""
-        known = self._simplified()
-        ran = move.settings and self.judge.measured_runs(move.settings) and self.usable(move.settings)
-        better = known is self and ran and self.judge.gain(move.settings, self.stack).is_better
-        return self._with_stack(move.settings) if better else known
+        ran = move.kind is Kind.AGAIN and move.settings and self.usable(move.settings)
+        better = ran and self.judge.gain(move.settings, self.stack).is_better
+        return self._with_stack(move.settings) if better else self
 
     def _after_turns(self, move: Move) -> Known:
         """A stack whose turns with the baseline show that it is no better is given up; nothing accepted leaves."""
         if move.settings != self.stack:
-            return self._simplified()
+            return self._simplified(move)
         if not self.judge.took_turns(self.stack) or self.found or self.undecided(self.stack):
             return self
         why = self.why_unusable(self.stack)
         if not why and self.judge.goal.by_time and self.judge.compare(self.stack).seems_faster:
             return self
         why = why or f"together they {self.judge.goal.not_better(2)}"
-        open_leaps = frozenset(leap for leap in self.measured_leaps if not self.judge.took_turns(leap))
-        best = replace(self, measured_leaps=open_leaps)._best_leap(BASELINE, BASELINE)
+        best = self._best_leap(BASELINE, [leap for leap in self.measured_leaps if not self.judge.took_turns(leap)])
         gone = [key for key in move.settings if key not in best]
         return replace(self, stack=best, dropped={**self.dropped, **dict.fromkeys(gone, why)})
 
@@ -492,27 +470,3 @@ class Known:
 
     def _without(self, key: str, why: str) -> Known:
         return replace(self, dropped={**self.dropped, key: why})
-
-    def _compatible(self, stack: Settings, gone: Iterable[str]) -> Settings:
-        """The stack without these keys, and without settings that need one of them."""
-        for key in gone:
-            stack = self.plan.without(stack, key)
-        while stack and self.plan.catalog.conflict(stack):
-            one_less = (key for key in stack if not self.plan.catalog.conflict(stack.without(key)))
-            stack = stack.without(next(one_less, list(stack)[-1]))
-        return stack
-
-    def _seen(self) -> dict[str, Numerics]:
-        """The measured numerics class of each recipe: consent to an accepted recipe covers it."""
-        seen: dict[str, Numerics] = {}
-        for candidate in self.plan.candidates:
-            record = self.record(candidate)
-            if record is not None and record.numerics is not None:
-                worst = seen.get(candidate.recipe, Numerics.EXACT)
-                seen[candidate.recipe] = Numerics.worst(worst, record.numerics.decisive)
-        return seen
-
-    def _with_seen(self) -> Known:
-        if not self.plan.consent.decisions:
-            return self
-        return replace(self, plan=replace(self.plan, consent=replace(self.plan.consent, seen=self._seen())))

@@ -1,6 +1,6 @@
 """The leaps: the stack that an expert would write for a workload, in the strongest form that runs here.
 
-Without compiling first, then compiled; a form that failed is weakened (``weaken.py``). ``moves.py`` has the moves
+Without compiling first, then compiled; a form that failed is weakened (``fallbacks.py``). ``moves.py`` has the moves
 around the stack that is known then.
 """
 
@@ -8,12 +8,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from advisor.experiment.fallbacks import GRAPH, compiled_without_loss, may_be_compiled_away, weaker, without_half
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
-from advisor.experiment.weaken import GRAPH, compiled_without_loss, may_be_compiled_away, weaker, without_half
 from advisor.figures.roof import INPUT_BOUND_SHARE
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings

@@ -78,24 +78,28 @@ class Goal:
 
     def better(self, count: int = 1) -> str:
         """The verb phrase for a number of better candidates: ``is measurably faster``."""
-        return self._phrase(self.words.better, count)
+        one, several, how = self.words.better
+        return f"{one if count == 1 else several} {how.format(kept=self.kept_speed)}"
 
     def not_better(self, count: int = 1) -> str:
         """The verb phrase for a number of candidates that are not better: ``is not measurably faster``."""
-        return self._phrase(self.words.not_better, count)
+        one, several, how = self.words.better
+        verb = (
+            f"{one if count == 1 else several} not"
+            if one == "is"
+            else f"{'does' if count == 1 else 'do'} not {several}"
+        )
+        return f"{verb} {how.format(kept=self.kept_speed)}"
 
     @property
     def kept_speed(self) -> str:
         """The speed that less memory must keep, as a phrase: ``90 % of the speed or more``."""
         return f"{format_percent(self.keep_speed)} of the speed or more"
 
-    def _phrase(self, forms: tuple[str, str], count: int) -> str:
-        return forms[count != 1].format(kept=self.kept_speed)
-
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of an objective. ``better`` and ``not_better`` are verb phrases, of one candidate and of several.
+    """The words of an objective. ``better``: the verb for one candidate and for several, and the rest of the phrase.
 
     ``short``: what is optimised. ``ranked``: how the recommendations are ordered. ``rule``: the sentence of a report
     about it, empty where the speed-up says it all. ``larger_batch``: why a larger batch serves it not, empty where it
@@ -104,32 +108,24 @@ class Words:
 
     short: str
     ranked: str
-    better: tuple[str, str]
-    not_better: tuple[str, str]
+    better: tuple[str, str, str]
     rule: str = ""
     larger_batch: str = ""
 
 
 WORDS = {
-    Objective.THROUGHPUT: Words(
-        "samples per second",
-        "best first",
-        ("is measurably faster", "are measurably faster"),
-        ("is not measurably faster", "are not measurably faster"),
-    ),
+    Objective.THROUGHPUT: Words("samples per second", "best first", ("is", "are", "measurably faster")),
     Objective.LATENCY: Words(
         "a shorter step",
         "the shortest step first",
-        ("makes a step measurably shorter", "make a step measurably shorter"),
-        ("does not make a step measurably shorter", "do not make a step measurably shorter"),
+        ("makes", "make", "a step measurably shorter"),
         "The objective is latency, the time of a step: a larger batch never counts.",
         "a larger batch makes no step shorter, and short steps are the objective",
     ),
     Objective.MEMORY: Words(
         "the smallest peak at {kept}",
         "the smallest memory first",
-        ("saves memory at {kept}", "save memory at {kept}"),
-        ("does not save memory at {kept}", "do not save memory at {kept}"),
+        ("saves", "save", "memory at {kept}"),
         "The objective is memory: the smallest peak whose speed, with its whole interval, is {share} of the baseline's "
         "or more. Of two that take as much, the faster counts.",
         "a larger batch takes more memory, and less memory is the objective",
@@ -137,8 +133,7 @@ WORDS = {
     Objective.ENERGY: Words(
         "fewer joules a sample",
         "the least energy first",
-        ("takes measurably less energy", "take measurably less energy"),
-        ("does not take measurably less energy", "do not take measurably less energy"),
+        ("takes", "take", "measurably less energy"),
         "The objective is energy: joules a sample, of the whole GPU while it is timed.",
     ),
 }
@@ -162,15 +157,8 @@ def figure(objective: Objective, result: TrialResult) -> float | None:
 
 def format_figure(objective: Objective, value: float | None) -> str:
     """The figure of an objective as a person reads it: ``2,431 samples/s``, ``9.21 ms``, ``8.54 GiB``, ``0.12 J``."""
-    match objective:
-        case Objective.THROUGHPUT:
-            return format_rate(value)
-        case Objective.LATENCY:
-            return format_ms(value)
-        case Objective.MEMORY:
-            return format_bytes(value)
-        case Objective.ENERGY:
-            return format_energy(value)
+    formats = {Objective.LATENCY: format_ms, Objective.MEMORY: format_bytes, Objective.ENERGY: format_energy}
+    return formats.get(objective, format_rate)(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +206,6 @@ class Yardstick:
         """Whether the baseline exceeds the memory limit: then less memory is a gain even above the limit."""
         return not self.goal.fits_memory(self.baseline.result)
 
-    @property
-    def beyond_limits(self) -> bool:
-        """Whether the baseline itself exceeds a limit. Settings that exceed it too may then be a step towards it."""
-        return not self.goal.fits(self.baseline.result)
-
     # --- against the baseline -------------------------------------------------------------------------------------
 
     def gain(self, result: TrialResult, comparison: Comparison | None) -> Gain | None:
@@ -259,10 +242,9 @@ class Yardstick:
         if comparison is None or not self.keeps_speed(comparison):
             return False
         gain, saving = self.gain(result, comparison), self.saving(result)
-        if (gain is not None and gain.is_better) or (self.too_large and saving is not None and saving.is_better):
-            return True
-        free = self.goal.objective is Objective.MEMORY and not (saving is None or saving.is_worse)
-        return free and comparison.verdict is Verdict.FASTER
+        saves = self.too_large and saving is not None and saving.is_better
+        free = self.goal.objective is Objective.MEMORY and saving is not None and not saving.is_worse
+        return (gain is not None and gain.is_better) or saves or (free and comparison.verdict is Verdict.FASTER)
 
     def may_recommend(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings may be recommended: they help, and stay within the limits."""
@@ -274,9 +256,8 @@ class Yardstick:
         The others follow by their speed.
         """
         gain = self.gain(result, comparison)
-        if gain is not None and gain.is_better:
-            return True, gain.ratio
-        return False, comparison.speedup if comparison else 0.0
+        is_better = gain is not None and gain.is_better
+        return is_better, gain.ratio if gain and is_better else comparison.speedup if comparison else 0.0
 
     # --- in words -------------------------------------------------------------------------------------------------
 

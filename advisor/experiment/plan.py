@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from advisor.experiment.cached import cached
 from advisor.experiment.consent import Consent
-from advisor.experiment.kept import kept
-from advisor.experiment.objective import Goal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
@@ -19,7 +18,7 @@ from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value, WorkloadFacts
+from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value
 
 # Bottlenecks of a step that waits for its data. Feeding it faster comes before anything else.
 _FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
@@ -71,7 +70,9 @@ class Plan:
         reasons = without_gain(self.catalog, self.facts.profile, self.candidates, speedup=speedup)
         if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
             reasons = {recipe: why for recipe, why in reasons.items() if not self.catalog[recipe].saves_memory}
-        reasons |= against_objective(self.request.goal, self.candidates)
+        larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in self.candidates)
+        if larger and not self.request.goal.tries_larger_batches:
+            reasons[BATCH_SIZE] = self.request.goal.words.larger_batch
         spared = {c.recipe for c in self.candidates if self.is_usual(c) or self.consent.accepts(c.recipe)}
         passed_over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
         left = tuple(c for c in self.candidates if c.recipe not in passed_over)
@@ -89,7 +90,7 @@ class Plan:
         undoes = recipe.habit and candidate.already_on and not recipe.usual  # its default is good
         return recipe.is_usual(candidate.value, self.facts.workload.mode) or undoes
 
-    @kept
+    @cached
     def may_stack(self, candidate: Candidate) -> bool:
         """Whether a candidate can join a stack now: it needs no consent, and is not tried for its cost alone."""
         unusual_habit = self.recipe(candidate).habit and not self.is_usual(candidate)
@@ -113,7 +114,7 @@ class Plan:
         """Whether a setting is among the candidates."""
         return any((candidate.key, candidate.value) == (key, value) for candidate in self.candidates)
 
-    @kept
+    @cached
     def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
         facts = facts_under(self.facts, stack)
@@ -121,22 +122,20 @@ class Plan:
         known = {candidate.name for candidate in self.candidates}
         return [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
 
-    def applies(self, candidate: Candidate, settings: Mapping[str, Value]) -> bool:
+    @cached
+    def applies(self, candidate: Candidate, settings: Settings) -> bool:
         """Whether a recipe proposes a candidate on top of these settings, or the person chose this value."""
         chosen = candidate.already_on or self.consent.values.get(candidate.recipe) == candidate.value
-        return chosen or self._applies(candidate, Settings(settings).without(candidate.key))
+        beside = settings.without(candidate.key)
+        return chosen or self.catalog.proposes(candidate, facts_under(self.facts, beside))
 
-    @kept
-    def _applies(self, candidate: Candidate, settings: Settings) -> bool:
-        return self.catalog.proposes(candidate, facts_under(self.facts, settings))
-
-    @kept
+    @cached
     def fits(self, candidate: Candidate, settings: Settings) -> bool:
         """Whether a candidate conflicts with none of these settings, and they leave it something to do."""
         with_it = settings.merged(candidate.settings)
         return not self.catalog.conflict(with_it) and self.applies(candidate, settings)
 
-    @kept
+    @cached
     def without(self, settings: Settings, key: str) -> Settings:
         """The settings without one, and without those that do nothing without it, as prefetching without workers."""
         rest = settings.without(key)
@@ -153,7 +152,7 @@ class Plan:
         chosen = [c for c in self.candidates if self._belongs(c)]
         spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
         left = [candidate for candidate in chosen if candidate.recipe not in spared]
-        return self._with_workers_options(self._company(sorted(left, key=lambda c: not self._is_hinted(c))))
+        return self._with_workers_options(self._together(sorted(left, key=lambda c: not self._is_hinted(c))))
 
     def _with_workers_options(self, settings: Settings) -> Settings:
         """These settings with the usual ones for a loader that only apply beside them, as those of its workers."""
@@ -165,13 +164,11 @@ class Plan:
 
     def fed(self, settings: Settings, step_ms: float) -> Settings:
         """These settings with enough workers for a step of ``step_ms``, where much of that is waiting for data."""
-        profile = self.facts.profile
-        wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0) if profile else 0.0
-        if wait_ms <= INPUT_BOUND_SHARE * step_ms or self.feeds(settings):
+        if not self._waits_much(step_ms) or self.feeds(settings):
             return settings
         feeding = [c for c in self.candidates if self.may_stack(c) and self.feeds(c.settings) and self.recipe(c).ladder]
         enough = [c for c in feeding if c.value == self._enough_of(self.recipe(c), step_ms)]
-        return self._with_workers_options(settings.merged(self._company(enough)))
+        return self._with_workers_options(settings.merged(self._together(enough)))
 
     def compiled(self, settings: Settings) -> Settings:
         """Settings with model and loss compiled as one, or the model where there is no loss to compile with it."""
@@ -185,32 +182,43 @@ class Plan:
         return settings
 
     def _belongs(self, candidate: Candidate) -> bool:
-        recipe = self.recipe(candidate)
-        if recipe.expensive or recipe.times_kernels or recipe.stage is Stage.ENVIRONMENT:
-            return False  # these cost seconds in every trial; the search asks for them on top of the stack
-        if not self.may_stack(candidate):
+        """Whether a candidate is in the first stack.
+
+        Not what costs seconds in every trial, which the search asks for later, nor what shortens phases that take no
+        time, as far as anybody looked.
+        """
+        recipe, profile = self.recipe(candidate), self.facts.profile
+        if (
+            recipe.expensive
+            or recipe.times_kernels
+            or recipe.stage is Stage.ENVIRONMENT
+            or not self.may_stack(candidate)
+        ):
             return False
-        if not self._worth_a_place(recipe, candidate):
+        bound = upper_bound(profile, recipe.phases) if profile else None
+        if not (bound is None or candidate.already_on or bound > POLICY.least_gain):
             return False
         if recipe.ladder:
-            return self._starves and candidate.value == self._enough_of(recipe, self._tuned_ms)
+            starves = profile is not None and (profile.bottleneck in _FEEDING or self._waits_much(self._tuned_ms))
+            return starves and candidate.value == self._enough_of(recipe, self._tuned_ms)
         if self.request.objective is Objective.MEMORY:
             return recipe.saves_memory or self.is_usual(candidate)
-        suits = recipe.suits(self.facts, candidate.value)
-        return suits or self.is_usual(candidate) or self._is_hinted(candidate)
+        return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or self._is_hinted(candidate)
 
-    def _worth_a_place(self, recipe: Recipe, candidate: Candidate) -> bool:
-        """Whether the phases that a candidate shortens take time at all, as far as anybody looked."""
-        bound = upper_bound(self.facts.profile, recipe.phases) if self.facts.profile else None
-        return bound is None or candidate.already_on or bound > POLICY.least_gain
+    def _waits_much(self, step_ms: float) -> bool:
+        """Whether getting the data, which takes as long as in the baseline, holds up a step of this length."""
+        profile = self.facts.profile
+        return profile is not None and profile.phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * step_ms
 
     @property
-    def _starves(self) -> bool:
-        """Whether getting the data holds the step up, or is expected to once a GPU computes as the leap has it."""
+    def _tuned_ms(self) -> float:
+        """The expected length of a step as the leap has it: a GPU computes faster, and waits for data as long."""
         profile = self.facts.profile
-        if profile is None or profile.bottleneck in _FEEDING:
-            return profile is not None
-        return profile.share(Phase.DATA_WAIT) > INPUT_BOUND_SHARE * self._tuned_share(profile)
+        if profile is None:
+            return 0.0
+        waiting = profile.share(Phase.DATA_WAIT)
+        faster = POLICY.leap_gain * POLICY.bold if self.facts.on_cuda else 1.0
+        return profile.step_ms * (waiting + (1 - waiting) / faster)
 
     def _enough_of(self, recipe: Recipe, step_ms: float) -> Value:
         """The number after the smallest that is expected to gain as much as any, in a step of this length.
@@ -228,22 +236,10 @@ class Plan:
         recipes = map(self.catalog.by_key, settings)
         return any(Bottleneck.INPUT in recipe.attacks and (recipe.ladder or recipe.spares) for recipe in recipes)
 
-    @property
-    def _tuned_ms(self) -> float:
-        """The expected length of a step as the leap has it."""
-        profile = self.facts.profile
-        return profile.step_ms * self._tuned_share(profile) if profile else 0.0
-
-    def _tuned_share(self, profile: Profile) -> float:
-        """The expected length of a step as the leap has it, as a share of the baseline's: it waits for data as long."""
-        waiting = profile.share(Phase.DATA_WAIT)
-        faster = POLICY.leap_gain * POLICY.bold if self.facts.on_cuda else 1.0
-        return waiting + (1 - waiting) / faster
-
     def _is_hinted(self, candidate: Candidate) -> bool:
         return self.hints.get(candidate.key) == candidate.value
 
-    def _company(self, candidates: Iterable[Candidate]) -> Settings:
+    def _together(self, candidates: Iterable[Candidate]) -> Settings:
         """These candidates as one stack, without those that conflict with an earlier one or have no effect beside it.
 
         One that makes an earlier one pointless replaces it, since their order is often chance.
@@ -261,7 +257,7 @@ class Plan:
 
     # --- expected gains -------------------------------------------------------------------------------------------
 
-    @kept
+    @cached
     def expected_gain(
         self, candidate: Candidate, stack: Settings, step_ms: float, *, waiting: float | None = None
     ) -> float:
@@ -274,8 +270,9 @@ class Plan:
         recipe = self.recipe(candidate)
         if self.request.objective is Objective.MEMORY:
             return _MEMORY_GAIN if recipe.saves_memory else 1.0
-        if self._exceeds_the_limit and recipe.saves_memory:
-            return _MEMORY_GAIN
+        limit, peak = self.request.memory_limit_bytes, self.facts.peak_reserved_bytes
+        if recipe.saves_memory and limit is not None and peak is not None and peak > limit:
+            return _MEMORY_GAIN  # less memory comes before more speed
         facts = self._facts_at(stack, step_ms, waiting)
         usual = self.catalog.expected_gain(candidate.recipe, facts, candidate.value, beside=stack)
         return min(usual, self._bound(recipe, facts.profile, step_ms))
@@ -300,12 +297,6 @@ class Plan:
         scaled = {phase: ms * rest_ms / present_ms for phase, ms in profile.phases.items()}
         faster = replace(profile, step_ms=wait_ms + rest_ms, phases={**scaled, Phase.DATA_WAIT: wait_ms})
         return replace(facts, profile=faster)
-
-    @property
-    def _exceeds_the_limit(self) -> bool:
-        """Whether the baseline takes more than the memory limit: then less memory comes before more speed."""
-        limit, peak = self.request.memory_limit_bytes, self.facts.peak_reserved_bytes
-        return limit is not None and peak is not None and peak > limit
 
     def is_not_worth_an_interpreter(self, candidate: Candidate) -> bool:
         """Whether a candidate is expected to gain nothing although its trial needs a fresh interpreter.
@@ -343,15 +334,12 @@ _AS_GOOD = 0.99
 
 def facts_under(facts: Facts, settings: Mapping[str, Value]) -> Facts:
     """The facts as they are when these settings are applied over the user's own."""
-    return replace(facts, workload=_under(facts.workload, settings))
-
-
-def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFacts:
-    loader, current = workload.loader, {**workload.current, **settings}
+    loader = facts.workload.loader
     if loader is not None and "data.num_workers" in settings:
         workers = int(settings["data.num_workers"])
         loader = replace(loader, num_workers=workers, persistent_workers=workers > 0 and loader.persistent_workers)
-    return replace(workload, loader=loader, current=current)
+    current = {**facts.workload.current, **settings}
+    return replace(facts, workload=replace(facts.workload, loader=loader, current=current))
 
 
 # --- bounds by the profile ------------------------------------------------------------------------------------
@@ -384,9 +372,3 @@ def without_gain(
             f"can gain no more than that, and less than {format_percent(CHANGE - 1)} counts as no change"
         )
     return reasons
-
-
-def against_objective(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
-    """The recipe of larger batches with the reason that the objective rules them out; empty where it does not."""
-    larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
-    return {BATCH_SIZE: goal.words.larger_batch} if larger and not goal.tries_larger_batches else {}

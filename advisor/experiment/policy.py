@@ -33,9 +33,6 @@ class Policy:
     drop_gain: float = 1.02
     # Lowest speed-up alone with which a candidate is tried on the stack. A ratio.
     hopeless: float = 0.6
-    # Where a setting contributes more than this factor, no setting that conflicts with it is tried in its place:
-    # TensorFloat-32 has half the rate of bfloat16.
-    beyond_rivals: float = 2.0
     # A smaller gain needs a second run. By chance, one of twenty settings that do nothing seems to gain 2 %.
     small_gain: float = 1.05
     # A setting that made no difference alone keeps this share of its expected gain on the stack.

@@ -6,10 +6,10 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
-from advisor.errors import AdvisorError, ExitCode, UsageError, refusal_of
+from advisor.errors import AdvisorError, ExitCode, refusal_of
 from advisor.experiment import caveats, closing, events
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import Decision, Decisions, Steering
+from advisor.experiment.control import Decision, Steering
 from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.numerics import finite
 from advisor.experiment.judging.spreads import prior_spread
@@ -26,6 +26,7 @@ from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
+from advisor.experiment.reporting import Outbox, Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_moves import moves as scaling_moves
@@ -33,8 +34,6 @@ from advisor.experiment.scaling.rank_trials import RankTrials, losses_compare
 from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
-from advisor.experiment.telling import Outbox, Teller
-from advisor.figures.formatting import counted
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
@@ -66,30 +65,30 @@ class Session:
         past: PastSession | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._past = SessionState.of(past.events) if past else None
-        chosen = self._past.chosen_gpus if self._past else None
-        self.request = request = request if chosen is None or request.wants_several else replace(request, gpus=chosen)
+        self._past_session = past
+        self._past = before = SessionState.of(past.events if past else ())
+        if before.chosen_gpus is not None and not request.wants_several:
+            request = replace(request, gpus=before.chosen_gpus)
+        self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
         self._outbox = Outbox(emit, journal)
-        self._past_events = past.events if past else ()
-        self._damaged = past.damaged if past else 0
+        self._outbox.keeps_complete = bool(before.finished and not before.finished.cancelled)
         self._lock = threading.Lock()
         self._closed = False
         self._gpus_settled = False
         self._running_afterwards = ""
         self._files_read = 0
-        self._decisions = Decisions(*((self._past.decisions, self._past.accepted_values) if self._past else ()))
+        # By recipe, the latest last: with the one value that was accepted, where it was one. Replaced, never changed.
+        self._answers = {recipe: (d, before.accepted_values.get(recipe)) for recipe, d in before.decisions.items()}
         self._steering = Steering()
         budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
-        self._bench = Bench(
-            request, runner, budget, journal, emit=self._outbox.emit, catalog=self.catalog, steering=self._steering
-        )
-        self._teller = Teller(self._outbox.emit)
+        emit = self._outbox.emit
+        self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
+        self._reporter = Reporter(emit)
         self._lab = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
-        self._outbox.keeps_complete = bool(self._past and self._past.finished and not self._past.finished.cancelled)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -161,16 +160,19 @@ class Session:
         With a ``value`` only that one of the recipe's values is accepted. A running ``rework`` is ended, since it does
         not know of the decision: call that again.
         """
-        if not self._decisions.take(recipe_id, decision, value):
-            return
+        with self._lock:
+            if self._answers.get(recipe_id, (None, None)) == (decision, value):
+                return
+            others = {recipe: answer for recipe, answer in self._answers.items() if recipe != recipe_id}
+            self._answers = others if decision is None else {**others, recipe_id: (decision, value)}
         self._outbox.emit(events.Decided(recipe_id, decision, value))
         with self._lock:
             if self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
-        """The person's decisions so far."""
-        return self._decisions.all()
+        """The person's decisions so far, the latest last."""
+        return {recipe: decision for recipe, (decision, _) in self._answers.items()}
 
     def rework(self) -> None:
         """Find the stack again under the present decisions; nothing happens when they are followed already."""
@@ -179,7 +181,7 @@ class Session:
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
-        if self._known is not None and name in self._teller.records:
+        if self._known is not None and name in self._reporter.records:
             self._run_afterwards(name, lambda: self._retry(name))
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
@@ -203,33 +205,30 @@ class Session:
         self._outbox.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
         self._gpus(hardware)  # too few are told before anything is measured
-        self._measure_baseline(hardware)
+        findings = self._read_source()
+        self._lab.enter("baseline")
+        facts, result = first_run(self._bench, hardware, findings)
+        self._read_source(*(place.file for place in facts.workload.places))
+        if self._past.facts is not None and self._past.baseline is not None:
+            keeps, self._outbox.keeps_complete = self._outbox.keeps_complete, True
+            check_same_machine(self._past.facts, facts)  # where it is not, the record stays as it is
+            self._outbox.keeps_complete = keeps
+        self._outbox.watch = SourceWatch(facts.sources)
+        self._begin(facts, result)
         if self.request.wants_several:
             self._check_several(hardware)
-        self._search_on_one(self._lab.tell(self._current))
+        known = self._lab.tell(self._current)
+        if not self.request.wants_several and not known.plan.candidates:
+            self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
+        elif not self.request.wants_several and self.request.uses_other_gpus:
+            self._lab.other_gpus.find(known)
+        self._search(known)
+        self._lab.other_gpus.stop()
         with self._lock:
             self._gpus_settled = True
         if self.request.wants_several:
             self._search_on_several(hardware, self._current)
         self._conclude(self._current)
-
-    def _measure_baseline(self, hardware: Hardware) -> None:
-        findings = self._read_source()
-        self._lab.enter("baseline")
-        facts, result = first_run(self._bench, hardware, findings)
-        self._read_source(*(place.file for place in facts.workload.places))
-        self._check_comparable(facts)
-        self._outbox.watch = SourceWatch(facts.sources)
-        self._begin(facts, result)
-
-    def _search_on_one(self, known: Known) -> None:
-        if not self.request.wants_several:
-            if not known.plan.candidates:
-                self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
-            elif self.request.uses_other_gpus:
-                self._lab.other_gpus.find(known)
-        self._search(known)
-        self._lab.other_gpus.stop()
 
     def _gpus(self, hardware: Hardware) -> int:
         """The GPUs of all machines that the request is about. Raises UsageError where there are fewer."""
@@ -263,23 +262,11 @@ class Session:
             self._outbox.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
         lab.end(explore(scaling, lab, scaling_moves))
 
-    def _check_comparable(self, facts: Facts) -> None:
-        """Raise UsageError where the session that is taken up measured something else; its record stays as it is."""
-        if self._past is None or self._past.facts is None or self._past.baseline is None:
-            return
-        try:
-            check_same_machine(self._past.facts, facts)
-        except UsageError:
-            self._outbox.keeps_complete = True
-            raise
-
     def _announce(self) -> None:
         for problem in self.catalog.problems:
             self._outbox.warn(f"a recipe could not be loaded: {problem}")
-        if self._damaged:
-            lost = counted(self._damaged, "line")
-            told = f"{lost} of the journal cannot be read; their measurements are repeated where needed"
-            self._outbox.warn(told, once=ABOUT_DAMAGE)
+        if self._past_session is not None and self._past_session.damaged:
+            self._outbox.warn(self._past_session.damage, once=ABOUT_DAMAGE)
         for recipe, decision in self.decisions().items():
             self._outbox.post(events.Decided(recipe, decision))  # in the journal already
         self._outbox.emit(events.GoalSet(self.request.goal, self._outbox.session_id))
@@ -314,10 +301,10 @@ class Session:
         )
         plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
         known = Known.begin(plan, judge)
-        if self._past is not None:
-            known = take_over(known, self._past, self._past_events)
-            self._teller.mark_as_posted(self._past_events)
-            self._outbox.recall(self._past_events)
+        if self._past_session is not None:
+            known = take_over(known, self._past, self._past_session.events)
+            self._reporter.mark_as_posted(self._past_session.events)
+            self._outbox.recall(self._past.messages)
         self._known = known
         self._outbox.emit(events.FactsFound(known.plan.facts))
         if busy := caveats.of_other_programs(judge, facts):
@@ -335,35 +322,27 @@ class Session:
 
     def _conclude(self, known: Known) -> None:
         """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
-        self._teller.tell_stack(known, at_end=True)
-        self._skip_the_rest(known)
-        self._tell_refusals(known)
-        self._keep_hints(known)
-        if unfinished := closing.unfinished(self._bench):
-            self._outbox.warn(unfinished)
-        for warning in filter(None, closing.warnings(known, self._bench)):
+        self._reporter.report_stack(known, at_end=True)
+        self._tell_what_is_left(known)
+        budget = self._bench.budget
+        if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
+            keep_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
+        too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
+        for warning in filter(None, (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known))):
             self._outbox.warn(warning)
         self._outbox.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
         self._lab.enter("done")
         self._lab.tell_progress(known)
 
-    def _skip_the_rest(self, known: Known) -> None:
+    def _tell_what_is_left(self, known: Known) -> None:
+        """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
         for candidate, reason in closing.left_out(known, self._bench):
-            self._teller.skip(candidate, reason)
-
-    def _tell_refusals(self, known: Known) -> None:
-        """Say of each accepted recipe why it is not in the stack, and when it is after all."""
+            self._reporter.skip(candidate, reason)
         for recipe, refusal in closing.refusals(known, self._bench):
             about = f"accepted {recipe}"
             if refusal:
                 self._outbox.warn(refusal, once=about)
             self._outbox.correct(about, refusal, f"{recipe} is in the stack now")
-
-    def _keep_hints(self, known: Known) -> None:
-        """Leave hints for the next session of this workload; a session of a few recipes says too little."""
-        if known.found and not (self.request.only or self.request.skip):
-            name = workload_name(self.request.target, known.plan.facts)
-            keep_hints(name, dict(known.found), self._bench.budget.compile_s)
 
     # --- after the session -------------------------------------------------------------------------------------
 
@@ -372,19 +351,17 @@ class Session:
         found = self._found_by_decisions.get(self._decided)
         if found is not None:
             self._known = found
-            self._teller.tell(found)
-            self._tell_refusals(found)
-            return
-        self._begin_anew()
-        known = self._lab.tell(self._current)
-        self._known = known
-        self._search(known, wanted=lambda move: _follows_decisions(move, known))
-        self._tell_refusals(self._current)
-        self._lab.enter("done")
+            self._reporter.report(found)
+        else:
+            self._begin_anew()
+            self._known = known = self._lab.tell(self._current)
+            self._search(known, wanted=lambda move: _follows_decisions(move, known))
+            self._lab.enter("done")
+        self._tell_what_is_left(self._current)
 
     def _retry(self, name: str) -> None:
         known = self._current
-        record = self._teller.records[name]
+        record = self._reporter.records[name]
         settings = Settings(record.candidate.settings)
         followed = self._found_by_decisions.get(self._decided) is known
         self._begin_anew()
@@ -396,7 +373,7 @@ class Session:
         self._known = known.without_runs(settings).after(move, evidence)
         if followed:
             self._found_by_decisions[self._decided] = self._known
-        self._teller.tell(self._current)
+        self._reporter.report(self._current)
 
     def _try_more(self, seconds: float | None) -> None:
         self._begin_anew(seconds)
@@ -404,8 +381,7 @@ class Session:
         self._search(self._lab.tell(before))
         if self._current.judge.runs == before.judge.runs:
             self._outbox.emit(events.Said("nothing is left to try that fits into that time"))
-        self._skip_the_rest(self._current)
-        self._tell_refusals(self._current)
+        self._tell_what_is_left(self._current)
         self._lab.enter("done")
 
     def _begin_anew(self, seconds: float | None = None) -> None:
@@ -438,12 +414,16 @@ class Session:
         return self._consented(self._current.plan.consent).decided
 
     def _consented(self, consent: Consent) -> Consent:
-        return replace(consent, decisions=self._decisions.all(), values=self._decisions.values())
+        answers = self._answers
+        values = {recipe: value for recipe, (_, value) in answers.items() if value is not None}
+        return replace(
+            consent, decisions={recipe: decision for recipe, (decision, _) in answers.items()}, values=values
+        )
 
     def _report(self, known: Known) -> None:
         """Post the new events. A cancelled session goes on from here."""
         self._known = known
-        self._teller.tell(known)
+        self._reporter.report(known)
         for text, once in caveats.of_failures(known):
             self._outbox.warn(text, once=once)
         noisy = caveats.of_noise(known)

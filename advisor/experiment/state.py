@@ -15,6 +15,26 @@ from advisor.source.reading import relevant
 
 # The activities of a session before its first step.
 _LOADING = ("", "starting", events.BUILDING, "loading the model")
+# The fields of the state that an event sets, and the event's own fields.
+_SET_BY: dict[type[events.Event], dict[str, str]] = {
+    events.GoalSet: {"goal": "goal", "session_id": "session_id"},
+    events.HardwareFound: {"hardware": "hardware"},
+    events.AllReduceMeasured: {"all_reduce": "sweep"},
+    events.SourceRead: {"source_files": "files", "findings": "findings", "source_problems": "problems"},
+    events.StageStarted: {"stage": "stage"},
+    events.FactsFound: {"facts": "facts"},
+    events.BaselineMeasured: {"baseline": "baseline"},
+    events.TrialsPlanned: {"planned": "candidates", "skipped": "skipped", "consent": "consent"},
+    events.ProgressMade: {"progress": "share", "left_s": "left_s"},
+    events.ScalingMeasured: {"scaling": "record"},
+    events.ExportVerified: {"verification": "verification"},
+    events.StackMeasured: {"_measured_stack": "record"},
+    events.Ranked: {"_ranked": "recommendations"},
+    events.GpusChosen: {"chosen_gpus": "gpus"},
+    events.Held: {"held": "waiting"},
+}
+# Events after which no trial runs: one runs at a time, and nothing is ranked meanwhile.
+_NOTHING_RUNS = (events.Ranked, events.Held, events.SessionFailed, events.SessionFinished)
 
 
 @dataclass
@@ -112,70 +132,14 @@ class SessionState:
 
     def apply(self, event: events.Event) -> None:
         """Take one event into account."""
+        for name, of_event in _SET_BY.get(type(event), {}).items():
+            setattr(self, name, getattr(event, of_event))
         match event:
-            case events.GoalSet():
-                self.goal, self.session_id = event.goal, event.session_id
-            case events.HardwareFound():
-                self.hardware = event.hardware
-            case events.AllReduceMeasured():
-                self.all_reduce = event.sweep
-            case events.SourceRead():
-                self.source_files, self.source_problems = event.files, event.problems
-                self.findings = relevant(event.findings, self.facts) if self.facts else event.findings
-            case events.StageStarted():
-                self.stage = event.stage
-            case events.FactsFound():
-                self.facts, self.findings = event.facts, relevant(self.findings, event.facts)
-            case events.BaselineMeasured():
-                self.baseline = event.baseline
-            case events.TrialsPlanned():
-                self.planned, self.skipped, self.consent = event.candidates, event.skipped, event.consent
-            case events.ProgressMade():
-                self.progress, self.left_s = event.share, event.left_s
+            case events.FactsFound() | events.SourceRead():
+                self.findings = relevant(self.findings, self.facts) if self.facts else self.findings
             case events.Said():
-                kept = [said for said in self.messages if not event.about or said.about != event.about]
-                self.messages = [*kept, event]
-            case _:
-                self._follow_trial(event)
-
-    def _follow_trial(self, event: events.Event) -> None:
-        match event:
-            case events.TrialStarted():
-                self.running, self.activity = event.name, "starting"
-                self.expected_s, self.live_ms = event.expected_s, ()
-                self.logs[event.name] = event.log_path
-            case events.TrialActivity():
-                # Others may run on other GPUs.
-                self.activity = event.text if self.running in ("", event.name) else self.activity
-            case events.BlockTimed():
-                if event.name == self.running:
-                    self.live_ms += (event.step_ms,)
-                    self.live_samples = event.samples
-            case events.TrialEnded():
-                self.ended[event.name] = event
-                self._nothing_runs(event.name)
-            case events.RunMeasured() | events.TurnsMeasured():
-                if len(event.settings) > 1 and event.result.outcome is not records.Outcome.SKIPPED:
-                    self.sets_tried |= {Settings(event.settings)}
-            case events.TrialMeasured():
-                self.trials[event.record.candidate.name] = event.record
-                self._nothing_runs(event.record.candidate.name)
-            case events.CombinationMeasured():
-                self.combinations[Settings(event.point.settings)] = event.point
-            case events.ScalingMeasured():
-                self.scaling = event.record
-            case events.ExportVerified():
-                self.verification = event.verification
-            case _:
-                self._follow_session(event)
-
-    def _follow_session(self, event: events.Event) -> None:
-        match event:
-            case events.StackMeasured():
-                self._measured_stack = event.record
-            case events.Ranked():
-                self._ranked = event.recommendations
-                self._nothing_runs()  # one trial runs at a time, and nothing is ranked meanwhile
+                others = [said for said in self.messages if not event.about or said.about != event.about]
+                self.messages = [*others, event]
             case events.Decided():
                 self.decisions.pop(event.recipe, None)
                 self.accepted_values.pop(event.recipe, None)
@@ -183,24 +147,42 @@ class SessionState:
                     self.decisions[event.recipe] = event.decision
                 if event.value is not None:
                     self.accepted_values[event.recipe] = event.value
-            case events.GpusChosen():
-                self.chosen_gpus = event.gpus
-            case events.Held():
-                self.held = event.waiting
-                self._nothing_runs()
             case events.SessionFailed():
                 self.failure = event
-                self._nothing_runs()
             case events.SessionFinished():
                 self.finished, self.left_s = event, 0.0
-                self._nothing_runs()
             case _:
-                raise TypeError(f"unknown event {event!r}")
-        self._follow_decisions()
+                self._follow_trial(event)
+        if isinstance(event, _NOTHING_RUNS):
+            self.running = self.activity = ""
+        if isinstance(event, events.StackMeasured | events.Ranked | events.Decided):
+            self._follow_decisions()
 
-    def _nothing_runs(self, name: str = "") -> None:
-        """Whatever ran has ended, or the trial of this name."""
-        if name in ("", self.running):
+    def _follow_trial(self, event: events.Event) -> None:
+        match event:
+            case events.TrialStarted():
+                self.running, self.activity = event.name, "starting"
+                self.expected_s, self.live_ms = event.expected_s, ()
+                self.logs[event.name] = event.log_path
+            case events.TrialActivity() if self.running in ("", event.name):  # others may run on other GPUs
+                self.activity = event.text
+            case events.BlockTimed() if event.name == self.running:
+                self.live_ms, self.live_samples = (*self.live_ms, event.step_ms), event.samples
+            case events.TrialEnded():
+                self.ended[event.name] = event
+                self._nothing_runs(event.name)
+            case events.TrialMeasured():
+                self.trials[event.record.candidate.name] = event.record
+                self._nothing_runs(event.record.candidate.name)
+            case events.RunMeasured() | events.TurnsMeasured():
+                if len(event.settings) > 1 and event.result.outcome is not records.Outcome.SKIPPED:
+                    self.sets_tried |= {Settings(event.settings)}
+            case events.CombinationMeasured():
+                self.combinations[Settings(event.point.settings)] = event.point
+
+    def _nothing_runs(self, name: str) -> None:
+        """The trial of this name has ended, if it was the one that ran."""
+        if name == self.running:
             self.running = self.activity = ""
 
     # --- the person's decisions ---------------------------------------------------------------------------------
@@ -239,21 +221,21 @@ class SessionState:
         return {candidate.key: candidate.recipe for candidate in self.candidates.values()}
 
     def _follow_decisions(self) -> None:
-        """Take rejected settings out of the shown stack and its recommendations, or put them back."""
-        self.stack = self._without_rejected(self._measured_stack) if self._measured_stack else None
+        """Take rejected settings out of the shown stack and its recommendations, or put them back.
+
+        Without them the stack has no figures, for it was not measured.
+        """
         self.recommendations = tuple(
             replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self._ranked
         )
-
-    def _without_rejected(self, stack: records.StackRecord) -> records.StackRecord:
-        """The stack without settings that were rejected since; it has no figures, for it was not measured."""
+        self.stack = stack = self._measured_stack
         owners = self._owners
-        gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected}
-        if not gone:
-            return stack
+        gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected} if stack else {}
+        if stack is None or not gone:
+            return
         rest = {key: value for key, value in stack.settings.items() if key not in gone}
         why = f"not measured since you rejected {' and '.join(dict.fromkeys(gone.values()))}"
-        return records.StackRecord(
+        self.stack = records.StackRecord(
             settings=rest,
             result=records.TrialResult(records.Outcome.SKIPPED, why if rest else "you rejected all that was in it"),
             dropped={**stack.dropped, **dict.fromkeys(gone, REJECTED)},

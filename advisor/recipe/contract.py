@@ -125,7 +125,6 @@ class Recipe(ABC):
     ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
     ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
     must be in company to replace them.
-    ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
     ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
@@ -164,7 +163,6 @@ class Recipe(ABC):
     over_ranks: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
     inside_step: ClassVar[bool] = False
-    partners: ClassVar[frozenset[str]] = frozenset()
     usual: ClassVar[frozenset[Value]] = frozenset()
     replacement_margin: ClassVar[float] = 1.0
     phases: ClassVar[frozenset[Phase]] = frozenset()

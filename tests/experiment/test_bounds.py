@@ -4,7 +4,7 @@ import pytest
 from facts import profile_facts
 
 from advisor.experiment.objective import Goal
-from advisor.experiment.plan import against_objective, without_gain
+from advisor.experiment.plan import without_gain
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Objective
 
@@ -42,13 +42,8 @@ def test_what_is_on_already_is_measured_off_whatever_is_left_to_gain():
     ("objective", "word"), [(Objective.MEMORY, "takes more memory"), (Objective.LATENCY, "makes no step shorter")]
 )
 def test_a_larger_batch_is_not_tried_where_it_cannot_serve_the_objective(objective, word):
-    larger = Candidate("batch_size", "data.batch_size", 128)
-    assert word in against_objective(Goal(objective), [TF32, larger])["batch_size"]
-    assert against_objective(Goal(objective), [TF32, replace(larger, already_on=True)]) == {}
-    assert (
-        against_objective(Goal(Objective.THROUGHPUT), [larger])
-        == against_objective(Goal(Objective.ENERGY), [larger])
-        == {}
-    )
+    assert word in Goal(objective).words.larger_batch
+    assert not Goal(objective).tries_larger_batches
     within = Goal(Objective.LATENCY, latency_limit_ms=20.0)
-    assert against_objective(within, [larger]) == {}, "the largest within the limit is asked for"
+    assert within.tries_larger_batches, "the largest within the limit is asked for"
+    assert all(Goal(other).tries_larger_batches for other in (Objective.THROUGHPUT, Objective.ENERGY))

@@ -16,8 +16,8 @@ BATCH = Candidate("batch_size", "data.batch_size", 128)  # declares changed
 TOGETHER = {**GRADS.settings, **BF16.settings}
 
 
-def consent(allow=CLOSE, *, seen=None, **decisions):
-    return Consent(CATALOG, Mode.TRAIN, allow, decisions, seen or {})
+def consent(allow=CLOSE, **decisions):
+    return Consent(CATALOG, Mode.TRAIN, allow, decisions)
 
 
 def measured(numerics, declared=CLOSE, *, as_baselines=False):
@@ -114,16 +114,10 @@ def test_accepting_a_recipe_covers_its_declaration_not_a_fault():
 
 def test_accepting_a_recipe_covers_what_it_was_seen_to_change():
     """The person saw the measured class beside the recipe when they accepted it."""
-    agreed = consent(EXACT, seen={"autocast": CHANGED}, autocast=ACCEPTED)
-    assert agreed.permits(BF16.settings, measured(CHANGED))
-    assert agreed.permits(TOGETHER, measured(CHANGED))
-    assert not agreed.permits(GRADS.settings, measured(CHANGED)), "not what another recipe does"
-
-
-def test_what_was_seen_of_a_recipe_that_nobody_accepted_covers_nothing():
-    assert not consent(CLOSE, seen={"autocast": CHANGED}).permits(BF16.settings, measured(CHANGED))
-    other = consent(CLOSE, seen={"autocast": CHANGED}, zero_grad=ACCEPTED)
-    assert not other.permits(TOGETHER, measured(CHANGED))
+    agreed = consent(EXACT, autocast=ACCEPTED)
+    for settings in (BF16.settings, TOGETHER):
+        assert agreed.why_not(settings, measured(CHANGED))
+        assert not agreed.why_not(settings, measured(CHANGED), seen=[CHANGED])
 
 
 def test_consent_to_one_of_a_stack_covers_what_they_do_together():

@@ -5,7 +5,7 @@ from fake_trials import FakeRun
 from planted import pauses_removed, plant, plant_removers
 
 from advisor.experiment import events
-from advisor.experiment.control import Decision, Decisions
+from advisor.experiment.control import Decision
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Verdict
@@ -225,16 +225,15 @@ def test_nothing_is_measured_any_more_once_the_session_was_cancelled(finished):
 # --- decisions ------------------------------------------------------------------------------------------------
 
 
-def test_decisions_tell_whether_they_change():
-    decisions = Decisions({"a": Decision.ACCEPTED})
-    assert not decisions.take("a", Decision.ACCEPTED)
-    assert not decisions.take("b", None)
-    assert decisions.all() == {"a": Decision.ACCEPTED}
-    assert decisions.take("b", Decision.REJECTED)
-    assert decisions.take("a", Decision.REJECTED)
-    assert list(decisions.all()) == ["b", "a"]
-    assert decisions.take("b", None)
-    assert decisions.all() == {"a": Decision.REJECTED}
+def test_only_a_decision_that_changes_something_is_told_and_the_latest_stands_last(tmp_path):
+    run = session_of(tmp_path)
+    answers = [("a", Decision.ACCEPTED), ("a", Decision.ACCEPTED), ("b", None), ("b", Decision.REJECTED)]
+    for recipe, decision in [*answers, ("a", Decision.REJECTED)]:
+        run.session.decide(recipe, decision)
+    assert list(run.session.decisions().items()) == [("b", Decision.REJECTED), ("a", Decision.REJECTED)]
+    run.session.decide("b", None)
+    assert run.session.decisions() == {"a": Decision.REJECTED}
+    assert len(run.posted(events.Decided)) == 4
 
 
 def test_what_the_command_line_accepts_needs_no_consent_later(tmp_path):

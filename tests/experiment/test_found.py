@@ -32,9 +32,9 @@ from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.outputs import Outputs
+from advisor.experiment.reporting import Reporter
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
-from advisor.experiment.telling import Teller
 from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
@@ -74,9 +74,9 @@ def decided(known, values=None, **decisions):
 def state_of(known):
     """The state of a session that ends with this knowledge."""
     told = [events.FactsFound(known.plan.facts)]
-    teller = Teller(told.append)
-    teller.tell(known)
-    teller.tell_stack(known, at_end=True)
+    reporter = Reporter(told.append)
+    reporter.report(known)
+    reporter.report_stack(known, at_end=True)
     return SessionState.of([*told, events.SessionFinished(False, 10.0)])
 
 

@@ -232,7 +232,7 @@ def test_a_step_that_makes_tensors_on_the_host_is_captured_with_them_made_on_the
     assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, PLAIN.with_value(ON_DEVICE, True)]
     assert set(WHOLE) | {ON_DEVICE} == set(known.stack)
     assert "create_on_device" not in known.plan.skipped, "no recipe proposed it before the step was looked into"
-    assert any(known.has_record(c) for c in known.plan.candidates if c.key == ON_DEVICE)
+    assert any(known.record(c) for c in known.plan.candidates if c.key == ON_DEVICE)
 
 
 def test_where_that_does_not_help_it_is_not_captured_and_keeps_its_tensors():

@@ -1,10 +1,10 @@
 """A stack that a decision changed, in all that is written of a session: no figure for what was not measured."""
 
-import dataclasses
 import io
 import json
 
 import pytest
+from msgspec import structs
 from sample_session import sample_history, sample_request
 
 from advisor.experiment import events
@@ -115,7 +115,7 @@ def test_progress_lines_tell_what_a_resumed_session_holds_to():
 def test_what_came_into_the_stack_untried_can_be_rejected_too(measured):
     assert not measured.can_decide("tf32")
     history = [
-        dataclasses.replace(event, recommendations=_without_the_optimizer(event.recommendations))
+        structs.replace(event, recommendations=_without_the_optimizer(event.recommendations))
         if isinstance(event, events.Ranked)
         else event
         for event in sample_history()

@@ -168,7 +168,7 @@ def test_what_does_nothing_without_a_setting_leaves_with_it():
     assert known.plan.without(stack, BF16.key) == {WORKERS.key: 8, **ahead}
     runs = known.judge.with_run(stack, result_at(2.0)).with_run(Settings(BF16.settings), result_at(1.6))
     known = replace(known, judge=runs, stack=stack)
-    assert known.contribution_of(WORKERS.key) == pytest.approx(2.0 / 1.6, rel=0.05)
+    assert known.contribution(WORKERS.key, stack).speedup == pytest.approx(2.0 / 1.6, rel=0.05)
     left_out = [move.settings for move in drops(known)]
     assert Settings(BF16.settings | ahead) not in left_out
     assert Settings({**BF16.settings, WORKERS.key: 8}) in left_out

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec import structs
 from planted import plant
 from sample_session import sample_history, sample_request
 
@@ -169,9 +170,9 @@ def with_files(history, path):
     for event in history:
         if isinstance(event, events.FactsFound) and event.facts.profile:
             profile = replace(event.facts.profile, trace_path=path)
-            yield replace(event, facts=replace(event.facts, profile=profile))
+            yield structs.replace(event, facts=replace(event.facts, profile=profile))
         else:
-            yield replace(event, log_path=path) if isinstance(event, events.TrialStarted) else event
+            yield structs.replace(event, log_path=path) if isinstance(event, events.TrialStarted) else event
 
 
 @pytest.mark.parametrize("way", ["elsewhere", "above", "link"])

@@ -17,9 +17,9 @@ from advisor.experiment.objective import Goal
 from advisor.experiment.past.resuming import take_over
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
+from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.experiment.telling import Teller
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -64,14 +64,14 @@ def beginning(step_ms=10.0, *, facts=FACTS, **decisions):
 def told_by(*steps):
     """The events of a session that took these moves and was then interrupted, and what it knew."""
     told = []
-    teller, known = Teller(told.append), beginning()
+    reporter, known = Reporter(told.append), beginning()
     told.append(events.FactsFound(FACTS))
-    teller.tell(known)
+    reporter.report(known)
     for move, evidence in steps:
         known = known.after(move, evidence)
         if evidence.facts is not None:
             told.append(events.FactsFound(evidence.facts))
-        teller.tell(known)
+        reporter.report(known)
     return told, known
 
 
@@ -234,20 +234,9 @@ def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
 # --- older and shorter journals -------------------------------------------------------------------------------
 
 
-def test_a_journal_of_records_only_is_taken_over_as_well():
-    """Versions before this one told of candidates and of nothing else."""
-    told, before = told_by(ALONE_RUN, CONTROL)
-    old = [event for event in told if not isinstance(event, (events.RunMeasured, events.TurnsMeasured))]
-    after = resumed(old)
-    assert after.judge.measured_runs(ALONE) == before.judge.measured_runs(ALONE)
-    assert after.judge.controls == before.judge.controls
-    assert after.done == {Kind.CONTROL}
-    assert after.stack == ALONE
-
-
 def test_what_was_skipped_was_not_tried():
     told, _ = told_by()
-    Teller(told.append).skip(GRADS, "there was no time")
+    Reporter(told.append).skip(GRADS, "there was no time")
     assert not resumed(told).judge.has_tried(GRADS.settings)
 
 
@@ -273,9 +262,9 @@ def test_findings_are_those_of_the_files_as_they_are_now():
 def test_only_what_is_new_is_told_again_and_a_second_resumption_knows_all():
     told, _ = told_by(ALONE_RUN, LEAP, CONTROL, SIDE_BY_SIDE)
     known, more = resumed(told), []
-    teller = Teller(more.append)
-    teller.mark_as_posted(told)
-    teller.tell(known)
+    reporter = Reporter(more.append)
+    reporter.mark_as_posted(told)
+    reporter.report(known)
     runs = [event for event in more if isinstance(event, (events.RunMeasured, events.TurnsMeasured))]
     assert runs == [events.RunMeasured({}, beginning(10.3).judge.baseline)]
     twice = take_over(beginning(10.4), SessionState.of([*told, *more]), [*told, *more])

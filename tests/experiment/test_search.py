@@ -12,7 +12,6 @@ from made_up import (
     GRAPH,
     LAST,
     PLAIN,
-    TF32,
     UNCAPTURED,
     WHOLE,
     WITH_LOSS,
@@ -93,18 +92,6 @@ def test_cudnn_benchmark_joins_where_it_helps_and_stays_out_where_it_costs():
     assert CUDNN.key in helps.stack
     assert CUDNN.key not in costs.stack
     assert any(CUDNN.key in move.settings for move in lab.asked)
-
-
-def test_what_a_setting_rules_out_takes_its_place_where_that_is_better():
-    speed = product(step_graph=2.0, autocast=1.02, tf32=1.4, compile_scope=1.2, channels_last=1.1)
-    known, _ = found_by(speed, gpu_facts(families={"conv2d": 3, "attention": 3}))
-    assert known.stack[TF32.key] == "high"
-    assert BF16.key not in known.stack
-
-
-def test_what_a_setting_rules_out_is_not_tried_where_the_setting_gains_much():
-    _, lab = found_by(product(step_graph=1.2, autocast=2.5, tf32=1.4))
-    assert not any(TF32.key in move.settings for move in lab.asked if len(move.settings) > 1)
 
 
 def test_without_a_usual_stack_single_settings_are_asked_one_by_one():

@@ -9,8 +9,8 @@ from planted import pauses_removed, plant
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
+from advisor.experiment.reporting import Outbox
 from advisor.experiment.state import SessionState
-from advisor.experiment.telling import Outbox
 from advisor.figures.formatting import format_worth
 from advisor.records import Bottleneck, Objective, Verdict
 from advisor.runner.builder import NOT_IMPORTED

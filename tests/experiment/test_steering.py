@@ -10,7 +10,7 @@ from stopped_clock import Clock
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import SKIPPED, Decision, Decisions, Steering
+from advisor.experiment.control import SKIPPED, Decision, Steering
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
@@ -52,17 +52,12 @@ def test_time_that_stands_still_is_not_spent_and_more_can_be_added():
 
 
 def test_one_batch_size_that_is_accepted_does_not_accept_the_others():
-    decisions = Decisions()
-    assert decisions.take("batch_size", Decision.ACCEPTED, 128)
-    assert not decisions.take("batch_size", Decision.ACCEPTED, 128)
-    mode = gpu_facts().workload.mode
-    consent = Consent(CATALOG, mode, Numerics.CLOSE, decisions.all(), values=decisions.values())
+    mode, accepted = gpu_facts().workload.mode, {"batch_size": Decision.ACCEPTED}
+    consent = Consent(CATALOG, mode, Numerics.CLOSE, accepted, values={"batch_size": 128})
     sizes = {size: Candidate("batch_size", "data.batch_size", size) for size in (64, 128, 256)}
     assert [size for size, candidate in sizes.items() if not consent.needs_consent(candidate)] == [128]
     assert [size for size, candidate in sizes.items() if consent.permits(candidate.settings)] == [128]
-    assert decisions.take("batch_size", Decision.ACCEPTED), "all of them is another decision"
-    assert decisions.values() == {}
-    every = Consent(CATALOG, mode, Numerics.CLOSE, decisions.all(), values=decisions.values())
+    every = Consent(CATALOG, mode, Numerics.CLOSE, accepted)
     assert not any(every.needs_consent(candidate) for candidate in sizes.values())
     assert every.decided != consent.decided
 

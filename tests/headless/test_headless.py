@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sample_session import (
     CONTRIBUTION,
     cancelled_history,
@@ -79,7 +80,7 @@ def test_findings_are_not_counted_before_it_is_known_which_of_them_matter():
 
 def test_a_stack_that_is_told_again_is_a_line_only_when_it_reads_otherwise():
     stack = next(event for event in sample_history() if isinstance(event, events.StackMeasured))
-    confirmed = replace(stack, record=replace(stack.record, confirmed=not stack.record.confirmed))
+    confirmed = structs.replace(stack, record=replace(stack.record, confirmed=not stack.record.confirmed))
     history = [event for event in sample_history() if not isinstance(event, events.StackMeasured)]
     lines = [line for line in progress_of([*history, stack, stack, confirmed, stack]) if "] together: " in line]
     assert len(lines) == 3

@@ -1,7 +1,6 @@
-"""Random bytes in a trial's channel, and random values in a config's record: refused in words, never a traceback."""
+"""Random bytes in a trial's channel: refused in words, never a traceback."""
 
 import contextlib
-import json
 import os
 import struct
 from multiprocessing import Pipe
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.experiment.past.kept_config import from_json, to_json
 from advisor.process.channel import GarbageError, Inbox
 
 pytestmark = pytest.mark.fuzz
@@ -35,17 +33,3 @@ def test_any_bytes_in_the_channel(content, whole, cut):
         with contextlib.suppress(GarbageError, EOFError, ConnectionError):
             while True:
                 inbox.read()
-
-
-@settings(max_examples=20_000, deadline=None, database=None)
-@given(value=VALUES | st.sets(st.integers()) | st.dates() | st.dictionaries(st.integers(), st.dates(), max_size=3))
-def test_any_config_is_kept(value):
-    kept = from_json(json.loads(json.dumps(to_json(value))))
-    assert kept == value or repr(kept) == repr(value)  # what is not a number equals nothing
-
-
-@settings(max_examples=20_000, deadline=None, database=None)
-@given(value=VALUES)
-def test_any_record_of_a_config_is_read_or_refused(value):
-    with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError, OverflowError):
-        from_json(value)

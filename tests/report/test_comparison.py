@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sample_session import cancelled_history, cpu_history, cpu_request, failed_history, sample_history, sample_request
 
 from advisor.experiment import events
@@ -21,8 +22,11 @@ def by_title(one, other):
 
 def changed(history, kind, **fields):
     """The history with every event of a kind changed."""
-    return [replace(event, **{name: make(event) for name, make in fields.items()}) if isinstance(event, kind) else event
-            for event in history]  # fmt: skip
+
+    def change(event):
+        return structs.replace(event, **{name: make(event) for name, make in fields.items()})
+
+    return [change(event) if isinstance(event, kind) else event for event in history]
 
 
 def test_the_same_session_twice_differs_in_nothing():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
+from advisor.experiment.cached import cached
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.experiment.judging.runs import (
     Turns,
@@ -24,7 +25,6 @@ from advisor.experiment.judging.runs import (
     with_peaks,
 )
 from advisor.experiment.judging.spreads import DEVICE_BOUND, captured_prior, is_captured
-from advisor.experiment.kept import kept
 from advisor.experiment.objective import Gain, Goal, Yardstick, gain_of_figure
 from advisor.figures.stats import (
     REPORT,
@@ -291,14 +291,14 @@ class Judge:
     def _samples_per_step(self, settings: Mapping[str, Value]) -> float:
         return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
 
-    @kept
+    @cached
     def _ratio(self, new: Settings, old: Settings, confidence: float = SELECTION) -> Interval:
         ours, theirs = ([rates(run.blocks) for run in self._undisturbed_runs(settings)] for settings in (new, old))
         return ratio_interval(ours, theirs, self.spread_of(new), self.spread_of(old), confidence=confidence)
 
     # --- numerics -------------------------------------------------------------------------------------------------
 
-    @kept
+    @cached
     def numerics(self, settings: Settings, *, unseen_draws: bool = False) -> NumericsResult:
         """The numerics of settings that were tried; ``unseen_draws`` allows for larger random differences."""
         result = self.result(settings) if settings else self.baseline

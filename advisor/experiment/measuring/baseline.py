@@ -62,7 +62,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         if result.outcome is not Outcome.FAILED:
             problem = f"the baseline could not be measured: {result.reason or result.outcome.value}"
         if result.outcome is Outcome.TIMED_OUT:
-            hint = with_the_load(hint, hardware.host.usable_cores)
+            hint = with_the_load(hint)
         raise TargetError(problem, hint, result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)

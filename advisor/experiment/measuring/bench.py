@@ -14,7 +14,6 @@ from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.machine.host import usable_cores
 from advisor.process.stacks import last_stack
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
@@ -175,7 +174,7 @@ class Bench:
         if self.builds_anew == TOO_LONG and self.budget.left_s < build_limit_s:
             minutes = math.ceil(_BUDGET_PER_BUILD * build_limit_s / 60)
             waited_s = min(build_limit_s, within_s)
-            hint = with_the_load(f"Fix the hang, or give it time with --budget {minutes}m.", usable_cores())
+            hint = with_the_load(f"Fix the hang, or give it time with --budget {minutes}m.")
             raise TargetError(
                 f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
                 *advice(last_stack(log_path), hint),

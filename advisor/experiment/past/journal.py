@@ -1,6 +1,7 @@
 """The journal: a session's events on disk, one JSON line each, flushed as they happen. Nothing measured is lost.
 
-One process writes to it at a time. A line that is damaged, or that another version wrote, is left out and counted.
+One process writes to it at a time. Each line begins with a checksum of its rest; lines of 0.1 have none. A line that is
+damaged, or that another version wrote, is left out and counted.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,28 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from advisor.errors import UsageError, refusal_of
 from advisor.experiment.events import KINDS, BlockTimed, Event, Held, ProgressMade, Said, TrialActivity
-from advisor.experiment.past.kept_config import from_json, to_json
 from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
+from advisor.files.config_file import YAML_FAILURES, TagsAsWritten, dumped
 from advisor.files.paths import content_of, is_file
 from advisor.files.state_folder import make_private, state_folder
-from advisor.recipe.settings import Settings
 from advisor.records.secrets import arguments_without_secrets, without_secrets
 
 SCHEMA = 1
 # What a warning about damaged lines is about.
 ABOUT_DAMAGE = "journal"
-_FACTS = frozenset({"facts", "hardware", "profile", "workload"})
-# Times and sizes by the units in their names: none is without end, as a loss may be.
-_UNITS = ("_ms", "_s", "_bytes", "_per_sample", "seconds")
-# Figures that something is divided by, beside the field that tells whose they are: a block's and a profile's.
-_ABOVE_ZERO = (("samples", ("steps", "seconds")), ("phases", ("step_ms",)))
-# Digits of the longest whole number in a line: bytes, nanoseconds and operations of a session have fewer.
-_MOST_DIGITS = 24
-_UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+_UNREADABLE = (*YAML_FAILURES, OSError)
 _LOCK = "lock"
 # A larger journal is not read: one of an hour's session has a few million bytes.
 _LARGEST_BYTES = 256 * 2**20
@@ -65,7 +59,7 @@ class Journal:
         self._held = _hold(path)
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
-        if _ends_within_a_line(path):  # a crash cut it short: what follows is a line of its own
+        if path.stat().st_size:  # a crash may have cut the last line short
             self._file.write("\n")
 
     @classmethod
@@ -112,18 +106,31 @@ class Journal:
 
     def _write(self, line: dict[str, Any]) -> str:
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
-        text = json.dumps(line, separators=(",", ":")) + "\n"
+        rest = json.dumps(line, separators=(",", ":"))[1:]
         with self._lock:
             if self._file.closed:
                 return ""
             try:
-                self._file.write(text)
+                self._file.write(f"{_checksum(rest.encode())},{rest}\n")
                 self._file.flush()
             except OSError as error:  # such as a full disk; what is half written ends the file
                 with contextlib.suppress(OSError):
                     self._file.close()
                 return error.strerror or str(error)
         return ""
+
+
+def _checksum(rest: bytes) -> str:
+    """The beginning of a line, before the comma, by what follows it."""
+    return f'{{"check":{zlib.crc32(rest)}'
+
+
+def _entry(line: bytes) -> Any:
+    """The content of a line. Raises ValueError where it is damaged."""
+    beginning, _, rest = line.partition(b",")
+    if beginning.startswith(b'{"check":') and beginning != _checksum(rest).encode():
+        raise ValueError("the line is not as it was written")
+    return json.loads(line)
 
 
 def _unwritable(folder: Path, reason: str | None) -> UsageError:
@@ -236,14 +243,6 @@ def _hold(path: Path) -> int | None:
     return handle
 
 
-def _ends_within_a_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
-
-
 def _free_path(folder: Path) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for number in range(1000):
@@ -259,56 +258,66 @@ def _free_path(folder: Path) -> Path:
 def _read(path: Path) -> PastSession:
     try:
         first, *lines = content_of(path, _LARGEST_BYTES).split(b"\n")
-        header = json.loads(first)
-        schema = header["schema"]
-        if schema != SCHEMA:
-            raise UsageError(
-                f"the session {path.stem} cannot be read: it has the form {schema!r}, and this version reads {SCHEMA}.",
-                "Read it with the version of perf-advisor that wrote it.",
-            )
-        request = _request(header)
-        withheld = msgspec.convert(header.get("withheld", ()), tuple[str, ...])
-        withheld_arguments = msgspec.convert(header.get("withheld_arguments", ()), tuple[str, ...])
-        started = datetime.fromtimestamp(header["started"])
     except OSError as error:
         refused = refusal_of(error)
         raise UsageError(
             f"the session {path.stem} cannot be read: {error.strerror or error}.",
             refused.hint if refused else "`perf-advisor sessions` lists those that can be read.",
         ) from error
+    try:
+        header = json.loads(first)
+        if (schema := header["schema"]) != SCHEMA:
+            raise UsageError(
+                f"the session {path.stem} cannot be read: it has the form {schema!r}, and this version reads {SCHEMA}.",
+                "Read it with the version of perf-advisor that wrote it.",
+            )
+        header = _entry(first)
+        request = msgspec.convert(header["request"], Request)
+        if (recorded := header.get("config")) is not None:
+            written = isinstance(recorded, str)
+            found = yaml.load(recorded, Loader=TagsAsWritten) if written else _of_0_1(recorded)  # noqa: S506 - a safe one
+            config = msgspec.convert(found, dict[str, Any])
+            request = replace(request, target=replace(request.target, config=config))
+        secrets = (header.get(name, ()) for name in ("withheld", "withheld_arguments"))
+        withheld, arguments = (msgspec.convert(names, tuple[str, ...]) for names in secrets)
+        started = datetime.fromtimestamp(header["started"])
     except _UNREADABLE as error:
         raise UsageError(
             f"the session {path.stem} cannot be read: the first line of its journal is damaged.",
             f"Restore {path}; `perf-advisor sessions` lists those that can be read.",
         ) from error
-    if lines and not lines[-1]:
-        lines.pop()  # nothing follows the last line's end
-    events = [_event(line, path.with_suffix("")) for line in lines]
+    events = [_event(line, path.with_suffix("")) for line in lines if line]
     whole = tuple(event for event in events if event is not None)
-    return PastSession(path.stem, path, started, request, whole, len(events) - len(whole), withheld, withheld_arguments)
+    return PastSession(path.stem, path, started, request, whole, len(events) - len(whole), withheld, arguments)
 
 
 def _header(request: Request) -> dict[str, Any]:
-    """The first line of a journal: the request, with the config's types and without probable secrets."""
+    """The first line of a journal: the request, with the config as YAML, which has more types, without its secrets."""
     config, withheld = without_secrets(request.target.config)
     arguments, withheld_arguments = arguments_without_secrets(request.target.arguments)
     target = replace(request.target, config=None, arguments=arguments)
+    try:
+        text = dumped(config, sort_keys=False)
+    except yaml.YAMLError:  # it holds what no YAML file can
+        text = dumped(msgspec.to_builtins(config, str_keys=True, enc_hook=str), sort_keys=False)
     return {
         "schema": SCHEMA,
         "started": time.time(),
         "request": msgspec.to_builtins(replace(request, target=target)),
-        "config": to_json(config),
+        "config": None if config is None else text,
         "withheld": withheld,
         "withheld_arguments": withheld_arguments,
     }
 
 
-def _request(header: dict[str, Any]) -> Request:
-    request = msgspec.convert(header["request"], Request)
-    if header.get("config") is None:
-        return request
-    config = msgspec.convert(from_json(header["config"]), dict[str, Any])
-    return replace(request, target=replace(request.target, config=config))
+def _of_0_1(value: Any) -> Any:
+    """A value of a config as version 0.1 recorded it: all but texts and numbers as ``{type: content}``."""
+    if isinstance(value, list):
+        return [_of_0_1(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    return {_of_0_1(key): _of_0_1(inner) for key, inner in content} if kind == "mapping" else _of_0_1(content)
 
 
 def _event(line: bytes, folder: Path) -> Event | None:
@@ -317,60 +326,21 @@ def _event(line: bytes, folder: Path) -> Event | None:
     The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
     """
     try:
-        entry = json.loads(line, parse_int=_whole_number)
-        for mapping in _mappings(entry["data"]):
-            _check_mapping(mapping)
-            mapping |= {key: _own_file(text, folder) for key in _FILES if isinstance(text := mapping.get(key), str)}
-        _check_figures(entry["data"])
-        event: Event = msgspec.convert(entry["data"], KINDS[entry["event"]])
-    except (*_UNREADABLE, UsageError):
+        entry = _entry(line)
+        event: Event = msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])
+    except _UNREADABLE:
         return None
     return event
 
 
-def _whole_number(digits: str) -> int:
-    """Return the number of these digits. Raises ValueError for one that nothing measured can be."""
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits")
-    return int(digits)
-
-
-def _mappings(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every mapping in a line's data."""
-    if isinstance(value, dict):
-        yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _mappings(inner)
-
-
-def _check_mapping(mapping: dict[str, Any]) -> None:
-    """Raise UsageError for a key that no setting can have, and ValueError for no time or no steps.
-
-    A report would stumble over either.
-    """
-    if isinstance(settings := mapping.get("settings"), dict):
-        Settings(settings)
-    if "recipe" in mapping and isinstance(key := mapping.get("key"), str):  # a candidate
-        Settings({key: True})
-    for beside, keys in _ABOVE_ZERO:
-        if beside in mapping and any(mapping.get(key, 1) <= 0 for key in keys):
-            raise ValueError(f"{' or '.join(keys)} of none")
-
-
-def _check_figures(value: Any, *, finite: bool = False) -> None:
-    """Raise ValueError for an infinite figure that has a unit."""
-    if isinstance(value, float) and finite and not math.isfinite(value):
-        raise ValueError(f"a figure of {value}")
+def _with_own_files(value: Any, folder: Path) -> Any:
+    """An event's data, in which each file is the one of that name in the session's folder, wherever that lies now."""
     if isinstance(value, list):
-        for inner in value:
-            _check_figures(inner, finite=finite)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            _check_figures(inner, finite=finite or key in _FACTS or key.endswith(_UNITS))
-
-
-def _own_file(text: str, folder: Path) -> str:
-    """The file of that name in the session's folder, wherever that lies now; empty for a link, which may lead away."""
-    name = text.rpartition("/")[2]
-    own = folder / name
-    return str(own) if name and not own.is_symlink() else ""
+        return [_with_own_files(inner, folder) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    data = {key: _with_own_files(inner, folder) for key, inner in value.items()}
+    for key in _FILES & data.keys():
+        own = folder / str(data[key]).rpartition("/")[2]
+        data[key] = "" if own == folder or own.is_symlink() else str(own)  # a link may lead away
+    return data

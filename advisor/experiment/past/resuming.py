@@ -14,7 +14,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
 from advisor.files.state_folder import read_record, write_record
 from advisor.recipe.settings import Settings
-from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialRecord, TrialResult, Value
+from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialResult, Value
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
@@ -33,12 +33,21 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         crowded=facts.hardware.host.is_crowded,
         cpu_step_ms=past.baseline.cpu_step_ms,
     )
-    ran = [record for record in past.trials.values() if _counts(record)]
-    judge = _with_records(_with_runs(judge, history), ran, past.stack).with_run(BASELINE, known.judge.baseline)
+    control = past.trials.get(f"{CONTROL}=true")
+    if control is not None and control.result.measured:  # one that crashed, perhaps with its parent, is measured again
+        judge = judge.with_control(control.result)
+    judge = _with_runs(judge, history).with_run(BASELINE, known.judge.baseline)
     before = known.plan
     plan = Plan.of(before.catalog, before.request, facts, before.consent, hints=before.hints)
+    ran = (record for record in past.trials.values() if record.result.outcome is not Outcome.SKIPPED)
     tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
-    taken = replace(Known.begin(plan, judge), tried=tried, done=_done(past, ran))
+    used = {
+        Kind.CONTROL: bool(judge.controls),
+        Kind.PROFILE: past.facts.profile is not None and bool(past.facts.profile.operators),
+        Kind.HOST: past.baseline.cpu_step_ms is not None,
+    }
+    done = frozenset(kind for kind, is_done in used.items() if is_done)
+    taken = replace(Known.begin(plan, judge), tried=tried, done=done)
     if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
         recorded = taken.with_permitted(_worked_on(judge, past.stack), past.stack.dropped)
         if plan.consent.permits(recorded.stack):
@@ -68,37 +77,6 @@ def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
         if turns.new and turns.old:  # unless the journal was cut short between them
             judge = judge.with_turns(settings, turns)
     return judge
-
-
-def _with_records(judge: Judge, ran: Iterable[TrialRecord], stack: StackRecord | None) -> Judge:
-    """The judge with the data that only records have: controls, confirmations, and all of old journals."""
-    for record in ran:
-        if record.candidate.recipe == CONTROL:
-            judge = judge.with_control(record.result)
-        elif not judge.has_tried(record.settings):  # the journal of a version that told of records only
-            judge = judge.with_run(record.settings, record.result)
-    for proven in (*ran, stack):
-        in_turn = proven is not None and proven.comparison is not None and proven.comparison.paired
-        if proven is not None and in_turn and not judge.took_turns(proven.settings):
-            runs = judge.measured_runs(proven.settings)  # an earlier version's journal, which does not say which did
-            judge = judge.with_turns(proven.settings, Turns(runs, judge.baseline_runs)) if runs else judge
-    return judge
-
-
-def _counts(record: TrialRecord) -> bool:
-    """Whether a candidate was tried; a control that crashed, perhaps with its parent, is measured again."""
-    of_control = record.candidate.recipe == CONTROL
-    return record.result.measured if of_control else record.result.outcome is not Outcome.SKIPPED
-
-
-def _done(past: SessionState, ran: Iterable[TrialRecord]) -> frozenset[Kind]:
-    """The instruments that need not be used again."""
-    done = {Kind.CONTROL} if any(record.candidate.recipe == CONTROL for record in ran) else set[Kind]()
-    if past.facts is not None and past.facts.profile is not None and past.facts.profile.operators:
-        done.add(Kind.PROFILE)
-    if past.baseline is not None and past.baseline.cpu_step_ms is not None:
-        done.add(Kind.HOST)
-    return frozenset(done)
 
 
 # --- hints ----------------------------------------------------------------------------------------------------

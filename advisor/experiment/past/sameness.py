@@ -1,13 +1,12 @@
 """Whether a session that is taken up would measure the same: its options, its config and its source compared."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from advisor.errors import UsageError
 from advisor.experiment.past.journal import PastSession
-from advisor.experiment.past.kept_config import differences
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_first
@@ -81,12 +80,28 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
 
 
 def _of_config(before: Any, now: Any) -> Iterator[str]:
-    if before is None and now is not None:
-        yield "a config is given, and was not"
-    elif now is None and before is not None:
-        yield "no config is given, and there was one"
+    if (before is None) != (now is None):
+        yield "no config is given, and there was one" if now is None else "a config is given, and was not"
     elif told := differences(before, now):
         yield f"of the config {format_first(told, _MOST_SHOWN)}"
+
+
+def differences(before: Any, now: Any) -> list[str]:
+    """The changes from one config to another, a few words for each value; types count, as 1 and True differ."""
+    old, new = dict(_flat(before, "")), dict(_flat(now, ""))
+    told = [f"{path} is {new[path]} (was {text})" for path, text in old.items() if new.get(path, text) != text]
+    gone = [f"{path} is gone" for path in old if path not in new]
+    return [*told, *gone, *(f"{path} is new" for path in new if path not in old)]
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield each single value of a config as text, with its dotted name."""
+    inner = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+    if not (isinstance(inner, Mapping) and inner):
+        yield path, repr(sorted(map(repr, value)) if isinstance(value, set | frozenset) else value)
+        return
+    for key, one in inner.items():
+        yield from _flat(one, f"{path}.{key}".lstrip(".") if isinstance(key, str) else f"{path}[{key!r}]")
 
 
 def _shown(value: object) -> str:

@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sample_session
 import tui_histories as histories
+from msgspec import structs
 from textual.binding import Binding
 from textual.command import CommandList, CommandPalette
 from textual.widget import Widget
@@ -361,7 +361,9 @@ async def choose_in_the_palette(pilot, app, typed: str) -> None:
 async def test_the_palette_takes_names_and_reasons_literally() -> None:
     nasty = "[red]x[/] [/nothing"
     history = [
-        replace(event, skipped={nasty: f"because of {nasty}"}) if isinstance(event, events.TrialsPlanned) else event
+        structs.replace(event, skipped={nasty: f"because of {nasty}"})
+        if isinstance(event, events.TrialsPlanned)
+        else event
         for event in histories.whole()
     ]
 

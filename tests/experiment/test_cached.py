@@ -1,6 +1,6 @@
 from dataclasses import dataclass, replace
 
-from advisor.experiment.kept import kept
+from advisor.experiment.cached import cached
 
 
 @dataclass(frozen=True)
@@ -8,7 +8,7 @@ class Scale:
     factor: int
     asked: list
 
-    @kept
+    @cached
     def of(self, number, *, plus=0):
         self.asked.append((number, plus))
         return self.factor * number + plus

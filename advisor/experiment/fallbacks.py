@@ -18,7 +18,7 @@ LAYOUT = "model.memory_format"
 ON_DEVICE = "step.create_on_device"
 _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 
-Weakening = Callable[[Known, Settings], Iterator[Settings]]
+Fallback = Callable[[Known, Settings], Iterator[Settings]]
 
 
 def weaker(known: Known, settings: Settings) -> Settings:
@@ -36,8 +36,8 @@ def weaker(known: Known, settings: Settings) -> Settings:
 
 def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
     """The weaker forms of settings, the one most likely to run first."""
-    for weakening in _order(known, settings, known.judge.result(settings)):
-        for weaker_one in weakening(known, settings):
+    for fallback in _order(known, settings, known.judge.result(settings)):
+        for weaker_one in fallback(known, settings):
             if weaker_one != settings and not known.plan.catalog.conflict(weaker_one):
                 yield weaker_one
 
@@ -48,19 +48,19 @@ def _fails_otherwise(known: Known, settings: Settings, stronger: Settings) -> bo
     return len({"" if result.measured else result.reason for result in results if result is not None}) == len(results)
 
 
-def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
-    """The weakenings, the one most likely to remove the cause of the failure first."""
-    rest: tuple[Weakening, ...] = (_around_loss, _graph, _compiling, without_half, _others)
+def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Fallback, ...]:
+    """The fallbacks, the one most likely to remove the cause of the failure first."""
+    rest: tuple[Fallback, ...] = (_around_loss, _graph, _compiling, without_half, _others)
     if result is None:
         return rest
     if result.measured or result.outcome is Outcome.NON_FINITE:  # it ran, and changed too much or took too much memory
         fits = known.judge.goal.fits(result)
         return (without_half, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, without_half)
     compiled = known.plan.catalog.compiles(settings)
-    less_compiled: tuple[Weakening, ...] = (_compiling, _graph, _others, without_half)
+    less_compiled: tuple[Fallback, ...] = (_compiling, _graph, _others, without_half)
     if result.outcome is Outcome.TIMED_OUT:
         return less_compiled
-    orders: dict[Cause, tuple[Weakening, ...]] = {
+    orders: dict[Cause, tuple[Fallback, ...]] = {
         Cause.DOUBLE_BACKWARD: (_uncompiled, *rest),
         Cause.HOST_COPY: (_on_device, *rest),
         Cause.COMPILER: less_compiled,

@@ -1,4 +1,4 @@
-"""Answers that a frozen value keeps: the search asks the same of it for each move."""
+"""Answers that a frozen value remembers: the search asks the same of it for each move."""
 
 import functools
 from collections.abc import Callable
@@ -9,9 +9,9 @@ AnswerT = TypeVar("AnswerT")
 P = ParamSpec("P")
 
 
-def kept(method: Callable[Concatenate[ValueT, P], AnswerT]) -> Callable[Concatenate[ValueT, P], AnswerT]:
+def cached(method: Callable[Concatenate[ValueT, P], AnswerT]) -> Callable[Concatenate[ValueT, P], AnswerT]:
     """A method of a frozen value, which has a namespace, that works each answer out once, by its hashable arguments."""
-    place = f"_{method.__name__}_kept"
+    place = f"_{method.__name__}_cached"
 
     @functools.wraps(method)
     def answer(value: ValueT, /, *given: P.args, **named: P.kwargs) -> AnswerT:
