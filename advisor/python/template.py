@@ -81,7 +81,7 @@ def make_capturable(optimizer):
 
 
 def normalizing(step, device):
-    """A normalisation with its numbers on the device; torchvision's copies them there for each batch."""
+    """A normalisation whose numbers are on the device; torchvision's copies them for each batch."""
     mean, std = (torch.tensor(one, device=device)[:, None, None] for one in (step.mean, step.std))
     return lambda images: (images - mean) / std
 
