@@ -99,7 +99,7 @@ def take_transforms(dataset, device):
 
 
 def transformed(batch, transforms):
-    """The batch with its images transformed: they are its first tensor of four dimensions or more."""
+    """The batch with its images, the first tensor of four dimensions or more, transformed."""
     if isinstance(batch, torch.Tensor):
         for transform in transforms:
             batch = transform(batch)
