@@ -88,7 +88,8 @@ def test_a_trial_that_is_disturbed_twice_keeps_its_mark(bench):
 
 def test_the_mark_is_in_the_report_and_in_the_tables():
     history = sample_history()
-    event = next(event for event in history if isinstance(event, TrialMeasured) and event.record.result.measured)
+    trials = (event for event in history if isinstance(event, TrialMeasured))
+    event = next(event for event in trials if event.record.candidate.recipe == "channels_last")
     result = replace(event.record.result, disturbed=HOT, gpu=GpuReadings(9, 91), energy_j_per_sample=0.25)
     record = replace(event.record, result=result)
     state = SessionState.of([TrialMeasured(record) if one is event else one for one in history])
@@ -141,5 +142,5 @@ def test_other_programs_are_told_once_with_what_they_mean_for_the_result(monkeyp
     facts = cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))
     judge = Judge(load_catalog(), Mode.TRAIN, result_at(1.0, disturbed=disturbed), crowded=bool(foreign_cores))
     told = caveats.of_other_programs(judge, facts)
-    assert told.startswith(words)
+    assert words in told
     assert ("above 1.1x" in told) is bool(words)

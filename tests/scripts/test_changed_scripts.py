@@ -293,14 +293,14 @@ class TestBadInput:
 
 
 def test_a_build_is_changed_where_it_makes_its_parts(tmp_path):
-    path = tmp_path / "mine.py"
+    path = tmp_path / "made_by_build.py"
     path.write_text(
         "import torch\nfrom torch import nn\n\n\ndef build():\n    model = nn.Conv2d(3, 4, 3)\n"
         "    data = torch.utils.data.TensorDataset(torch.randn(8, 3, 4, 4), torch.randn(8, 4, 2, 2))\n"
         "    loader = torch.utils.data.DataLoader(data, batch_size=4)\n"
         "    return model, loader, nn.MSELoss(), torch.optim.Adam(model.parameters())\n"
     )
-    loop = load_target(TargetSpec("mine.py:build", str(tmp_path), device="cpu"))
+    loop = load_target(TargetSpec("made_by_build.py:build", str(tmp_path), device="cpu"))
     assert loop.mode is Mode.TRAIN
     patched = patched_files(
         load_catalog(()), {**CHANGE, "model.memory_format": "channels_last"}, facts_of(loop), str(path)

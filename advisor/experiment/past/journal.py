@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from advisor.errors import UsageError, refusal_of
 from advisor.experiment.events import KINDS, BlockTimed, Event, Held, ProgressMade, Said, TrialActivity
 from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
-from advisor.files.config_file import YAML_FAILURES, TagsAsWritten, dumped
 from advisor.files.paths import content_of, is_file
 from advisor.files.state_folder import make_private, state_folder
 from advisor.records.secrets import arguments_without_secrets, without_secrets
@@ -34,7 +32,7 @@ from advisor.records.secrets import arguments_without_secrets, without_secrets
 SCHEMA = 1
 # What a warning about damaged lines is about.
 ABOUT_DAMAGE = "journal"
-_UNREADABLE = (*YAML_FAILURES, OSError)
+_UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError, OSError)
 _LOCK = "lock"
 # A larger journal is not read: one of an hour's session has a few million bytes.
 _LARGEST_BYTES = 256 * 2**20
@@ -274,8 +272,7 @@ def _read(path: Path) -> PastSession:
         header = _entry(first)
         request = msgspec.convert(header["request"], Request)
         if (recorded := header.get("config")) is not None:
-            written = isinstance(recorded, str)
-            found = yaml.load(recorded, Loader=TagsAsWritten) if written else _of_0_1(recorded)  # noqa: S506 - a safe one
+            found = _config_of(recorded) if isinstance(recorded, str) else _of_0_1(recorded)
             config = msgspec.convert(found, dict[str, Any])
             request = replace(request, target=replace(request.target, config=config))
         secrets = (header.get(name, ()) for name in ("withheld", "withheld_arguments"))
@@ -291,20 +288,39 @@ def _read(path: Path) -> PastSession:
     return PastSession(path.stem, path, started, request, whole, len(events) - len(whole), withheld, arguments)
 
 
+def _config_of(text: str) -> Any:
+    """A config that was recorded as YAML. Raises ValueError for a damaged one."""
+    from advisor.files.config_file import TagsAsWritten, parsed  # late: YAML takes long to load
+
+    try:
+        return parsed(text, "config.yaml", TagsAsWritten)
+    except UsageError as error:
+        raise ValueError(error.message) from error
+
+
+def _config_text(config: Any) -> str:
+    """A config as YAML; what no YAML file can hold is written as text."""
+    import yaml
+
+    from advisor.files.config_file import dumped
+
+    try:
+        return dumped(config, sort_keys=False)
+    except yaml.YAMLError:
+        return dumped(msgspec.to_builtins(config, str_keys=True, enc_hook=str), sort_keys=False)
+
+
 def _header(request: Request) -> dict[str, Any]:
     """The first line of a journal: the request, with the config as YAML, which has more types, without its secrets."""
     config, withheld = without_secrets(request.target.config)
     arguments, withheld_arguments = arguments_without_secrets(request.target.arguments)
     target = replace(request.target, config=None, arguments=arguments)
-    try:
-        text = dumped(config, sort_keys=False)
-    except yaml.YAMLError:  # it holds what no YAML file can
-        text = dumped(msgspec.to_builtins(config, str_keys=True, enc_hook=str), sort_keys=False)
+    text = None if config is None else _config_text(config)
     return {
         "schema": SCHEMA,
         "started": time.time(),
         "request": msgspec.to_builtins(replace(request, target=target)),
-        "config": None if config is None else text,
+        "config": text,
         "withheld": withheld,
         "withheld_arguments": withheld_arguments,
     }

@@ -10,7 +10,6 @@ from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_first
-from advisor.files.config_file import read_config
 from advisor.files.paths import exists
 from advisor.records import Facts
 from advisor.records.secrets import without_secrets
@@ -31,6 +30,8 @@ def with_its_config(request: Request, past: PastSession, *, given: bool) -> Requ
     if given or path is None or past.request.target.config is None:
         return request
     if exists(path):
+        from advisor.files.config_file import read_config  # late: YAML takes long to load
+
         return replace(request, target=replace(request.target, config=read_config(path)))
     if past.withheld:
         secrets = format_first(past.withheld, _MOST_SHOWN)
