@@ -83,7 +83,7 @@ def probe_training(
     skipped = 0
     with contextlib.closing(_FirstOutput(model, step)) as output:
         for batch in batches:
-            for _ in range(_MOST_SKIPPED_STEPS):
+            while True:
                 scale, started = scale_of(step), time.perf_counter()
                 loss = float(step(batch))
                 step_s.append(time.perf_counter() - started)
@@ -91,6 +91,8 @@ def probe_training(
                 if scale is None or (scale_of(step) or 0.0) >= scale:
                     break
                 skipped += 1
+                if skipped > _MOST_SKIPPED_STEPS:  # in all: at no scale that is worth anything are they finite
+                    break
             losses.append(loss)
             output.close()
             if model is not None:
