@@ -95,7 +95,7 @@ def test_a_path_means_a_format(option, path, config, wanted):
     ],
 )
 def test_the_name_and_the_target_say_which_python_is_written(path, is_script, wanted):
-    outputs = Outputs(own_file="/work/train.py", is_script=is_script)
+    outputs = Outputs(own_file="/home/ada/train.py", is_script=is_script)
     assert format_for("--export", path, outputs).id == wanted
 
 
