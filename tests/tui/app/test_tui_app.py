@@ -374,6 +374,7 @@ async def test_the_palette_takes_names_and_reasons_literally() -> None:
         assert f"because of {nasty}" in screen_text(app)
 
 
+@pytest.mark.usefixtures("own_state")
 async def test_the_palette_changes_the_theme_and_saves_a_picture(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "without-downloads"))
