@@ -139,7 +139,7 @@ class Known:
         return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=self._seen(settings))
 
     def _seen(self, settings: Settings) -> tuple[Numerics, ...]:
-        """What each of these that was accepted was seen to change: the person knew it, so that consent covers it."""
+        """The changes of results that were known of each accepted setting: consent covers those."""
         accepted = [key for key in settings if self._is_accepted(key, settings)]
         alone = [self.numerics(Settings({key: settings[key]})) for key in accepted]
         return tuple(numerics.decisive for numerics in alone if numerics is not None)
@@ -172,7 +172,7 @@ class Known:
         return trial_record(self.judge, candidate, whole, whole.without(key)) if whole else None
 
     def contribution(self, key: str, *combinations: Settings) -> Comparison | None:
-        """What a setting adds to the first of these combinations that was measured with and without it; else None."""
+        """The gain of a setting in the first of these combinations that was measured with and without it; else None."""
         for whole in combinations:
             rest = self.plan.without(whole, key)
             if key in whole and rest and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
@@ -360,7 +360,7 @@ class Known:
     # --- how the stack follows ------------------------------------------------------------------------------------
 
     def _after_leap(self, move: Move) -> Known:
-        """What a leap that is no better adds is not asked for again; a better one is taken with the best leap."""
+        """The knowledge after a leap; the settings of one that is no better are not asked for again."""
         if move.settings == self.stack:  # the rest of a stack after a rejection
             return self if self.usable(self.stack) else self._with_stack(self.best_usable())
         if not self.stack or not self.usable(move.settings) or self.judge.gain(move.settings, self.stack).ratio > 1:

@@ -135,7 +135,7 @@ def _proof_first(known: Known) -> Moves:
 
 
 def compiled_next(known: Known, plain: Settings) -> Settings:
-    """What is compiled after a leap that compiles nothing, if that runs; empty where nothing is."""
+    """The compiled settings that follow an uncompiled leap, if that runs; empty where nothing is compiled."""
     move = next((move for move in _compiled_leaps(known, plain) if move.kind is Kind.LEAP and move.is_bold), None)
     return move.settings if move else BASELINE
 

@@ -32,7 +32,7 @@ _BETWEEN_IMPORTS = 4
 
 @dataclass(slots=True)
 class Piece:
-    """What becomes of some statements of a block: they are put under ``with``, or made a function above the loop.
+    """A change of some statements of a block: they are put under ``with``, or made a function above the loop.
 
     The function has a ``name``; the decorator stands above it. With ``wrapped``, an expression with ``{}`` for the
     function, that is called in its place, with all arguments in one.
@@ -260,7 +260,7 @@ class _Editor(cst.CSTTransformer):
 
 
 def what_it_sets(statement: str) -> str:
-    """What a statement sets: the target of an assignment, or the function that it calls with a value."""
+    """The name that a statement sets: the target of an assignment, or the function that it calls with a value."""
     text = statement.strip()
     target, equals, _ = text.partition("=")
     called = text.partition("(")[0]

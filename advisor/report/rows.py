@@ -29,7 +29,7 @@ from advisor.report.conclusions import settings_to_export
 
 
 class Against(StrEnum):
-    """What the figures of a setting are compared with."""
+    """The settings that the figures of a row are compared with."""
 
     BASELINE = "against the baseline"
     REST = "against the combination without it"

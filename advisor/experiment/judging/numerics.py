@@ -101,7 +101,7 @@ def compare_numerics(
 
 
 class _Arithmetic(NamedTuple):
-    """What explains a difference: the round-offs of the trial and of the baseline, chance, and the reference."""
+    """The explanations of a difference: round-off of the trial and of the baseline, chance, and the reference."""
 
     rounding: float
     own_rounding: float

@@ -124,7 +124,7 @@ class MoveTrials:
         return any(other.kind is Kind.LEAP and self.bench.compiles_beside(other.settings) for other in moves(known))
 
     def _compiling_fits(self, turns_s: float, known: Known) -> bool:
-        """Whether the stack's compiled form is certain to end in time, turns and all: it is what is confirmed then.
+        """Whether there is time to compile the stack and for the turns behind it: its compiled form is confirmed then.
 
         Also where that takes no longer than the turns would: it is waited for.
         """
