@@ -14,7 +14,7 @@ from advisor.errors import UsageError
 from advisor.figures.formatting import format_setting
 from advisor.python import template
 from advisor.python.edits import Edits, edited, position_of, start_of, what_it_sets
-from advisor.python.file import with_functions
+from advisor.python.file import parts_of, with_functions
 from advisor.python.step import StepText, WrittenFor
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
@@ -202,7 +202,7 @@ class _Patch:
             self._copies("memory_format", f"torch.{value}", "5 5f" if str(value).endswith("3d") else "4 4f")
         if recipe.plan_field == "input_dtype" and value != recipe.default:
             self._copies("dtype", f"torch.{value}", "1f 2f 3f 4f 5f")
-        return self._after("model", "\n".join(one for one in code.splitlines() if not one.startswith("# in the loop")))
+        return self._after("model", code)
 
     def _after(self, kind: str, code: str) -> str:
         """Put a recipe's code behind the statements that make a model or an optimizer."""
@@ -217,16 +217,10 @@ class _Patch:
 
     def _defined(self, file: str, code: str) -> list[str]:
         """Put the imports and the definitions of a recipe's code into a file; return its statements."""
-        statements, edits, lines = [], self.files[file], code.splitlines()
-        for node in ast.parse(code).body:
-            decorators = [one.lineno for one in getattr(node, "decorator_list", [])]
-            text = "\n".join(lines[min([node.lineno, *decorators]) - 1 : node.end_lineno])
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                edits.imports.append(text)
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef) or re.match(r"[A-Z_]+ = ", text):
-                edits.definitions += [] if text in edits.definitions else [text]
-            else:
-                statements.append(text)
+        imports, definitions, statements = parts_of(code)
+        edits = self.files[file]
+        edits.imports += imports
+        edits.definitions += [one for one in definitions if one not in edits.definitions]
         return statements
 
     # --- what is around the statements of a step ------------------------------------------------------------------

@@ -54,6 +54,7 @@ class _File:
         parts = with_functions(self.step, [self.prepare(), self.step.text()])
         parts = [*self.definitions, *parts]
         used = ("inspect", "torch", "torch._functorch.config", "torch._inductor.config")
+        self.imports |= {"from unittest import mock"} if _names(r"mock\.", *parts) else set()
         self.imports |= {f"import {name}" for name in used if _names(rf"{name}\.", *parts)}
         return "\n\n\n".join([self.head(), *parts]) + "\n"
 
@@ -108,18 +109,9 @@ class _File:
 
     def of_code(self, code: str) -> list[str]:
         """The statements of a recipe's own code; its imports and definitions go to the top of the file."""
-        lines, done, statements = code.splitlines(), 0, list[str]()
-        for node in ast.parse(code).body:
-            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]) - 1
-            # What stands above a statement belongs to it.
-            text = "\n".join(line for line in lines[done : node.end_lineno] if not line.startswith("# in the loop"))
-            done = node.end_lineno or first
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                self.imports.add("\n".join(lines[first:done]))
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef) or re.match(r"[A-Z_]+ = ", lines[first]):
-                self.definitions += [text.strip("\n")] if text.strip("\n") not in self.definitions else []
-            else:
-                statements.append(text.strip("\n"))
+        imports, definitions, statements = parts_of(code)
+        self.imports |= set(imports)
+        self.definitions += [one for one in definitions if one not in self.definitions]
         return statements
 
     def loader(self, options: dict[str, object]) -> str:
@@ -151,11 +143,29 @@ class _File:
                 yield f"# Not in this file: {text}. It takes more code; advisor.load applies it."
 
 
+def parts_of(code: str) -> tuple[list[str], list[str], list[str]]:
+    """The imports, the definitions and the statements of a recipe's own code, with the comments above them."""
+    lines, done = code.splitlines(), 0
+    imports, definitions, statements = list[str](), list[str](), list[str]()
+    for node in ast.parse(code).body:
+        first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]) - 1
+        # What stands above a statement belongs to it.
+        text = "\n".join(line for line in lines[done : node.end_lineno] if not line.startswith("# in the loop"))
+        done = node.end_lineno or first
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.append("\n".join(lines[first:done]))
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef) or re.match(r"[A-Z_]+ = ", lines[first]):
+            definitions.append(text.strip("\n"))
+        else:
+            statements.append(text.strip("\n"))
+    return imports, definitions, statements
+
+
 def with_functions(step: StepText, parts: list[str]) -> list[str]:
-    """Parts of a file behind those functions of the template that they call."""
+    """Parts of a file behind those functions of the template that they use."""
     for function in reversed(template.FUNCTIONS.split("\n\n\n")):
         name = re.findall(r"\w+", function)[1]
-        parts = [step.written(function), *parts] if _names(rf"{name}\(", *parts) else parts
+        parts = [step.written(function), *parts] if _names(rf"{name}\b", *parts) else parts
     return parts
 
 

@@ -29,6 +29,8 @@ _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient"
 # Arguments of DistributedDataParallel, which are fields of the plan too.
 OF_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
 _OWN_LOSS = 'output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
+_AS_RECORDED = 'mock.patch("torch.cuda.is_current_stream_capturing", recording)'
+_TRANSFORMERS = {"TransformerEncoderLayer", "TransformerDecoderLayer"}  # PyTorch's own
 _TEMPLATE_LINE = re.compile(r"(.*?)(?:  #([?=]) (.*))?")
 _EXPRESSION = re.compile(r"<([A-Z_]+)>")
 
@@ -103,8 +105,10 @@ class StepText:
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
         inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
         several = graph or plan.device_prefetch or plan.converts_batches or self.transforms  # calls, or lines
+        blocks = {name for name, _ in self.workload.facts.repeated_blocks} if self.workload.facts else set[str]()
         holds = {
             "graph": graph,
+            "transformer": bool(blocks & _TRANSFORMERS),
             "inside": inside,
             "apart": graph and train and not inside,
             "copies": plan.compile_mode in MODES_WITH_GRAPHS and kind != "own",
@@ -167,6 +171,7 @@ class StepText:
             "COMPILED_LOSS": ", ".join(["self.loss", *compiled_with]),
             "WITH": _with(self.contexts()),
             "WITH_ATTENTION": _with(self._attention()),
+            "ON_STREAM": _with(["torch.cuda.stream(self.stream)", *([_AS_RECORDED] if "regional" in words else [])]),
             "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
             "TARGET": f", {batch.target}" if batch.target else "",
             "OWN_LOSS": (batch.target or _OWN_LOSS) if self.form == "own" else "",

@@ -43,6 +43,16 @@ def on_device(part, device):
     return part
 
 
+def recording():
+    """Whether a graph is recorded, for code that asks: it goes the same way in the steps before."""
+    return True
+
+
+def is_called_causal(mask, is_causal=None, size=None):
+    """In place of PyTorch's own, which reads the mask's values; it only chooses a kernel."""
+    return is_causal is True
+
+
 def tensors_of(part):
     """The tensors in a part of a batch."""
     if isinstance(part, (dict, list, tuple)):
@@ -154,6 +164,7 @@ def prepare(model, optimizer=None, loader=None):
     <LOADER>
     torch._inductor.config.freezing = True  #? freezing
     torch._functorch.config.enable_autograd_cache = False  # it confuses attention kernels  #? compiles with_attention
+    torch.nn.modules.transformer._detect_is_causal_mask = is_called_causal  #? graph transformer
     for block in model.modules():  #? blocks
         if type(block).__name__ in <BLOCKS>:
             block.compile(<COMPILED_WITH>)
@@ -266,7 +277,7 @@ class <CLASS>:
     def eagerly(self, batch):  #? graph
         """A step like any other, on the stream of the graphs."""
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
+        <ON_STREAM>
             result = self.run(<MOVED>)
             self.update()  #? apart
         torch.cuda.current_stream().wait_stream(self.stream)

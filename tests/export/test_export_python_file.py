@@ -18,6 +18,7 @@ from facts import gpu_facts
 from graph_stand_in import record_on_cpu
 from sample_session import sample_history, sample_request
 from torch import nn
+from torch.nn.modules import transformer
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchvision.transforms import v2
 
@@ -71,6 +72,12 @@ CASES = {
     "scaled": ({**HALF, **GRAPH}, "train", WrittenFor("own", KEYWORDS, replace(LOADED, clip_norm=1.0)), 160),
     "accumulated": ({"step.accumulate": 2, **AROUND}, "train", replace(PAIR, loss_form="model_batch"), 60),
     "own graphs": ({"compile.mode": "reduce-overhead"}, "infer", WrittenFor("", form("list", "", "*batch"), FACTS), 50),
+    "regional": (
+        {**GRAPH, "compile.scope": "regional"},
+        "infer",
+        WrittenFor("", TENSOR, replace(FACTS, repeated_blocks=(("Block", 2),))),
+        110,
+    ),
     "inference graph": ({**GRAPH, "infer.grad": "inference_mode"}, "infer", WrittenFor("", KEYWORDS, FACTS), 110),
     "ddp": ({**DDP, **GRAPH}, "train", PAIR, 130),
     "transforms": ({**WORKERS, **ON_DEVICE}, "train", replace(PAIR, facts=MOVABLE), 110),
@@ -229,6 +236,34 @@ def test_an_output_of_a_graph_is_the_callers(catalog, graphs_on_cpu):
     for one, output in zip(inputs, outputs, strict=True):
         torch.testing.assert_close(output, model(one).detach())
     assert len(step.graphs) == 1
+
+
+@pytest.mark.parametrize(("settings", "hears"), [({}, False), ({"compile.scope": "regional"}, True)])
+def test_the_steps_before_a_graph_of_compiled_blocks_hear_that_it_is_recorded(
+    catalog, graphs_on_cpu, monkeypatch, settings, hears
+):
+    """Libraries ask, and go another way then; what a compiler makes for that way it can't make in the recording."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    facts = replace(FACTS, repeated_blocks=(("Block", 2),))
+    heard = list[bool]()
+
+    class Asking(nn.Linear):
+        def forward(self, inputs):
+            heard.append(torch.cuda.is_current_stream_capturing())
+            return super().forward(inputs)
+
+    module = module_of(catalog, {**GRAPH, **settings}, "infer", WrittenFor("", TENSOR, facts))
+    module.infer_step(Asking(4, 3))(torch.randn(2, 4))
+    assert heard == [hears]
+
+
+def test_pytorchs_transformers_do_not_read_a_mask_in_a_graph(catalog, monkeypatch):
+    monkeypatch.setattr(transformer, "_detect_is_causal_mask", transformer._detect_is_causal_mask)
+    facts = replace(FACTS, repeated_blocks=(("TransformerEncoderLayer", 2),))
+    module_of(catalog, GRAPH, "infer", WrittenFor("", TENSOR, facts)).prepare(nn.Linear(1, 1))
+    mask = nn.Transformer.generate_square_subsequent_mask(3)
+    assert not transformer._detect_is_causal_mask(mask, None, 3)
+    assert transformer._detect_is_causal_mask(mask, True, 3)
 
 
 def two_models():

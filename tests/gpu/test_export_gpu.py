@@ -1,6 +1,7 @@
 """Exported Python files on a GPU: they train and answer as a plain loop does, through their graphs."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -131,6 +132,68 @@ def test_an_output_of_a_graph_is_the_callers(settings):
     outputs = [step(one) for one in inputs]
     for one, output in zip(inputs, outputs, strict=True):
         torch.testing.assert_close(output.float(), model(one.cuda()), rtol=2e-2, atol=2e-2)
+    assert len(step.graphs) == 1
+
+
+class Asking(nn.Module):
+    """As Hugging Face's models: the mask is read, and dropped where it hides nothing, unless a graph is captured."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, inputs, mask):
+            return inputs + self.linear(inputs) if mask is None else inputs + self.linear(inputs) * mask
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([self.Block() for _ in range(2)])
+
+    def forward(self, inputs):
+        mask = torch.ones(16, device=inputs.device)
+        if not torch.cuda.is_current_stream_capturing() and mask.all():
+            mask = None
+        for block in self.blocks:
+            inputs = block(inputs, mask)
+        return inputs
+
+
+class Masked(nn.Module):
+    """PyTorch's own layers with a causal mask, whose values they read to choose a kernel."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(8))
+
+    def forward(self, inputs):
+        return self.encoder(inputs, self.mask)
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("compiled", [{}, {"compile.scope": "regional"}])
+@pytest.mark.parametrize("build", [Asking, Masked])
+def test_code_that_asks_whether_a_graph_is_captured_goes_one_way(build, compiled, mode):
+    torch.manual_seed(0)
+    model = build().cuda()
+    reference = copy.deepcopy(model)
+    names = {Asking: "Block", Masked: "TransformerEncoderLayer"}
+    facts = workload("AdamW", capturable=True).facts
+    facts = replace(facts, repeated_blocks=((names[build], 2),))
+    written_for = WrittenFor("model_batch" if mode == "train" else "", TENSOR, facts)
+    module = module_of(load_catalog(), {**GRAPH, **compiled}, mode, written_for)
+    inputs = torch.randn(6, 4, 8, 16)
+    if mode == "infer":
+        step = module.infer_step(module.prepare(model)[0])
+        expected = [reference.eval()(one.cuda()) for one in inputs]
+    else:
+        model, optimizer, _ = module.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.0))
+        step = module.train_step(model, optimizer, lambda model, batch: model(batch).square().mean())
+        expected = [reference(one.cuda()).square().mean() for one in inputs]
+    for one, output in zip(inputs, expected, strict=True):
+        torch.testing.assert_close(step(one), output.detach(), rtol=1e-3, atol=1e-3)
     assert len(step.graphs) == 1
 
 
