@@ -182,7 +182,10 @@ def test_code_that_asks_whether_a_graph_is_captured_goes_one_way(build, compiled
     names = {Asking: "Block", Masked: "TransformerEncoderLayer"}
     facts = workload("AdamW", capturable=True).facts
     facts = replace(facts, repeated_blocks=((names[build], 2),))
-    written_for = WrittenFor("model_batch" if mode == "train" else "", TENSOR, facts)
+    train = mode == "train"
+    written_for = WrittenFor(
+        "model_batch" if train else "", BatchForm("tensor", (), "batch") if train else TENSOR, facts
+    )
     module = module_of(load_catalog(), {**GRAPH, **compiled}, mode, written_for)
     inputs = torch.randn(6, 4, 8, 16)
     if mode == "infer":
