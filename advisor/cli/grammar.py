@@ -49,9 +49,20 @@ and writes the settings that won.
   perf-advisor help [TOPIC]            the options by topic"""
 
 
-def show_help() -> int:
-    """Print the short help, for ``perf-advisor`` with nothing after it."""
-    print(f"{ABOUT}\n\n`perf-advisor --help` lists all options.")
+FIRST = """\
+perf-advisor measures which PyTorch speed-ups help your model on your machine,
+and writes the settings that won. Type one of these:
+
+  perf-advisor demo               a built-in model, for 90 seconds
+  perf-advisor train.py -- ARGS   your training script, which is not changed
+  perf-advisor mymodel:build      what build() in mymodel.py returns
+
+`perf-advisor --help` lists all commands and options."""
+
+
+def show_first_steps() -> int:
+    """Print the three commands to begin with, for ``perf-advisor`` with nothing after it."""
+    print(FIRST)
     return 0
 
 
@@ -61,7 +72,7 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     Raises UsageError for a mistake; ``--help`` and ``--version`` exit.
     """
     if not arguments:
-        return show_help
+        return show_first_steps
     first, *rest = arguments
     if first not in COMMANDS:
         return measure.parse(arguments, COMMANDS, ABOUT)

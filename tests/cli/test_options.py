@@ -9,12 +9,12 @@ from advisor.cli.checks import check_outputs
 from advisor.cli.commands import hardware, recipes, sessions
 from advisor.cli.commands.measure import Measure
 from advisor.cli.commands.revisit import revisit
-from advisor.cli.grammar import parse, show_help
+from advisor.cli.grammar import parse, show_first_steps
 from advisor.cli.parser import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, DEMO_BUDGET_S, Request
 from advisor.figures.options import count_of, device_of, names_of, seconds_of
 from advisor.records import Mode, Numerics, Objective
 
@@ -149,7 +149,7 @@ def refused(*arguments):
 
 
 def test_nothing_asks_for_help():
-    assert parse([]) is show_help
+    assert parse([]) is show_first_steps
 
 
 def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
@@ -247,6 +247,7 @@ def test_a_session_is_resumed_with_another_budget():
     assert parse(["--resume", "--budget", "90s"]).budget_s == 90.0
     assert parse(["--resume"]).budget_s is None
     assert parse(["m:b"]).request.budget_s == DEFAULT_BUDGET_S
+    assert parse(["demo"]).request.budget_s == DEMO_BUDGET_S
 
 
 @pytest.mark.parametrize("given", [("--memory-limit", "1GiB"), ("--only", "compile")])

@@ -35,9 +35,9 @@ from advisor.cli.parser import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, DEMO_BUDGET_S, Request
 from advisor.figures.options import alternatives, choice_of, names_of, seconds_of
-from advisor.files.paths import check_target
+from advisor.files.paths import DEMO, check_target
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
 from advisor.records import Mode, Numerics, Objective, TargetSpec
@@ -141,7 +141,7 @@ def _add_outputs(parser: Parser) -> None:
 
 def _add_goal(parser: Parser) -> None:
     """Options for the time of a session and its goal."""
-    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default; 90s for demo), 1h")
     parser.option(
         "--objective",
         metavar="GOAL",
@@ -287,9 +287,10 @@ def _check_taken_up_as_it_was(parser: Parser, options: argparse.Namespace, argum
 
 
 def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, str]) -> Request:
+    usual_budget_s = DEMO_BUDGET_S if spec.target == DEMO else DEFAULT_BUDGET_S
     return Request(
         target=spec,
-        budget_s=DEFAULT_BUDGET_S if options.budget is None else options.budget,
+        budget_s=usual_budget_s if options.budget is None else options.budget,
         objective=options.objective,
         keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
         allow=options.allow,
