@@ -1,4 +1,4 @@
-"""Train a small network to tell ten patterns apart under noise. It needs PyTorch only, and downloads nothing.
+"""Train a small network on made-up images. It needs PyTorch only, and downloads nothing.
 
 python examples/train.py --epochs 3
 """
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def make_data(samples: int) -> TensorDataset:
-    """Return images of 3 x 32 x 32, each a pattern under noise, and the number of the pattern of each."""
+    """Return images of 3 x 32 x 32: one of ten patterns plus noise, with the pattern's number as the label."""
     patterns = torch.randn(10, 3, 32, 32)
     labels = torch.randint(10, (samples,))
     return TensorDataset(patterns[labels] + 2 * torch.randn(samples, 3, 32, 32), labels)
@@ -41,7 +41,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        print(f"epoch {epoch + 1}: the loss of the last batch is {loss.item():.3f}")
+        print(f"epoch {epoch + 1}: loss of the last batch {loss.item():.3f}")
 
 
 if __name__ == "__main__":
