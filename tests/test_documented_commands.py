@@ -1,7 +1,6 @@
 """Every command of the README and of docs/ is run, through the command line and to its end, with trials made up."""
 
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -47,13 +46,11 @@ def on_fake_trials(request, past, emit):
 
 def write_files():
     """What the documents' commands name."""
-    for name in ("mymodel.py", "mymodule.py", "train.py", "examples/build_train.py", "package/train.py"):
-        Path(name).parent.mkdir(exist_ok=True)
+    for name in ("mymodel.py", "mymodule.py", "train.py", "build_train.py"):
         Path(name).write_text(BUILD, encoding="utf-8")
-    for name in ("train.yaml", "args.yaml"):
+    for name in ("train.yaml", "args.yaml", "config.yaml"):
         Path(name).write_text("batch_size: 8\nworkers: 2\nloader: {jobs: 2}\n", encoding="utf-8")
     torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.randn(2, 4),)), "model.pt2")
-    shutil.copy("model.pt2", "program.pt2")
     Path("tuned.yaml").write_text(Settings({"step.zero_grad": "zeros"}).to_yaml(), encoding="utf-8")
 
 
@@ -68,7 +65,9 @@ def recorded(tmp_path_factory):
         patch.chdir(folder)
         write_files()
         assert [main(["mymodel:build"]) for _ in range(2)] == [ExitCode.OK] * 2
-        yield dict(zip("AB", (one.session_id for one in list_sessions()), strict=True), TARGET="mymodel:build")
+        yield dict(
+            zip("AB", (one.session_id for one in list_sessions()), strict=True), TARGET="mymodel:build", ID="tf32"
+        )
 
 
 def words_of(command, stands_for):

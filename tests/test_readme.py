@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from recipe_pages import BEGIN, END, recipe_page, recipe_table, with_table
+from recipes_page import PAGE, with_table
 from sample_session import sample_history, sample_request
 
 import advisor
 from advisor.cli import grammar
-from advisor.errors import ExitCode, UsageError
+from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
@@ -27,13 +27,8 @@ from advisor.target.entrypoint import load_target
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-DOCS = {
-    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in sorted((ROOT / "docs").rglob("*.md"))
-    if path.name not in ("integrations.md", "models.md")  # these are run by tests of their own
-}
-PAGES = {name: text for name, text in DOCS.items() if name.startswith("docs/recipes/")}
-WRITTEN = {"README.md": README, **{name: text for name, text in DOCS.items() if name not in PAGES}}
+DOCS = {f"docs/{path.name}": path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+WRITTEN = {"README.md": README, **DOCS}
 FENCE = re.compile(r"^```([\w ]+)\n(.*?)^```$", re.M | re.S)
 BLOCKS = [block for text in WRITTEN.values() for block in FENCE.findall(text)]
 SHELL = [
@@ -87,34 +82,15 @@ SAMPLES = {
 
 
 def test_the_table_is_current():
-    table = recipe_table(load_catalog())
-    text = DOCS["docs/recipes.md"]
-    assert with_table(text, table) == text, "run: python tests/recipe_pages.py docs/recipes.md docs/recipes"
+    text = PAGE.read_text(encoding="utf-8")
+    assert with_table(text, load_catalog()) == text, "run: python tests/recipes_page.py"
 
 
-def test_each_recipe_has_its_page():
-    pages = {f"docs/recipes/{recipe.id}.md": recipe_page(recipe) for recipe in load_catalog()}
-    assert pages == PAGES, "run: python tests/recipe_pages.py docs/recipes.md docs/recipes"
-
-
-def test_the_readme_is_short():
-    assert len(README.split()) <= 1800
-
-
-def test_a_recipe_has_a_row_of_its_own():
-    rows = recipe_table(load_catalog()).splitlines()[2:]
-    assert [row.split("`")[1] for row in rows] == list(load_catalog().recipes)
-    assert len({row.count("|") for row in rows}) == 1
-
-
-def test_a_table_replaces_what_stood_between_its_marks():
-    assert with_table(f"a\n{BEGIN}\nold\n{END}\nb", "new\n") == f"a\n{BEGIN}\nnew\n{END}\nb"
-
-
-@pytest.mark.parametrize("text", ["", BEGIN, END, f"{END}\n{BEGIN}"])
-def test_a_document_without_marks_is_refused(text):
-    with pytest.raises(UsageError):
-        with_table(text, "new\n")
+def test_the_documents_are_short():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert len(README.split()) <= 900
+    assert len(CONTRIBUTING.split()) <= 2000
+    assert sum(len(text.split()) for text in (*WRITTEN.values(), CONTRIBUTING, changelog)) <= 12_000
 
 
 # --- commands and options -------------------------------------------------------------------------------------
@@ -129,7 +105,7 @@ def user_folder(tmp_path, monkeypatch):
     for script in ("train.py", "examples/train.py"):
         Path(script).write_text("print('not run')\n", encoding="utf-8")
     Path("tuned.yaml").write_text("step.zero_grad: zeros\n", encoding="utf-8")
-    for config in ("args.yaml", "training_args.yaml"):
+    for config in ("args.yaml", "config.yaml", "training_args.yaml"):
         Path(config).write_text("epochs: 1\n", encoding="utf-8")
     Path("my_recipes").mkdir()
     return tmp_path
@@ -177,6 +153,13 @@ def test_the_files_of_the_first_commands_are_in_a_clone():
     named = [word for command in commands_for_ci("Try it") for word in command.split() if word.endswith(".py")]
     assert named
     assert all((ROOT / name).is_file() for name in named)
+
+
+@pytest.mark.parametrize("config", [None, yaml.safe_load((ROOT / "examples" / "config.yaml").read_text())])
+def test_the_example_of_a_build_trains_on_batches_of_its_config(config):
+    loop = load_target(TargetSpec("mymodel:build", str(ROOT / "examples"), device="cpu", config=config))
+    assert isinstance(loop.model, torch.nn.Module)
+    assert (loop.data.batch_size, loop.data.num_workers) == (64, 0)
 
 
 @pytest.mark.parametrize("name", re.findall(r"\bPERF_ADVISOR_\w+", README + CONTRIBUTING))
@@ -241,7 +224,7 @@ def _table_of(first_cell: str) -> dict[str, list[str]]:
 def test_the_fields_are_in_the_report():
     fields = _table_of("field")
     made = report(SessionState.of(sample_history()), sample_request(), advisor.__version__)
-    assert set(fields) <= set(made)
+    assert set(fields) == set(made)
     for name in ("baseline", "stack"):
         assert set(fields[name]) <= set(made[name]), name
     for name in ("trials", "recommendations"):
@@ -274,7 +257,7 @@ EXAMPLES = {"recipes/my_recipe.py", "path/file.py"}
 
 
 def test_the_modules_that_the_guides_name_are_there():
-    named = set(re.findall(r"[\w/]+\.py\b", CONTRIBUTING + DOCS["docs/internals.md"])) - EXAMPLES
+    named = set(re.findall(r"[\w/]+\.py\b", CONTRIBUTING + DOCS["docs/measuring.md"])) - EXAMPLES
     modules = [path for folder in ("advisor", "recipes", "tests", "examples") for path in (ROOT / folder).rglob("*.py")]
     assert named
     assert [name for name in sorted(named) if not any(path.match(name) for path in modules)] == []

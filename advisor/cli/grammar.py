@@ -25,14 +25,15 @@ COMMANDS = {
     "help": "topics",
 }
 
-ABOUT = """\
-perf-advisor tries every known PyTorch speed-up on your model and your hardware,
+FIRST = """\
+perf-advisor measures which PyTorch speed-ups help your model on your machine,
 and writes the settings that won.
 
-  perf-advisor demo                    see it work on a built-in model
-  perf-advisor mymodel:build           measure what build() in mymodel.py returns
-  perf-advisor path/to/file.py:build   the same, by file
-  perf-advisor train.py -- ARGS        a training script as it is, with arguments of its own
+  perf-advisor demo                    a built-in model, for 90 seconds
+  perf-advisor train.py -- ARGS        your training script, which is not changed
+  perf-advisor mymodel:build           what build() in mymodel.py returns"""
+ABOUT = f"""\
+{FIRST}
   perf-advisor timm:resnet50           a model by name: timm:, hf:, torchvision:, ultralytics:
 
   perf-advisor recipes [ID]            the speed-ups it knows
@@ -49,20 +50,9 @@ and writes the settings that won.
   perf-advisor help [TOPIC]            the options by topic"""
 
 
-FIRST = """\
-perf-advisor measures which PyTorch speed-ups help your model on your machine,
-and writes the settings that won. Type one of these:
-
-  perf-advisor demo               a built-in model, for 90 seconds
-  perf-advisor train.py -- ARGS   your training script, which is not changed
-  perf-advisor mymodel:build      what build() in mymodel.py returns
-
-`perf-advisor --help` lists all commands and options."""
-
-
 def show_first_steps() -> int:
     """Print the three commands to begin with, for ``perf-advisor`` with nothing after it."""
-    print(FIRST)
+    print(f"{FIRST}\n\n`perf-advisor --help` lists all commands and options.")
     return 0
 
 

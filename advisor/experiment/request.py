@@ -9,7 +9,6 @@ from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.records import Numerics, Objective, TargetSpec, Value
 
 DEFAULT_BUDGET_S = 300.0
-DEMO_BUDGET_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)

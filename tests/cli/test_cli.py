@@ -92,10 +92,10 @@ def test_importing_the_command_is_quick():
 # --- streams and exit codes -----------------------------------------------------------------------------------
 
 
-def test_no_target_prints_short_help(program):
+def test_no_target_prints_the_commands_to_begin_with(program):
     done = program()
     assert (done.returncode, done.stderr) == (0, "")
-    for words in ("perf-advisor demo", "recipes", "hardware", "sessions", "report", "export"):
+    for words in ("perf-advisor demo", "perf-advisor train.py", "perf-advisor mymodel:build", "perf-advisor --help"):
         assert words in done.stdout
 
 

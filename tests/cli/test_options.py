@@ -14,7 +14,7 @@ from advisor.cli.parser import bytes_of, key_map_of, milliseconds_of, shape_of, 
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, DEMO_BUDGET_S, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.options import count_of, device_of, names_of, seconds_of
 from advisor.records import Mode, Numerics, Objective
 
@@ -247,7 +247,7 @@ def test_a_session_is_resumed_with_another_budget():
     assert parse(["--resume", "--budget", "90s"]).budget_s == 90.0
     assert parse(["--resume"]).budget_s is None
     assert parse(["m:b"]).request.budget_s == DEFAULT_BUDGET_S
-    assert parse(["demo"]).request.budget_s == DEMO_BUDGET_S
+    assert parse(["demo"]).request.budget_s == 90.0
 
 
 @pytest.mark.parametrize("given", [("--memory-limit", "1GiB"), ("--only", "compile")])

@@ -1,6 +1,8 @@
 """Loads what people type, runs one step of each with the batch that the machine was given, and prints the table.
 
-python -m tests.models [--write docs/models.md] [FAMILY ...]
+python -m tests.models [FAMILY ...]
+
+It needs the extra ``frameworks``, and no network.
 """
 
 import argparse
@@ -112,12 +114,6 @@ CASES: dict[str, tuple[str, ...]] = {
         "objects.py:words",
     ),
 }
-INTRODUCTION = """# Models by name
-
-What a person types, what it is measured as, and the batch that a machine with two cores and no GPU is given when no
-`--batch-size` says otherwise. One step of each ran. `python -m tests.models --write
-docs/models.md` makes this page; it needs the extra `frameworks`, and no network.
-"""
 HEADER = ("what is typed", "model", "mode", "batch", "failure")
 
 
@@ -160,23 +156,17 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     return typed, type(loop.model).__name__, str(loop.mode), shown, ""
 
 
-def table(families: list[str]) -> str:
-    """The rows of some families, each model in a process of its own, forked after the imports."""
-    lines = []
+def print_table(families: list[str]) -> None:
+    """Print the rows of some families, each model in a process of its own, forked after the imports."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, str(HERE / "objects.py"), folder], check=True)
         for name in ("torchvision", "timm", "transformers.trainer", "torch.utils.flop_counter", "advisor.trial.main"):
             importlib.import_module(name)
         for family in families:
-            lines += [
-                f"\n## {family[0].upper()}{family[1:]}\n",
-                f"| {' | '.join(HEADER)} |",
-                f"|{' --- |' * len(HEADER)}",
-            ]
+            print(f"\n## {family}\n\n| {' | '.join(HEADER)} |\n|{' --- |' * len(HEADER)}")
             for line in CASES[family]:
-                lines.append(f"| {' | '.join(cell.replace('|', ' ') for cell in _forked(line, folder))} |")
-                print(lines[-1], flush=True)
-    return "\n".join(lines) + "\n"
+                cells = (cell.replace("|", " ") for cell in _forked(line, folder))
+                print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def _forked(line: str, folder: str) -> tuple[str, ...]:
@@ -194,9 +184,6 @@ def _forked(line: str, folder: str) -> tuple[str, ...]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", metavar="FILE")
     parser.add_argument("families", nargs="*", default=[])
     options = parser.parse_args()
-    text = table([f for f in CASES if not options.families or any(word in f for word in options.families)])
-    if options.write:
-        Path(options.write).write_text(f"{INTRODUCTION}{text}", encoding="utf-8")
+    print_table([f for f in CASES if not options.families or any(word in f for word in options.families)])

@@ -1,4 +1,4 @@
-"""The code of docs/integrations.md runs with the real frameworks, and trains as without the settings."""
+"""The code of docs/own-loop.md runs with the real frameworks, and trains as without the settings."""
 
 import copy
 import re
@@ -13,8 +13,8 @@ from advisor.recipe.plan import StepPlan
 from advisor.step.prefetch import loop_loader
 from advisor.step.tuning import Tuning
 
-TEXT = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.M | re.S))
+TEXT = (Path(__file__).parents[2] / "docs" / "own-loop.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"^```python ?(\w*)\n(.*?)^```$", TEXT, re.M | re.S))
 TUNED = "compile.mode: default\noptimizer.implementation: foreach\n"
 
 pytestmark = [pytest.mark.compile, pytest.mark.usefixtures("eager_backend", "fresh_compiler")]
@@ -34,7 +34,7 @@ def run(framework, names, tmp_path, monkeypatch, settings=TUNED):
     pytest.importorskip(framework)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").write_text(settings, encoding="utf-8")
-    exec(compile(BLOCKS[framework], f"docs/integrations.md, {framework}", "exec"), names)
+    exec(compile(BLOCKS[framework], f"docs/own-loop.md, {framework}", "exec"), names)
     return names
 
 
@@ -68,15 +68,15 @@ def test_the_code_for_lightning(tmp_path, monkeypatch):
     assert_same(run("lightning", names, tmp_path, monkeypatch)["module"], expected)
 
 
-def test_the_code_for_several_gpus_trains_on_one_device_without_torchrun(tmp_path, monkeypatch):
+def test_settings_for_several_gpus_train_on_one_device_without_torchrun(tmp_path, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     model, expected = net(), net()
-    names = {"loss_fn": nn.functional.cross_entropy, "loader": DataLoader(samples(), batch_size=4)}
+    names = {"loss": nn.functional.cross_entropy, "loader": DataLoader(samples(), batch_size=4)}
     names |= {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.05)}
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").write_text("parallel.strategy: ddp\n", encoding="utf-8")
     with pytest.warns(UserWarning, match="torchrun"):
-        exec(compile(BLOCKS["several_gpus"], "docs/integrations.md, several GPUs", "exec"), names)
+        exec(compile(BLOCKS[""], "docs/own-loop.md", "exec"), names)
     optimizer = torch.optim.AdamW(expected.parameters(), lr=0.05)
     for inputs, targets in DataLoader(samples(), batch_size=4):
         optimizer.zero_grad()

@@ -35,7 +35,7 @@ from advisor.cli.parser import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, DEMO_BUDGET_S, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.options import alternatives, choice_of, names_of, seconds_of
 from advisor.files.paths import DEMO, check_target
 from advisor.process.interrupts import INTERRUPTS
@@ -45,6 +45,8 @@ from advisor.version import __version__
 
 if TYPE_CHECKING:
     from advisor.experiment.past.journal import PastSession
+
+_DEMO_BUDGET_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def _add_outputs(parser: Parser) -> None:
 
 def _add_goal(parser: Parser) -> None:
     """Options for the time of a session and its goal."""
-    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default; 90s for demo), 1h")
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (default; demo: 90s), 1h")
     parser.option(
         "--objective",
         metavar="GOAL",
@@ -287,10 +289,9 @@ def _check_taken_up_as_it_was(parser: Parser, options: argparse.Namespace, argum
 
 
 def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, str]) -> Request:
-    usual_budget_s = DEMO_BUDGET_S if spec.target == DEMO else DEFAULT_BUDGET_S
     return Request(
         target=spec,
-        budget_s=usual_budget_s if options.budget is None else options.budget,
+        budget_s=options.budget or (_DEMO_BUDGET_S if spec.target == DEMO else DEFAULT_BUDGET_S),
         objective=options.objective,
         keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
         allow=options.allow,

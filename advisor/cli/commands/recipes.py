@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,6 @@ from advisor.records import Mode, text_of
 
 if TYPE_CHECKING:
     from advisor.recipe.catalog import Catalog
-
-
-_MODES = {mode: mode.value for mode in Mode}
 
 
 def show(recipe_id: str | None, folders: tuple[str, ...]) -> int:
@@ -50,8 +47,8 @@ def _list_recipes(catalog: Catalog) -> None:
     for column in made.columns[:2]:
         column.no_wrap = True  # they are copied, and searched for
     for recipe in catalog:
-        numerics = numerics_text(recipe, _MODES)
-        made.add_row(recipe.id, recipe.key, _modes(recipe), _devices(recipe), numerics, plain(recipe.title))
+        shown = _modes(recipe), _devices(recipe), numerics_text(recipe), plain(recipe.title)
+        made.add_row(recipe.id, recipe.key, *shown)
     print_text(made, sys.stdout)
 
 
@@ -64,7 +61,7 @@ def _show_recipe(recipe: Recipe) -> None:
         "default": text_of(recipe.default),
         "modes": _modes(recipe),
         "devices": _devices(recipe),
-        "numerics": numerics_text(recipe, _MODES),
+        "numerics": numerics_text(recipe),
         "attacks": ", ".join(sorted(recipe.attacks)) or MISSING,
     }
     print(printable(card(recipe)))
@@ -80,9 +77,9 @@ def _devices(recipe: Recipe) -> str:
     return ", ".join(sorted(recipe.devices))
 
 
-def numerics_text(recipe: Recipe, loops: Mapping[Mode, str]) -> str:
-    """The numerics class; the class of each loop, by these names, where they differ."""
+def numerics_text(recipe: Recipe) -> str:
+    """The numerics class; the class of each mode where they differ."""
     classes = {mode: recipe.numerics_of(recipe.default, mode).value for mode in Mode if mode in recipe.modes}
     if len(set(classes.values())) == 1:
         return next(iter(classes.values()))
-    return ", ".join(f"{name} ({loops[mode]})" for mode, name in classes.items())
+    return ", ".join(f"{name} ({mode.value})" for mode, name in classes.items())
