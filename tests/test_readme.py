@@ -86,6 +86,14 @@ def test_the_table_is_current():
     assert with_table(text, load_catalog()) == text, "run: python tests/recipes_page.py"
 
 
+def test_each_recipe_has_its_measurements():
+    rows = re.findall(
+        r"^\| (?!what |---)(.+)$", (ROOT / "tests" / "gpu" / "RESULTS.md").read_text(encoding="utf-8"), re.M
+    )
+    assert len(rows) <= 150
+    assert set(load_catalog().recipes) <= {one for row in rows for one in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+
+
 def test_the_documents_are_short():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert len(README.split()) <= 900

@@ -24,7 +24,7 @@ from advisor.trial.profile.traffic import TrafficCounter
 _RECORDED_STEPS = 3
 _LONG_STEP_MS = 1000.0
 # Of a model with more operations than this one step is recorded: reading the records takes longer than the steps, up to
-# a second for each on an H200's host. A count; of eleven models in tests/gpu/RESULTS.md three have more. The same holds
+# a second for each on an H200's host. A count; of eleven models in test_compile_time.py three have more. The same holds
 # where this process loads its batches itself, for most of a step: a batch of 128 images takes thousands of operations.
 _MANY_OPERATIONS = 400
 
