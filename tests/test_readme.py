@@ -46,35 +46,24 @@ COMMANDS = sorted({text for text in (*SHELL, *INLINE) if text.startswith("perf-a
 
 # What an option that the prose names without a value is tried with.
 SAMPLES = {
-    "--accept": ["batch_size=64"],
     "--gpus": ["2"],
-    "--nnodes": ["2"],
-    "--allow": ["exact"],
     "--batch-size": ["8"],
     "--budget": ["5m"],
     "--config-kind": ["timm"],
     "--config": ["train.yaml"],
-    "--device": ["cpu"],
-    "--events": ["--json", "-"],
     "--export": ["tuned.yaml"],
     "--min-speedup": ["0.95"],
     "--mode": ["infer"],
-    "--headless": [],
     "--diff": [],
     "--input": ["8x512"],
     "--json": ["report.json"],
     "--keep-speed": ["80%", "--objective", "memory"],
-    "--latency-limit": ["20ms"],
-    "--memory-limit": ["16GiB"],
     "--report": ["report.html"],
     "--trace": ["step.json"],
-    "--only": ["compile"],
-    "--skip": ["compile"],
     "--map": ["data.num_workers=loader.workers"],
     "--no-verify": [],
     "--objective": ["memory"],
     "--resume": [],
-    "--script": ["train.py"],
 }
 
 
