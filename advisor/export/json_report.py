@@ -69,7 +69,7 @@ def report(state: SessionState, request: Request, version: str = __version__, ca
         "profile": msgspec.to_builtins(profile),
         "habits": [_whole(row, "share") for row in habit_rows(state)],
         "findings": [msgspec.to_builtins(finding) for finding in state.findings],
-        **_some(profile, "clock", "ceilings"),
+        **_some(profile, "ceilings"),
         "roof": _roof(state),
         "sweep": _sweep(state),
         "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state, recipes),

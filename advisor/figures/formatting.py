@@ -90,12 +90,6 @@ def format_interval(comparison: Comparison | None) -> str:
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
 
 
-def format_gain(comparison: Comparison | None) -> str:
-    """The text of :func:`format_ratio`, with a plus before the figure where it is faster: ``+1.34x (1.29–1.40)``."""
-    text = format_ratio(comparison)
-    return f"+{text}" if text[:1].isdigit() and comparison and comparison.verdict is Verdict.FASTER else text
-
-
 def interval_or_words(comparison: Comparison | None) -> str:
     """A speed-up with its interval, also one that shows no change; in words where that leaves all open."""
     tells_nothing = comparison is not None and comparison.is_open
@@ -231,13 +225,6 @@ def format_pending(stack: StackRecord) -> str:
     """The rest of a stack after rejections: ``2 settings, not measured since you ...``."""
     count = len(stack.settings)
     return f"{count or 'no'} setting{'' if count == 1 else 's'}, {stack.result.reason}"
-
-
-def format_verdict(record: TrialRecord) -> str:
-    """A trial's verdict in words: ``faster``, ``same``, ``unclear``, ``timed out``; no figures."""
-    if record.verdict is Verdict.FAILED:
-        return _OUTCOMES[record.result.outcome]
-    return record.verdict.value
 
 
 def format_worth(record: TrialRecord) -> str:

@@ -1,4 +1,4 @@
-"""The sweep over batch sizes: its points, its knee, and how it reads as a table and as a chart. Pure functions."""
+"""The sweep over batch sizes: its points, its knee, and how it reads as a table. Pure functions."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,6 @@ KNEE_TOLERANCE = 0.03
 # Largest share of the device's memory for a batch: fragmentation, validation and other batches need the rest.
 USABLE_MEMORY = 0.9
 BEYOND_LATENCY = "above the latency limit"
-_BAR = 24
 
 _HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
 # With the percentiles of single calls, in inference.
@@ -179,19 +178,6 @@ def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
         )
         for point in points
     ]
-
-
-def sweep_chart(points: Sequence[SweepPoint]) -> str:
-    """The throughput of each size as a bar of text; empty for fewer than two."""
-    rates = {point.size: point.samples_per_s for point in points if point.samples_per_s}
-    if len(rates) < 2:
-        return ""
-    best, width, recommended = max(rates.values()), max(len(f"{size:,}") for size in rates), knee_of(points)
-    return "\n".join(
-        f"{size:>{width},}  {'█' * max(1, round(_BAR * (rate / best))):<{_BAR}}  {format_rate(rate)}"
-        f"{'  knee' if size == recommended else ''}"
-        for size, rate in rates.items()
-    )
 
 
 def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:

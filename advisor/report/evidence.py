@@ -1,4 +1,4 @@
-"""The evidence for a verdict, as sections of a report: the baseline, where its time goes, the roof, the clocks.
+"""The evidence for a verdict, as sections of a report: the baseline, where its time goes, the roof.
 
 The sentences are for the headless summary as well.
 """
@@ -14,12 +14,10 @@ from advisor.figures.formatting import (
     format_percent,
     format_rate,
     format_seconds,
-    format_times,
 )
 from advisor.records import (
     BaselineRecord,
     Ceilings,
-    ClockCheck,
     Facts,
     Mode,
     OperatorRow,
@@ -29,12 +27,10 @@ from advisor.records import (
 )
 from advisor.report import figures
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
-from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
+from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table
 
 _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
-# Smallest error of an unsynchronised clock that is mentioned, as a share; and how many times single steps may take.
-_CLOCK_TOLERANCE, _DISAGREES = 0.1, 3.0
 
 
 def pairs(rows: Sequence[tuple[str, Inline]]) -> Table:
@@ -239,48 +235,15 @@ def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
         yield Table(("Ceiling", "Measured"), tuple(rows), frozenset({"Measured"}))
 
 
-# --- clocks and batch sizes -----------------------------------------------------------------------------------
+# --- the CPU and batch sizes -----------------------------------------------------------------------------------
 
 
-def clock_section(state: SessionState) -> Iterator[Section]:
-    """The same step by several clocks, and on the CPU; none unless they were asked for."""
-    clock = state.profile.clock if state.profile else None
-    on_cpu = cpu_sentence(state.baseline) if state.baseline else ""
-    slower = state.baseline and state.baseline.cpu_step_ms and state.baseline.cpu_step_ms < state.baseline.step_ms
-    told = [Bullets(sentences)] if (sentences := tuple(filter(None, (*clock_findings(clock), on_cpu)))) else []
-    if clock is None and not told:
-        return
-    surprising = tuple(filter(None, (*clock_findings(clock), on_cpu if slower else "")))
-    readings = [pairs(_readings(clock))] if clock else []
-    yield Section("Timing cross-check", (*readings, *told), brief=(Bullets(surprising),) if surprising else ())
-
-
-def _readings(clock: ClockCheck) -> list[tuple[str, Inline]]:
-    return [
-        ("Reported: many steps back to back", format_ms(clock.block_ms)),
-        *([("Events of the device", format_ms(clock.events_ms))] if clock.events_ms is not None else []),
-        ("Host clock, synchronised after each step", format_ms(clock.synchronized_ms)),
-        ("Host clock, not synchronised", format_ms(clock.naive_ms)),
-    ]
-
-
-def clock_findings(clock: ClockCheck | None) -> tuple[str, ...]:
-    """Sentences on clocks that disagree with the reported time by more than their usual difference."""
-    if clock is None or not clock.block_ms:
-        return ()
-    off, waiting = clock.naive_ms / clock.block_ms, clock.synchronized_ms / clock.block_ms
-    found = []
-    if clock.events_ms is not None and off < 1 - _CLOCK_TOLERANCE:
-        found.append(
-            f"A host clock without synchronisation reads {format_ms(clock.naive_ms)}, {format_times(1 / off)} too "
-            "fast: it times the launches, not the work."
-        )
-    if not 1 / _DISAGREES < waiting < _DISAGREES:
-        found.append(
-            f"Single steps took {format_ms(clock.synchronized_ms)}, and {format_ms(clock.block_ms)} were reported: "
-            "this machine was busy, or its steps differ much. Measure again before you trust the figures."
-        )
-    return tuple(found)
+def cpu_section(state: SessionState) -> Iterator[Section]:
+    """The same step on the CPU; none unless a GPU session tried that."""
+    if state.baseline and (on_cpu := cpu_sentence(state.baseline)):
+        slower = state.baseline.cpu_step_ms and state.baseline.cpu_step_ms < state.baseline.step_ms
+        sentence = (Bullets((on_cpu,)),)
+        yield Section("On the CPU", sentence, brief=sentence if slower else ())
 
 
 def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
@@ -291,8 +254,6 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     blocks: list[Block] = [Paragraph(sweep_sentence(points, state.mode))]
     headings = tuple(heading.capitalize() or "Remark" for heading in sweep.headings_of(points))
     blocks.append(Table(headings, tuple(sweep.sweep_rows(points)), frozenset(headings[:-1])))
-    if chart := sweep.sweep_chart(points):
-        blocks.append(Listing(chart))
     blocks += [Paragraph(advice)] if advice else []
     yield Section("Batch sizes", tuple(blocks))
 

@@ -185,8 +185,6 @@ def _device(profile: Profile) -> Iterator[Figure]:
         yield Figure("GPU busy", "GPU busy", "of the step", profile.device_busy_share)
     if profile.kernels_per_step is not None:
         yield Figure("Kernels", "Kernels", f"{format_count(round(profile.kernels_per_step))} a step")
-    if profile.tensor_core_share is not None:
-        yield Figure("Tensor cores", "Tensor", "of kernel time, by the names", profile.tensor_core_share)
 
 
 def _calls(profile: Profile) -> Iterator[Figure]:

@@ -62,7 +62,7 @@ def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     if profile:
         yield from evidence.time_section(profile)
         yield from evidence.roof_section(state)
-    yield from evidence.clock_section(state)
+    yield from evidence.cpu_section(state)
     rows = habit_rows(state)
     habits = [*([habits_table(rows, catalog)] if rows else ()), *(evidence.waits_blocks(profile) if profile else ())]
     if habits:
