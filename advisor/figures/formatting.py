@@ -263,15 +263,6 @@ def format_names(candidates: Iterable[Candidate]) -> str:
     )
 
 
-def format_repayment(steps: int | None) -> str:
-    """A phrase for the number of steps after which a slower start is made up for."""
-    if steps is None:
-        return "starts more slowly, and its steps are no faster"
-    if not steps:
-        return "no start-up cost"
-    return f"the slower start is made up for after {format_count(steps)} step{'s' if steps > 1 else ''}"
-
-
 def format_break_even(steps: int | None) -> str:
     """The step after which a slower start has paid back: ``at once``, ``after 1,200 steps``, ``never``."""
     if steps is None:
@@ -330,12 +321,10 @@ def link_rows(links: Sequence[GpuLink]) -> list[tuple[str, str]]:
 
 
 def link_words(link: GpuLink) -> str:
-    """The link of two GPUs: ``18 NVLinks 4.0, 478 GB/s each way``, or the path over PCIe."""
-    if not link.nvlinks:
-        return f"no NVLink, {link.path}" if link.path else "no NVLink"
-    version = f" {link.nvlink_version}" if link.nvlink_version else ""
-    rate = link.nvlinks * link.nvlink_bytes_per_s if link.nvlink_bytes_per_s else None
-    return f"{counted(link.nvlinks, 'NVLink')}{version}" + (f", {format_rate(rate, 'B')} each way" if rate else "")
+    """The link of two GPUs: ``18 NVLinks``, or the path over PCIe."""
+    if link.nvlinks:
+        return counted(link.nvlinks, "NVLink")
+    return f"no NVLink, {link.path}" if link.path else "no NVLink"
 
 
 def all_reduce_sentence(sweep: AllReduceSweep) -> str:

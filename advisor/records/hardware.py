@@ -49,8 +49,6 @@ class GpuLink:
     first: int
     second: int
     nvlinks: int = 0  # active ones
-    nvlink_version: str | None = None
-    nvlink_bytes_per_s: int | None = None  # of one NVLink in one direction
     path: str = ""  # over PCIe, in words
 
 

@@ -1,9 +1,8 @@
-"""The fork server, seen from the session's process: started, watched, and started again where it died or stands still.
+"""The fork server, seen from the session's process: started, and started again where it died or does not answer.
 
 Never imports torch. What runs in the fork server itself is ``trial/preload.py``.
 """
 
-import atexit
 import contextlib
 import math
 import multiprocessing
@@ -21,7 +20,6 @@ import psutil
 from advisor.files.scratch import SCRATCH
 from advisor.process import household
 from advisor.process.meanwhile import environment
-from advisor.runner.process_stack import stands_still
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["advisor.trial.preload"]
@@ -85,7 +83,7 @@ def start(
     within_s: float = math.inf,
     imports_slowly: Callable[[], None] = lambda: None,
 ) -> None:
-    """Have the fork server start a process; one that died, or stands still, is started again once.
+    """Have the fork server start a process; one that died, or does not answer, is started again once.
 
     The first process waits for the fork server to have imported torch: as long as that takes, but ``within_s`` at
     most, or two minutes where that is less. ``imports_slowly`` is called when it takes long. Raises
@@ -171,10 +169,9 @@ def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports
     while not start.done.wait(_LOOK_EVERY_S):
         if give_up():
             raise StartError("given up")
-        if stands_still(_pid()) or time.monotonic() > until:
-            late = imports and time.monotonic() > until
+        if time.monotonic() > until:
             _kill()  # then the thread's own wait ends
-            if late:
+            if imports:
                 raise ImportsTooLongError(f"PyTorch was not imported within {time.monotonic() - began:.0f} s")
             if not start.done.wait(1.0) or start.error:
                 raise StartError("it does not answer")
@@ -211,16 +208,6 @@ def _kill() -> None:
         until = time.monotonic() + 1.0
         while _is_running() and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S / 5)
-
-
-@atexit.register  # before multiprocessing waits at the exit for the fork server's word on each child
-def _let_them_go_on() -> None:
-    """Have a fork server and a resource tracker that were stopped end with this process."""
-    tracker: int | None = getattr(resource_tracker, "_resource_tracker")._pid  # noqa: B009 - it has no public name
-    for pid in (_pid(), tracker):
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
 
 def _why(error: OSError | EOFError) -> str:

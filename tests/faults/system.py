@@ -160,7 +160,7 @@ def _fork_server_gets(number: signal.Signals, folder: Path) -> Met:
     return measured(trial(folder, TINY_TARGET), "nothing: it is started again")
 
 
-for _number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
+for _number in (signal.SIGKILL, signal.SIGTERM):
     fault("processes", f"the fork server gets {_number.name}")(
         lambda folder, number=_number: _fork_server_gets(number, folder)
     )

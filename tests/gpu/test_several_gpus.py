@@ -48,8 +48,6 @@ def test_the_links_are_known_and_all_reduce_is_measured_over_them(tmp_path):
     assert (sweep.backend, sweep.times[-1].size_bytes) == ("nccl", 256 * 2**20)
     rates = [sweep.bus_bytes_per_s(time) for time in sweep.times]
     assert rates[-1] > 20 * rates[0]
-    if hardware.links[0].nvlinks and hardware.links[0].nvlink_bytes_per_s:
-        assert rates[-1] < hardware.links[0].nvlinks * hardware.links[0].nvlink_bytes_per_s
 
 
 def session(folder, *options):
