@@ -24,7 +24,7 @@ from torch.optim import optimizer as hooks
 
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
-from advisor.process.streams import Printed
+from advisor.process.streams import last_printed
 from advisor.python.places import BuildWatch
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
@@ -186,13 +186,12 @@ def parse_target(target: str) -> tuple[str, str]:
 
 def in_user_code(what: str, call: Callable[[], T]) -> T:
     """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
-    printed = Printed()
     try:
         return call()
     except (TargetError, KeyboardInterrupt):
         raise
     except SystemExit as error:
-        raise _exited(what, error, printed.text()) from error
+        raise _exited(what, error, last_printed()) from error
     except BaseException as error:
         raise TargetError(
             f"{what} failed: {one_line(error)}",

@@ -232,7 +232,7 @@ class Trial:
                 raise
             if isinstance(error, LossError):
                 raise TargetError(error.message, error.hint) from error
-            hint = hint_for(error, loop.hint or fitting_hint(loop.model, batches[0], error))
+            hint = hint_for(error, loop.hint or fitting_hint(batches[0]))
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _measured(self, parts: _Parts, batches: list[Any], probe: Probe, began: float) -> TrialResult:

@@ -276,6 +276,7 @@ def test_a_parser_that_leaves_says_why(load, capfd):
     assert "perf-advisor train.py:build -- --lr 0.1" in error.hint
     assert "usage: mine.py [-h] [--width WIDTH]" in error.details
     assert "parser.parse_args()" in error.details
+    capfd.readouterr()
     group = "import sys\nsys.exit(print('Usage: mine.py COMMAND\\nCommands:\\n  fit', file=sys.stderr) or 2)"
     error = failure(load, group, "mine.py")
     assert error.message == "running mine.py called sys.exit(2)."
