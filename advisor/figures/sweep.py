@@ -54,8 +54,8 @@ def sweep_points(
     if own := baseline.result.batch_size:
         points[own] = SweepPoint(
             own,
-            _positive(baseline.step_ms),
-            _positive(baseline.samples_per_s),
+            baseline.step_ms,
+            baseline.samples_per_s,
             baseline.result.peak_reserved_bytes,
             own=True,
             latency=baseline.result.latency,
@@ -183,18 +183,12 @@ def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
 def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
     size, result = int(record.candidate.value), record.result
     peak = result.peak_reserved_bytes
-    samples_per_s, step_ms = _positive(record.samples_per_s), _positive(record.step_ms)
     if record.samples_per_s is None:
         problem = "out of memory" if result.outcome is Outcome.OUT_OF_MEMORY else result.reason or result.outcome.value
-    elif samples_per_s is None or step_ms is None:
-        problem = "its recorded time is damaged"
     else:
         full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
         problem = "leaves too little memory free" if full else ""
     undecided = record.verdict in (Verdict.SAME, Verdict.UNCLEAR)
-    return SweepPoint(size, step_ms, samples_per_s, peak, problem, undecided=undecided, latency=result.latency)
-
-
-def _positive(value: float | None) -> float | None:
-    """A time or a rate; None for an invalid one, which a damaged journal may hold."""
-    return value if value is not None and 0 < value < math.inf else None
+    return SweepPoint(
+        size, record.step_ms, record.samples_per_s, peak, problem, undecided=undecided, latency=result.latency
+    )

@@ -1,6 +1,5 @@
 """Recipes of the batch and of the optimizer that goes with it."""
 
-import math
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -208,15 +207,6 @@ def test_the_size_to_take_keeps_the_latency_limit(limit_ms, size):
 def test_a_damaged_size_is_left_out_of_the_sweep():
     bad = replace(SWEEP[0], candidate=replace(SWEEP[0].candidate, value="[red]"))
     assert sweep_points(baseline(), [bad, *SWEEP[1:]]) == sweep_points(baseline(), SWEEP[1:])
-
-
-@pytest.mark.parametrize("damaged", [math.inf, math.nan, -1.0])
-def test_a_damaged_time_is_no_point_of_the_sweep(damaged):
-    bad = replace(SWEEP[0], step_ms=damaged, samples_per_s=damaged)
-    points = sweep_points(baseline(), [bad, *SWEEP[1:]])
-    (point,) = [point for point in points if point.size == bad.candidate.value]
-    assert (point.step_ms, point.samples_per_s, point.usable) == (None, None, False)
-    assert knee_of(points) == knee_of([other for other in points if other is not point])
 
 
 # --- gradient accumulation ------------------------------------------------------------------------------------

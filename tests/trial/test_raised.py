@@ -4,18 +4,12 @@ import errno
 
 import pytest
 import torch
-from torch import nn, randn
+from torch import randn
 
 from advisor.records import Cause, Outcome
-from advisor.step.batch import splitter
 from advisor.step.cuda_graph import CaptureError
 from advisor.step.graph import refuse_graph
 from advisor.trial.raised import causes_of, fitting_hint, result_of
-
-
-class Pair(nn.Module):
-    def forward(self, image1, image2, scale=1.0):
-        return (image1 - image2) * scale
 
 
 def raised(call):
@@ -24,11 +18,6 @@ def raised(call):
     except Exception as error:
         return error
     raise AssertionError("nothing failed")
-
-
-def test_a_batch_as_the_hint_says_is_taken():
-    split = splitter(Pair(), with_target=False)({"image1": randn(2), "image2": randn(2)})
-    Pair()(*split.args, **split.kwargs)
 
 
 def test_a_refusal_of_the_system_says_what_to_do():

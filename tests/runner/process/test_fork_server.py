@@ -115,14 +115,6 @@ def test_it_is_started_again_where_the_folder_of_its_socket_was_removed(imports_
     assert gone(before)
 
 
-def test_a_trial_runs_where_the_fork_server_was_killed(spec):
-    Runner.prepare()
-    before = fork_server._pid()
-    household.kill(before)
-    assert gone(before)
-    assert Runner().run(spec(), lambda message: None).outcome is Outcome.MEASURED
-
-
 DAEMON = """
 if os.fork() == 0:
     os.setsid()
