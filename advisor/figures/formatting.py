@@ -30,8 +30,6 @@ MISSING = "–"
 # Characters that a terminal would obey (C0 but tab and line feed, C1), that hide or turn text (separators, directions),
 # and halves of surrogate pairs, which no file can hold.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# Of an interval that reaches further either way than by the first factor, the factor is told, up to the second.
-_WIDEST_SHOWN, _LARGEST_FACTOR, _SMALLEST_RATIO = 4, 10, 1e-9
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNTS = ("", "k", "M", "G", "T", "P", "E")
 _OUTCOMES = {outcome: outcome.value.replace("_", " ") for outcome in Outcome} | {Outcome.NON_FINITE: "loss not finite"}
@@ -71,21 +69,10 @@ def format_ratio(comparison: Comparison | None) -> str:
 
 
 def format_interval(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also one that shows no change: ``1.002x (0.996–1.008)``.
-
-    Of a huge interval the end nearer to no change is told, ``at least 3.3x``, where that is sure.
-    """
+    """A speed-up with its interval, also one that shows no change: ``1.002x (0.996–1.008)``."""
     if comparison is None:
         return MISSING
     digits = _ratio_digits(comparison)
-    either_way = math.sqrt(max(comparison.ci_high, 0.0) / max(comparison.ci_low, _SMALLEST_RATIO))
-    if either_way > _WIDEST_SHOWN:
-        if comparison.ci_low > 1:
-            return f"at least {_three_digits(comparison.ci_low)}x"
-        if comparison.ci_high < 1:
-            return f"at most {_three_digits(comparison.ci_high)}x"
-        factor = f"{either_way:.0f}x" if either_way < _LARGEST_FACTOR else f"over {_LARGEST_FACTOR}x"
-        return f"{comparison.speedup:.{digits}f}x (may be {factor} off)"
     low, high = f"{comparison.ci_low:.{digits}f}", f"{comparison.ci_high:.{digits}f}"
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
 
@@ -233,7 +220,7 @@ def format_worth(record: TrialRecord) -> str:
     if comparison is None or not comparison.verdict.is_change:
         unclear = comparison is not None and comparison.verdict is Verdict.UNCLEAR
         return f"already on{', its worth unclear' if unclear else ', worth nothing' if comparison else ''}"
-    ratios = (max(ratio, _SMALLEST_RATIO) for ratio in (comparison.ci_high, comparison.speedup, comparison.ci_low))
+    ratios = (comparison.ci_high, comparison.speedup, comparison.ci_low)
     low, worth, high = (100 * (1 / ratio - 1) for ratio in ratios)
     if comparison.verdict is Verdict.FASTER:
         low, worth, high = (100 * (ratio - 1) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))

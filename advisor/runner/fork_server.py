@@ -23,7 +23,6 @@ from advisor.process.meanwhile import environment
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["advisor.trial.preload"]
-_WARNINGS = "PYTHONWARNINGS"
 # A fork server that has imported torch answers in milliseconds; one that does not for this long hangs. Seconds.
 _ANSWERS_WITHIN_S = 120.0
 # An import gets this long also beyond a short budget: without it there is no result. Seconds.
@@ -61,12 +60,10 @@ def prepare() -> None:
     folder = str(SCRATCH.folder())
     # Later the app may be on the screen: its sys.stderr has no descriptor that another resource tracker could inherit.
     aside = _quiet() if _pid() is None else contextlib.redirect_stderr(None)
-    with environment({_WARNINGS: _with_ignored("resource_tracker")}), aside:
+    with aside:
         resource_tracker.ensure_running()
-    if _is_running() and not _lost_its_folder(folder):
+    if _is_running():
         return
-    if _pid() is not None:
-        _kill()
     process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
     CONTEXT.set_forkserver_preload(_PRELOAD)
     ours = household.told_by(os.getpid(), folder)
@@ -155,11 +152,6 @@ def _end() -> os.waitid_result | None:
     return os.waitid(os.P_PID, _pid() or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
-def _lost_its_folder(folder: str) -> bool:
-    address: str | None = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
-    return address is not None and not address.startswith(folder)
-
-
 def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports_slowly: Callable[[], None]) -> None:
     """Start the process in a thread: the fork server's answer has no time limit, and nothing here may wait for ever."""
     start = _Start(made)
@@ -224,20 +216,12 @@ def _runs_from_here() -> bool:
     return Path(__file__).resolve().parents[2] == Path.cwd()
 
 
-def _with_ignored(beginning: str) -> str:
-    """Python's warnings as they are, without those that begin so.
-
-    The resource tracker cleans up the semaphores of trials that were killed, as it should, and warns of each session's
-    leaks on the user's terminal, as it need not.
-    """
-    return ",".join(filter(None, (os.environ.get(_WARNINGS), f"ignore:{beginning}")))
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Inside this context, discard a started process's standard error.
 
-    A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback.
+    A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback. It
+    cleans up the semaphores of trials that were killed, as it should, and would warn of them on the user's terminal.
     """
     kept = os.dup(2)
     with Path(os.devnull).open("wb") as nowhere:

@@ -110,7 +110,7 @@ def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(imports_n
 def test_it_is_started_again_where_the_folder_of_its_socket_was_removed(imports_nothing):
     before = fork_server._pid()
     shutil.rmtree(SCRATCH.folder())
-    Runner.prepare()
+    assert a_process_is_started()
     assert fork_server._pid() != before
     assert gone(before)
 
