@@ -365,5 +365,5 @@ def test_a_comparison_wraps_its_last_column_under_itself():
 
 
 def test_a_comparison_cuts_nothing_that_it_has_room_for():
-    change = Change("Stack", "none", "13.4x (12.1–14.8)", "")
-    assert _kind(Changes("Stack", (change,)), 66).plain.splitlines()[1].rstrip().endswith("13.4x (12.1–14.8)")
+    change = Change("Stack", "none", "13.4x (12.1-14.8)", "")
+    assert _kind(Changes("Stack", (change,)), 66).plain.splitlines()[1].rstrip().endswith("13.4x (12.1-14.8)")
