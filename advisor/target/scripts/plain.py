@@ -2,9 +2,8 @@
 
 import contextlib
 import itertools
-import operator
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,9 +16,8 @@ from advisor.step.loss import target_name_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
-from advisor.target.scripts.making import made_batches
 from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
-from advisor.target.scripts.written import WrittenLoss, written_loss
+from advisor.target.scripts.written import WrittenLoss, written_parts
 
 _MOST_NAMED = 5  # statements after the backward pass, by name
 
@@ -40,47 +38,17 @@ def workload_of(seen: Seen) -> Any:
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop of one update, or None.
 
-    Its loss is ``loss(model(inputs), target)``, the model's own, or else as the loop's text computes it of a batch.
+    Its loss is ``loss(model(inputs), target)``, the model's own, or else as the loop's text computes it of a batch. Of
+    a loop without a loader two rounds were seen, which make the same calls.
     """
     seen = _without_evaluation(seen)
-    makes = _makes_batches(seen)
-    if not (makes or _is_one_update(seen)) or _does_more(seen, seen.calls[0]):
-        return _with_written_loss(seen)
-    call = seen.calls[0]
-    found = _batch_and_loss(seen, call)
+    if len(seen.updates) != 1 or not seen.models:
+        return None
+    call = next(call for call in seen.calls if call.module is seen.models[0])
+    found = None if _does_more(seen, call) else _observed(seen, call) or _written(seen)
     if found is None:
-        return _with_written_loss(seen)
-    batch, loss = found
-    if makes:
-        batch = made_batches(training_loop(seen), call, loss_of(seen))
-        if batch is None:
-            return None
-    return _parts(seen, call, batch if seen.loader is None else seen.loader, loss)
-
-
-def _with_written_loss(seen: Seen) -> Adapted | None:
-    """The parts of a loop of one update whose text computes the loss of a batch; None where it does not.
-
-    Of a loop without a loader two rounds were seen, which make the same calls.
-    """
-    models, loop, rounds = seen.models, training_loop(seen), 1 if seen.loader is not None else 2
-    if len(models) != 1 or len(seen.updates) != 1 or len(seen.backward) != rounds:
         return None
-    trained = {id(p) for group in seen.updates[0].param_groups for p in group["params"]}
-    call = next(call for call in seen.calls if call.module is models[0])
-    done = set(map(id, seen.round.calls)) if seen.round else set()
-    of_round = [one for one in seen.calls if id(one) in done]
-    if (
-        len(seen.calls) != rounds * len(of_round)
-        or _does_more(seen, call)
-        or trained - set(map(id, models[0].parameters()))
-    ):
-        return None
-    found = written_loss(loop, seen, models[0])
-    return None if found is None else _parts(seen, call, *found)
-
-
-def _parts(seen: Seen, call: ModelCall, data: Any, loss: Any) -> Adapted:
+    data, loss = found
     return Adapted(
         model=call.module,
         data=data,
@@ -93,58 +61,26 @@ def _parts(seen: Seen, call: ModelCall, data: Any, loss: Any) -> Adapted:
     )
 
 
-def _batch_and_loss(seen: Seen, call: ModelCall) -> tuple[Any, Any] | None:
-    """The batch and the loss of a step, as a plain loop uses them; None where they are used otherwise."""
-    loss = loss_of(seen)
-    batch = _made_batch(call, loss) if seen.batch is None else seen.batch
-    if batch is not None and _is_loss_of(batch, call, loss, seen.backward[0]):
-        return batch, None if loss is None else _bound(loss)
-    return _with_own_loss(seen, call) if loss is None else None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnLoss:
-    """The loss that a model computes of a batch, at ``place`` of what it returns, in the words of Python.
-
-    ``by_name``: the batch is a mapping of the model's arguments; else it is a row of them.
-    """
-
-    place: str
-    take: Callable[[Any], Any]
-    by_name: bool
-
-    def __call__(self, model: nn.Module, batch: Any) -> Any:
-        """The loss of a batch."""
-        return self.take(model(**batch) if self.by_name else model(*batch))
-
-    def __str__(self) -> str:
-        return f"lambda model, batch: model({'**' if self.by_name else '*'}batch){self.place}"
-
-
-def _with_own_loss(seen: Seen, call: ModelCall) -> tuple[Any, OwnLoss] | None:
-    """The batch that a model is called with, and the loss that it returns alone or among other things."""
-    given = inputs_by_name(call.module, call.args, call.kwargs)
-    batch = (given if call.kwargs else call.args) if seen.batch is None else seen.batch
-    tensors = all(isinstance(value, torch.Tensor) for value in given.values())
-    if not tensors or not isinstance(batch, tuple | list | Mapping):
+def _observed(seen: Seen, call: ModelCall) -> tuple[Any, Any] | None:
+    """The data and the loss of a round that calls its model and its loss once, as a plain loop calls them; or None."""
+    if not (_repeats(seen) or (seen.loader is not None and len(seen.calls) == len(seen.backward) == 1)):
         return None
-    by_name = isinstance(batch, Mapping)
-    args, kwargs = ((), dict(batch)) if by_name else (tuple(batch), {})
-    same = inputs_by_name(call.module, args, kwargs), given
-    place = _place_in(call.output, seen.backward[0])
-    return (batch, OwnLoss(*place, by_name)) if place and same_values(*same) else None
+    loss = loss_of(seen)
+    batch = seen.batch if seen.loader is not None else None if loss is None else (*call.args, loss.args[1])
+    if batch is None or not _is_loss_of(batch, call, loss, seen.backward[0]):
+        return None
+    return batch if seen.loader is None else seen.loader, None if loss is None else _bound(loss)
 
 
-def _place_in(output: Any, loss: torch.Tensor) -> tuple[str, Callable[[Any], Any]] | None:
-    """The place of the loss in a model's output, and the function that takes it from there; None where it is not."""
-    parts: list[tuple[str, Callable[[Any], Any], Any]] = [("", lambda whole: whole, output)]
-    if isinstance(output, Mapping | tuple | list):
-        items = output.items() if isinstance(output, Mapping) else enumerate(output)
-        parts += [(f"[{key!r}]", operator.itemgetter(key), value) for key, value in items]
-    else:
-        named = getattr(output, "__dict__", {})
-        parts += [(f".{name}", operator.attrgetter(name), value) for name, value in named.items()]
-    return next(((text, take) for text, take, value in parts if _is_passed_on(value, loss)), None)
+def _written(seen: Seen) -> tuple[Any, WrittenLoss] | None:
+    """The data of a loop with one model, and its loss as its text computes it of a batch; None where it does not."""
+    rounds = 1 if seen.loader is not None else 2
+    done = {id(one) for one in seen.round.calls} if seen.round else set()
+    of_round = sum(id(one) in done for one in seen.calls)
+    alike = len(seen.backward) == rounds and len(seen.calls) == rounds * of_round
+    if not alike or len(seen.models) != 1:
+        return None
+    return written_parts(training_loop(seen), seen, seen.models[0])
 
 
 def _is_passed_on(value: Any, loss: torch.Tensor) -> bool:
@@ -158,17 +94,6 @@ def _is_passed_on(value: Any, loss: torch.Tensor) -> bool:
         given = [one for one, _ in function.next_functions if one is not None]
         function = given[0] if len(given) == 1 else None
     return function is not None
-
-
-def _is_one_update(seen: Seen) -> bool:
-    """Whether one update was seen, after one call of a model and one backward pass, or two equal rounds of these."""
-    return len(seen.updates) == 1 and (len(seen.calls) == len(seen.backward) == 1 or _repeats(seen))
-
-
-def _makes_batches(seen: Seen) -> bool:
-    """Whether a loop without a loader was seen for two rounds of one update each, and makes a batch in each."""
-    two = seen.loader is None and len(seen.calls) == len(seen.backward) == 2 and len(seen.optimizers) == 1
-    return two and seen.calls[0].module is seen.calls[1].module and not _repeats(seen)
 
 
 def _without_evaluation(seen: Seen) -> Seen:
@@ -212,8 +137,6 @@ def _note_of_parts(seen: Seen, data: Any, loss: Any) -> str:
     made = ", the loss as its statements compute it of a batch" if isinstance(loss, WrittenLoss) else ""
     if isinstance(data, Again):
         made += ", its batches as the loop makes them"
-    elif seen.loader is None and not _repeats(seen):
-        made = "; its batch is measured again and again, without the making of batches"
     return f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"
 
 
@@ -275,13 +198,6 @@ def _bound(loss: LossCall) -> Any:
         return loss.function(output, target, **loss.kwargs)
 
     return loss_function
-
-
-def _made_batch(call: ModelCall, loss: LossCall | None) -> Any:
-    """The batch of a loop without a loader, from the arguments of the model and the loss."""
-    if loss is None or not call.args or next(tensors_of(call.args), None) is None:
-        return None
-    return (*call.args, loss.args[1])
 
 
 def _own_step(seen: Seen) -> Adapted:
