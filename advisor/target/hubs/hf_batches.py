@@ -43,7 +43,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     _complete(model)
     longest = ModelInputs(model, spec, _longest(model))
     _check_text(longest)
-    of_a_length = spec.input_shape is None and not {"input_ids", "flattened_patches"}.isdisjoint(longest.accepted)
+    of_a_length = spec.input_shape is None and "input_ids" in longest.accepted
     shorter = [replace(longest, length=length) for length in _SHORTER if length < longest.length and of_a_length]
     shortest = shorter[-1] if shorter else longest
     way, labelled = _chosen(shortest, train=train)
