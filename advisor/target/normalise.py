@@ -24,15 +24,7 @@ from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
 from advisor.target.loop import Loop, has_target
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
-from advisor.target.parts import (
-    ALIASES,
-    attributes_of,
-    current_with,
-    in_order,
-    loader_to_train_with,
-    optimizers_among,
-    why_not_used,
-)
+from advisor.target.parts import ALIASES, in_order, without_schedulers
 from advisor.target.resizing import batch_size_of, resize_batch
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
@@ -40,15 +32,12 @@ from advisor.target.workload import Workload
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
-# The only parameter of a loss that is no output of the model.
-_OF_A_BATCH = (["batch"], ["data"], ["inputs"], ["minibatch"])
 
 
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_with_loss_around(_as_workload(interpreted(value, spec), notes), notes), notes)
-    workload = _with_batches(_with_loss_of_batch(workload, notes), spec, notes)
+    workload = _with_batches(_as_written(_as_workload(interpreted(value, spec), notes), notes), spec, notes)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not isinstance(workload, Adapted):
@@ -86,11 +75,7 @@ def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Wor
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
         notes.extend(workload.notes)
-    own_step = workload.step is not None
-    if not own_step:
-        workload.data = loader_to_train_with(workload.data, notes)
-    own_call = losses.form_of(workload.loss) in (None, losses.LossForm.MODEL_BATCH)
-    workload.data = batches_in_data(workload.data, notes, workload.model, own_step=own_step, own_call=own_call)
+    workload.data = batches_in_data(workload.data, notes)
     return workload
 
 
@@ -117,45 +102,7 @@ def _as_workload(value: Any, notes: list[str]) -> Workload:
             f"the target returned the class {value.__name__}, not an instance.",
             f"Return {value.__name__}(...), with its arguments.",
         )
-    if parts := attributes_of(value):
-        notes.append(f"taken from the {type(value).__name__}: {', '.join(parts)}")
-        if isinstance(scaler := getattr(value, "scaler", None), torch.amp.GradScaler):
-            parts["current"] = current_with(scaler, notes)
-        return _checked(Workload(**parts))
     raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
-
-
-def _with_loss_around(workload: Workload, notes: list[str]) -> Workload:
-    """A loss that holds the model and calls it, as those of sentence-transformers do, as the model; others as given."""
-    model, loss = workload.model, workload.loss
-    if not isinstance(loss, nn.Module) or loss is model or not any(part is model for part in loss.modules()):
-        return workload
-    notes.append(f"{type(loss).__name__} holds the model and calls it: its output for a batch is the loss")
-    return replace(workload, model=loss, loss=_as_returned)
-
-
-def _with_loss_of_batch(workload: Workload, notes: list[str]) -> Workload:
-    """A loss of a batch alone, which knows its model from around it, as ``loss(model, batch)``; others as given.
-
-    One that updates the weights itself is a step.
-    """
-    loss: Any = workload.loss
-    given = losses.parameters_of_loss(loss) if callable(loss) and not isinstance(loss, nn.Module | type) else []
-    if [parameter.name for parameter in given if parameter.default is parameter.empty] not in _OF_A_BATCH:
-        return workload
-    if {"backward", "step"} <= {*getattr(getattr(loss, "__code__", None), "co_names", ())}:
-        notes.append(f"{losses.describe_loss(loss)} goes backward and makes an update: it is a step of your own")
-        return with_own_step(replace(workload, loss=None, step=loss))
-    notes.append(f"{losses.describe_loss(loss)} gets the batch, and calls the model itself")
-
-    def loss_of_batch(model: Any, batch: Any) -> Any:
-        return loss(batch)
-
-    return replace(workload, loss=loss_of_batch)
-
-
-def _as_returned(output: Any) -> Any:
-    return output
 
 
 def _as_written(workload: Workload, notes: list[str]) -> Workload:
@@ -169,14 +116,8 @@ def _as_written(workload: Workload, notes: list[str]) -> Workload:
 
 
 def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
-    beside = {name: why for name, part in value.items() if (why := why_not_used(str(name), part))}
-    notes.extend(f"{name} is not used: {why}" for name, why in beside.items())
-    scalers = {name: part for name, part in value.items() if isinstance(part, torch.amp.GradScaler)}
-    current = {key: setting for part in scalers.values() for key, setting in current_with(part, notes).items()}
-    left = {key: item for key, item in value.items() if key not in beside and key not in scalers}
-    named = {ALIASES.get(str(key), str(key)): item for key, item in left.items()}
-    if scalers:
-        named["current"] = current | dict(named.get("current") or {})
+    parts = without_schedulers({str(name): part for name, part in value.items()}, notes)
+    named = {ALIASES.get(name, name): part for name, part in parts.items()}
     unknown = [name for name in named if name not in _NAMES]
     if unknown or not ("model" in named or "step" in named):
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
@@ -357,14 +298,13 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     of_model = set(map(id, workload.model.parameters()))
     of_loss = _trainable(workload.loss) if isinstance(workload.loss, nn.Module) else []  # such as centres of classes
     of_loss = [parameter for parameter in of_loss if id(parameter) not in of_model]
-    several = optimizers_among(workload.optimizer)
-    given = several[0] if len(several) == 1 else workload.optimizer
+    given = workload.optimizer
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(parameters + of_loss, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
     made: Any = given
     if callable(given) and not isinstance(given, torch.optim.Optimizer):
-        made = _made_by(given, parameters + of_loss, workload.model)
+        made = given(parameters + of_loss)
     if not isinstance(made, torch.optim.Optimizer):
         raise TargetError(
             f"the target's optimizer is {_kind(made)}.",
@@ -381,17 +321,6 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if of_loss and updated.isdisjoint(map(id, of_loss)):
         notes.append("the optimizer holds no parameter of the loss: its steps do not train the loss")
     return made
-
-
-def _made_by(make: Callable[..., Any], parameters: list[nn.Parameter], model: nn.Module) -> Any:
-    """The optimizer that a function makes of the parameters, of the model, or of nothing."""
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):
-        return make(parameters)
-    if not losses.is_callable_with(signature, 1):
-        return make()
-    return make(model if next(iter(signature.parameters)) in losses.MODEL_NAMES else parameters)
 
 
 def _loss_text(loop: Loop) -> str:

@@ -283,9 +283,9 @@ def ways_to_make(about: ModelInputs) -> list[Make]:
 def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
     """Several inputs in one batch, with what the model requires beside them, and boxes where it takes any."""
     batch = {name: value for made in names for name, value in _MAKERS[made](about, size).items()}
-    for name in _BESIDE:
+    for name, make in _BESIDE.items():
         wanted = about.requires(name) or (name == "bbox" and name in about.accepted)
-        if wanted and name not in batch and (value := _BESIDE[name](batch)) is not None:
+        if wanted and name not in batch and (value := make(batch)) is not None:
             batch[name] = value
     return batch
 
