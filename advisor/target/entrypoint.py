@@ -72,8 +72,6 @@ _NO_GPU = (
     "No CUDA GPUs are available",
     "CUDA driver version is insufficient",
 )
-# PyTorch's messages on inputs of another type than the weights.
-_TWO_TYPES = ("have the same dtype", "and bias type (")
 _NOTEBOOK = ("name 'get_ipython' is not defined",)
 # Hints by what PyTorch says.
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
@@ -101,25 +99,7 @@ _HINTS = (
         "The loss does not depend on a parameter that is trained: take .detach(), .item() and torch.no_grad() out of "
         "the model and the loss.",
     ),
-    (
-        ("Inference tensors cannot be saved for backward",),
-        "Make the model and the batches outside torch.inference_mode(), or give --mode infer.",
-    ),
-    (
-        ("must be Tensor, not numpy.ndarray",),
-        "Give tensors in place of arrays: torch.from_numpy(x) in the dataset or the collate function.",
-    ),
     (_NOTEBOOK, "This was a notebook: take the lines with get_ipython() out, then run again."),
-    (
-        _TWO_TYPES,
-        "Give the inputs the type of the weights, as by x.float() in the dataset. A model need not be made half: lower "
-        "precision is tried for you.",
-    ),
-    (
-        ("Error(s) in loading state_dict",),
-        "These weights are of another model, or of another version of it: make the model with the code and the options "
-        "that they were saved with; or leave them out, since speed hardly depends on them.",
-    ),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 MOST_UPDATES = 100
@@ -326,38 +306,21 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            script = _script_of(module)
-            measured = f" Its script is measured by `perf-advisor {script}`." if script else ""
-            raise TargetError(
-                f"{module_name} has no {attribute!r}.", f"It defines: {_defined_in(module, part)}.{measured}"
-            ) from None
+            known = f"It defines: {_defined_in(module, part)}."
+            raise TargetError(f"{module_name} has no {attribute!r}.", known) from None
     return found
-
-
-def _script_of(module: ModuleType) -> Path | None:
-    """The file that a package or a module runs as a program; None for one that is no program."""
-    if folder := next(iter(getattr(module, "__path__", [])), ""):
-        script = Path(folder, "__main__.py")
-        return script if is_file(script) else None
-    with contextlib.suppress(OSError, TypeError):
-        if "__main__" in inspect.getsource(module):
-            return Path(inspect.getfile(module))
-    return None
 
 
 def _defined_in(module: ModuleType, wanted: str) -> str:
     """The names that a module offers, those most like the wanted one first."""
-    public = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
-    }
-    # A package may define nothing itself and offer what its modules define.
-    own = [name for name, value in public.items() if isinstance(value, nn.Module) or not callable(value)]
-    own += [name for name, value in public.items() if getattr(value, "__module__", "") == module.__name__]
-    names = sorted({*own} or public)
+    names = sorted(name for name, value in vars(module).items() if _is_offered(name, value, module))
     ordered = dict.fromkeys([*difflib.get_close_matches(wanted, names), *names])
     return ", ".join(list(ordered)[:_NAMES_SHOWN]) or "nothing public"
+
+
+def _is_offered(name: str, value: Any, module: ModuleType) -> bool:
+    own = isinstance(value, nn.Module) or not callable(value) or getattr(value, "__module__", "") == module.__name__
+    return own and not name.startswith("_") and not isinstance(value, ModuleType)
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
@@ -373,8 +336,6 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
         for name, p in parameters.items()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    if required == ["batch_size"] and spec.batch_size is not None:
-        return found(spec.batch_size)
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
     takes_config = "config" in parameters
@@ -386,8 +347,7 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
             raise TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
         raise TargetError(
             f"{needs}.",
-            "Give the target no required arguments, or one: config (the parsed --config FILE), batch_size "
-            "(--batch-size N), or device.",
+            "Give the target no required arguments, or one: config (the parsed --config FILE), or device.",
         )
     if takes_config and spec.config is not None:
         return found(config=spec.config)

@@ -150,19 +150,6 @@ def test_an_empty_module(load):
     assert failure(load, "").hint == "It defines: nothing public."
 
 
-def test_a_package_that_is_a_program_is_told_by_its_script(load, tmp_path):
-    (tmp_path / "mine").mkdir()
-    for name in ("__init__.py", "__main__.py"):
-        (tmp_path / "mine" / name).touch()
-    assert failure(load, "", "mine").hint.endswith(f"`perf-advisor {tmp_path}/mine/__main__.py`.")
-
-
-def test_a_module_that_is_a_program_is_told_by_its_file(load, tmp_path):
-    text = "def main(): ...\nif __name__ == '__main__':\n    main()\n"
-    hint = failure(load, text).hint
-    assert hint == f"It defines: main. Its script is measured by `perf-advisor {tmp_path / 'mine.py'}`."
-
-
 def test_the_nearest_name_comes_first(load):
     assert failure(load, "def a(): ...\ndef builder(): ...\n").hint == "It defines: builder, a."
 
@@ -340,12 +327,6 @@ def test_a_library_that_names_its_missing_package_is_told_with_the_command():
     )
     assert entrypoint.hint_for(error, "usual") == "Type `pip install scipy`, then run again."
     assert entrypoint.hint_for(ImportError("cannot import name 'a' from 'b'"), "usual") == "usual"
-
-
-def test_weights_of_another_model_are_told_how_to_fit():
-    with pytest.raises(RuntimeError) as caught:
-        nn.Linear(4, 4).load_state_dict({"weight": torch.ones(3, 4)})
-    assert "another version" in entrypoint.hint_for(caught.value, "usual")
 
 
 @pytest.mark.parametrize(
