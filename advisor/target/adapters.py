@@ -1,6 +1,5 @@
 """The adapters of other libraries applied to a target: to a name, an object, or a model without data."""
 
-import difflib
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -44,23 +43,6 @@ def named(target: str) -> tuple[Adapter, str] | None:
     if module.partition(".")[0] == Torchvision.package and Torchvision.builds(module, attribute):
         return next(a for a in ADAPTERS if isinstance(a, Torchvision)), attribute
     return None
-
-
-def likely_target(target: str) -> str:
-    """The named model that a target is likely to mean, such as ``hf:gpt2`` for ``HF:gpt2``; empty for any other."""
-    wanted, separator, name = target.partition(":")
-    known = {
-        word: adapter.prefix for adapter in ADAPTERS for word in (adapter.prefix, adapter.package, *adapter.aliases)
-    }
-    known = {word: prefix for word, prefix in known.items() if word and prefix}
-    close = difflib.get_close_matches(wanted.lower(), known, n=1, cutoff=0.75)
-    return f"{known[close[0]]}:{name}" if separator and name and close else ""
-
-
-def example_of(module: str) -> str:
-    """A named model of the library that a module belongs to; empty where no adapter has names of that library."""
-    package = module.partition(".")[0]
-    return next((adapter.example for adapter in ADAPTERS if adapter.prefix and adapter.package == package), "")
 
 
 def interpreted(value: Any, spec: TargetSpec) -> Any:

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 from torch.optim import optimizer as hooks
 
@@ -30,7 +29,7 @@ from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.step.compile import Models
 from advisor.step.optimizer import optimizers_in
-from advisor.target.adapters import example_of, likely_target, named
+from advisor.target.adapters import named
 from advisor.target.loop import Loop
 from advisor.target.normalise import normalise
 from advisor.target.scripts import is_script
@@ -57,8 +56,6 @@ _OWN_RANKS = (
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
-# The command that a library names for what it lacks.
-_INSTALL = re.compile(r"pip install [\w.\[\]-]+")
 # PyTorch's messages on tensors on two devices, and on indices on another.
 _TWO_DEVICES = (
     "to be on the same device",
@@ -72,8 +69,6 @@ _NO_GPU = (
     "No CUDA GPUs are available",
     "CUDA driver version is insufficient",
 )
-_NOTEBOOK = ("name 'get_ipython' is not defined",)
-# Hints by what PyTorch says.
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
 _HINTS = (
@@ -89,17 +84,6 @@ _HINTS = (
         "torchrun is its only rank after `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
         "MASTER_PORT=0`.",
     ),
-    (
-        ("with no known parent package",),
-        "A file that imports relatively is part of a package: name it as a module, from the folder that holds the "
-        "package, as in `perf-advisor package.module:build`.",
-    ),
-    (
-        ("does not require grad and does not have a grad_fn",),
-        "The loss does not depend on a parameter that is trained: take .detach(), .item() and torch.no_grad() out of "
-        "the model and the loss.",
-    ),
-    (_NOTEBOOK, "This was a notebook: take the lines with get_ipython() out, then run again."),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 MOST_UPDATES = 100
@@ -131,7 +115,7 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
     sys.argv = [str(file) if names_module else module_name, *spec.arguments]
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
         return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
-    module = _import(module_name, spec.directory, spec.target)
+    module = _import(module_name, spec.directory)
     what = f"{attribute} in {module_name}"
     found = in_user_code(what, lambda: _attribute(module, module_name, attribute))
     with watch.watching(found):
@@ -183,16 +167,14 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
     """The error for code that exits, with its printed text: a command line's parser gives its reason there."""
-    lines = printed.split("\n") if error.code != _USAGE_CODE else re.findall(r"(?im)^.*\berror\b.*$", printed)
-    said = next((text for line in reversed(lines) if (text := line.strip())), "")[:_LONGEST_SAID]
-    message = f"{what} called sys.exit({error.code!r})"
-    message = f"{message}: {said.rstrip('.')}." if said else f"{message}."
+    errors = re.findall(r"(?im)^.*\berror\b.*$", printed)
+    said = next((text for line in reversed(errors or [""]) if (text := line.strip())), "")[:_LONGEST_SAID]
+    message = f"{what} called sys.exit({error.code!r}){': ' if said else ''}{said.rstrip('.')}."
     hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
-    script = what.startswith(_SCRIPT)
-    if script:
+    if what.startswith(_SCRIPT):
         hint = "It ended before its loop: see the lines below, and give it the arguments that it needs after --."
     if error.code == _USAGE_CODE and printed.strip():  # as argparse and click do
-        target = what.removeprefix(_SCRIPT) if script else "train.py:build"
+        target = what.removeprefix(_SCRIPT) if what.startswith(_SCRIPT) else "train.py:build"
         hint = f"Give the target its own arguments after --, as in `perf-advisor {target} -- --lr 0.1`."
     return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
 
@@ -207,8 +189,6 @@ def hint_for(error: BaseException, usual: str) -> str:
     said = message_of(error)
     if isinstance(error, EOFError) and "reading a line" in said:
         return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
-    if isinstance(error, ImportError) and (told := _INSTALL.search(said)):
-        return f"Type `{told.group()}`, then run again."
     return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)
 
 
@@ -258,25 +238,24 @@ def user_frames(error: BaseException) -> str:
     return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
 
 
-def _import(module: str, directory: str, target: str) -> ModuleType:
+def _import(module: str, directory: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     with refusing_to_train(module):
         if _is_file(module):
             return _import_file(Path(directory, module), module)
-        return in_user_code(f"importing {module}", lambda: _import_module(module, target))
+        return in_user_code(f"importing {module}", lambda: _import_module(module))
 
 
-def _import_module(module: str, target: str) -> ModuleType:
+def _import_module(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            likely = f"Did you mean {name}? " if (name := likely_target(target)) else ""
-            by_name = "" if ":" in target else " A model by name is timm:NAME, hf:NAME or torchvision:NAME."
             raise TargetError(
                 f"there is no module {module!r}.",
-                f"{likely}Run from the folder that holds it, install it, or give path/file.py:attr.{by_name}",
+                "Run from the folder that holds it, install it, or give path/file.py:attr. A model by name is "
+                "timm:NAME, hf:NAME, torchvision:NAME or ultralytics:NAME.",
             ) from error
         raise
 
@@ -336,8 +315,6 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
         for name, p in parameters.items()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    if required == ["device"]:
-        return found(torch.device("cpu"))  # models and batches are moved
     takes_config = "config" in parameters
     if len(required) == 1 and not takes_config and spec.config is not None:
         return found(spec.config)  # under another name, such as cfg or args
@@ -347,7 +324,7 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
             raise TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
         raise TargetError(
             f"{needs}.",
-            "Give the target no required arguments, or one: config (the parsed --config FILE), or device.",
+            "Give the target no required arguments, or one: config (the parsed --config FILE).",
         )
     if takes_config and spec.config is not None:
         return found(config=spec.config)
@@ -361,9 +338,7 @@ def _advice_on_class(kind: type, module: str) -> str:
     line = f"model = {kind.__name__}(...)"
     if not is_library(str(getattr(sys.modules.get(kind.__module__), "__file__", ""))):
         return f"Write `{line}` in the file, and name that instance: {module}:model."
-    example = example_of(module)
-    by_name = f"Name one of its models, as in `perf-advisor {example}`; or write" if example else "Write"
-    return f"{by_name} `from {module} import {kind.__name__}` and `{line}` in a file, and name that: mymodel.py:model."
+    return f"Write `from {module} import {kind.__name__}` and `{line}` in a file, and name that: mymodel.py:model."
 
 
 @contextlib.contextmanager

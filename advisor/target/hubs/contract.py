@@ -66,8 +66,6 @@ class Adapter:
     order = 100
     #: Prefix of a target, as in ``timm:resnet50``; empty where the library has no names.
     prefix = ""
-    #: Other words that people write in the prefix's place.
-    aliases: tuple[str, ...] = ()
     #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
     package = ""
     #: A name that the library has, with the prefix.

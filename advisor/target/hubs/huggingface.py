@@ -44,7 +44,6 @@ class HuggingFace(Adapter):
 
     order = 30
     prefix = "hf"
-    aliases = ("huggingface",)
     example = "hf:bert"
     package = install = "transformers"
 
@@ -295,7 +294,8 @@ class Generate:
     @property
     def new_tokens(self) -> int:
         """The number of new tokens for each prompt."""
-        return self.options.get("max_new_tokens") or 0
+        of_config = getattr(self.options.get("generation_config"), "max_new_tokens", None)
+        return self.options.get("max_new_tokens") or of_config or 0
 
     def __call__(self, batch: dict[str, Any]) -> Any:
         """The tokens: of a decoder with those of the prompt before them."""

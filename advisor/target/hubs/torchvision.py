@@ -35,7 +35,6 @@ class Torchvision(Adapter):
 
     order = 70
     prefix = package = "torchvision"
-    aliases = ("tv",)
     example = "torchvision:resnet50"
 
     @staticmethod

@@ -113,8 +113,7 @@ def _is_in_some_rounds(call: ModelCall, loop: FoundLoop) -> bool:
 
 def _does_more(seen: Seen, call: ModelCall) -> bool:
     """Whether the loop does anything that a plain one would not do."""
-    changes = seen.changes_gradients or seen.changes_weights or seen.changes_batch
-    return changes or call.autocast == "float16" or not call.trains or _rounds_differ(seen)
+    return seen.changes_gradients or call.autocast == "float16" or not call.trains or _rounds_differ(seen)
 
 
 def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: Any) -> bool:

@@ -48,9 +48,11 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     is no number for a batch. Blocks of autocast are taken out: that is a setting around the whole loss.
     """
     call = _backward_in(loop)
-    statements = [] if call is None or loop.contexts else list(_opened(loop.statement.body, call, loop))
-    place = next((place for place, one in enumerate(statements) if call in ast.walk(one)), None)
-    if call is None or place is None or _leaves(statements[:place]):
+    if call is None or loop.contexts:
+        return None
+    statements = list(_opened(loop.statement.body, call, loop))
+    place = next(place for place, one in enumerate(statements) if call in ast.walk(one))
+    if _leaves(statements[:place]) or not isinstance(statements[place], ast.Expr):
         return None
     result = ast.copy_location(ast.Return(_unscaled(call, loop)), call)
     before = [one for one in statements[:place] if not clears(one)]
