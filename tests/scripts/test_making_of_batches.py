@@ -72,7 +72,7 @@ def test_the_batches_are_made_by_the_statements_of_the_loop(body, script):
 
 def test_the_next_batch_may_be_made_between_the_loss_and_the_backward_pass(script):
     """As nanoGPT does, within a loop of one round."""
-    loop, names = script(
+    loop, _ = script(
         GIVEN
         + START
         + "for step in range(400):\n    for _ in range(1):\n        _, loss = model(x, y)\n        loss = loss / 1\n"

@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from advisor.figures.formatting import format_first
 from advisor.python.loops import is_in_some_rounds, told_of_others
-from advisor.step.batch import splitter, tensors_of
-from advisor.step.loss import target_name_of
+from advisor.step.batch import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
-from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
-from advisor.target.scripts.written import WrittenLoss, written_parts
+from advisor.target.scripts.seen import ModelCall, Round, Seen
+from advisor.target.scripts.written import written_parts
 
 _MOST_NAMED = 5  # statements after the backward pass, by name
 
@@ -36,19 +34,24 @@ def workload_of(seen: Seen) -> Any:
 
 
 def _plain(seen: Seen) -> Adapted | None:
-    """The parts of a loop of one update, or None.
+    """The parts of a loop of one update of one model, as its text says them; None where it does more.
 
-    Its loss is ``loss(model(inputs), target)``, the model's own, or else as the loop's text computes it of a batch. Of
-    a loop without a loader two rounds were seen, which make the same calls.
+    Of a loop without a loader two rounds were seen, which make the same calls.
     """
     seen = _without_evaluation(seen)
-    if len(seen.updates) != 1 or not seen.models:
+    rounds = 1 if seen.loader is not None else 2
+    done = {id(one) for one in seen.round.calls} if seen.round else set()
+    of_round = sum(id(one) in done for one in seen.calls)
+    alike = len(seen.backward) == rounds and len(seen.calls) == rounds * of_round
+    if not alike or len(seen.updates) != 1 or len(seen.models) != 1:
         return None
     call = next(call for call in seen.calls if call.module is seen.models[0])
-    found = None if _does_more(seen, call) else _observed(seen, call) or _written(seen)
+    found = None if _does_more(seen, call) else written_parts(training_loop(seen), seen, call.module)
     if found is None:
         return None
     data, loss = found
+    made = ", its batches as the loop makes them" if isinstance(data, Again) else ""
+    parts = f"the script's model and optimizer, and the loss as its statements compute it of a batch{made}"
     return Adapted(
         model=call.module,
         data=data,
@@ -57,43 +60,8 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[_note_of_parts(seen, data, loss), *_others(seen)],
+        notes=[f"{parts}; {_left_out(seen)}", *_others(seen)],
     )
-
-
-def _observed(seen: Seen, call: ModelCall) -> tuple[Any, Any] | None:
-    """The data and the loss of a round that calls its model and its loss once, as a plain loop calls them; or None."""
-    if not (_repeats(seen) or (seen.loader is not None and len(seen.calls) == len(seen.backward) == 1)):
-        return None
-    loss = loss_of(seen)
-    batch = seen.batch if seen.loader is not None else None if loss is None else (*call.args, loss.args[1])
-    if batch is None or not _is_loss_of(batch, call, loss, seen.backward[0]):
-        return None
-    return batch if seen.loader is None else seen.loader, None if loss is None else _bound(loss)
-
-
-def _written(seen: Seen) -> tuple[Any, WrittenLoss] | None:
-    """The data of a loop with one model, and its loss as its text computes it of a batch; None where it does not."""
-    rounds = 1 if seen.loader is not None else 2
-    done = {id(one) for one in seen.round.calls} if seen.round else set()
-    of_round = sum(id(one) in done for one in seen.calls)
-    alike = len(seen.backward) == rounds and len(seen.calls) == rounds * of_round
-    if not alike or len(seen.models) != 1:
-        return None
-    return written_parts(training_loop(seen), seen, seen.models[0])
-
-
-def _is_passed_on(value: Any, loss: torch.Tensor) -> bool:
-    """Whether a loss is this value, also after operations on it alone that change nothing, as ``loss / 1``."""
-    if value is loss:
-        return True
-    if not isinstance(value, torch.Tensor) or value.grad_fn is None or not torch.equal(value, loss):
-        return False
-    function = loss.grad_fn
-    while function is not None and function is not value.grad_fn:
-        given = [one for one, _ in function.next_functions if one is not None]
-        function = given[0] if len(given) == 1 else None
-    return function is not None
 
 
 def _without_evaluation(seen: Seen) -> Seen:
@@ -101,8 +69,7 @@ def _without_evaluation(seen: Seen) -> Seen:
     with contextlib.suppress(NoBodyError):
         loop = training_loop(seen)
         calls = [call for call in seen.calls if call.gradients == "grad" or not _is_in_some_rounds(call, loop)]
-        losses = [loss for loss in seen.losses if getattr(loss.result, "requires_grad", True)]
-        return replace(seen, calls=calls, losses=losses)
+        return replace(seen, calls=calls)
     return seen
 
 
@@ -114,39 +81,6 @@ def _is_in_some_rounds(call: ModelCall, loop: FoundLoop) -> bool:
 def _does_more(seen: Seen, call: ModelCall) -> bool:
     """Whether the loop does anything that a plain one would not do."""
     return seen.changes_gradients or call.autocast == "float16" or not call.trains or _rounds_differ(seen)
-
-
-def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: Any) -> bool:
-    """Whether model and loss were called with the batch as a plain loop calls them.
-
-    Without a loss, the model has to get the whole batch by keywords, and ``backward`` its own loss.
-    """
-    if loss is None:
-        kwargs = splitter(call.module, with_target=False)(batch).kwargs
-        whole = not call.args and same_values(kwargs, call.kwargs)
-        return _is_passed_on(getattr(call.output, "loss", None), backward) and whole
-    split = splitter(call.module, with_target=True, target_name=target_name_of(_bound(loss)))(batch)
-    given = inputs_by_name(call.module, call.args, call.kwargs)
-    same_inputs = same_values(inputs_by_name(call.module, split.args, split.kwargs), given)
-    return same_inputs and same_values(split.target, loss.args[1])
-
-
-def _note_of_parts(seen: Seen, data: Any, loss: Any) -> str:
-    """A note on the measured parts, and on those left out."""
-    made = ", the loss as its statements compute it of a batch" if isinstance(loss, WrittenLoss) else ""
-    if isinstance(data, Again):
-        made += ", its batches as the loop makes them"
-    return f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"
-
-
-def _repeats(seen: Seen) -> bool:
-    """Whether a loop without a loader was seen for two rounds, and uses the same batch in each."""
-    if seen.loader is not None or not len(seen.calls) == len(seen.losses) == len(seen.backward) == 2:
-        return False
-    (first, second), (loss, next_loss) = seen.calls, seen.losses
-    same_call = first.module is second.module and same_values((first.args, first.kwargs), (second.args, second.kwargs))
-    same_loss = loss.function is next_loss.function and same_values(loss.args[1:], next_loss.args[1:])
-    return same_call and same_loss and loss.kwargs == next_loss.kwargs
 
 
 def _rounds_differ(seen: Seen) -> bool:
@@ -176,27 +110,6 @@ def _others(seen: Seen) -> list[str]:
         if others := told_of_others(loop.file, loop.statement, lines):
             return [f"the loop at {loop.place} is the first that the script comes to; {others}"]
     return []
-
-
-def loss_of(seen: Seen) -> LossCall | None:
-    """The call of the loss, on the model's output and a target, whose result ``backward`` was called on."""
-    outputs = [call.output for call in seen.calls]
-    for loss in seen.losses:
-        of_output = len(loss.args) == 2 and any(loss.args[0] is output for output in outputs)
-        if of_output and _is_passed_on(loss.result, seen.backward[0]):
-            return loss
-    return None
-
-
-def _bound(loss: LossCall) -> Any:
-    """The loss as a function of an output and a target, with the options that it was called with."""
-    if not loss.kwargs:
-        return loss.function
-
-    def loss_function(output: Any, target: Any) -> Any:
-        return loss.function(output, target, **loss.kwargs)
-
-    return loss_function
 
 
 def _own_step(seen: Seen) -> Adapted:

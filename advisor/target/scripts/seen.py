@@ -27,7 +27,6 @@ class ModelCall:
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    output: Any
     autocast: str
     gradients: str = "grad"
     trains: bool = True
@@ -46,16 +45,6 @@ class GenerateCall:
     model: Any
     inputs: dict[str, Any]
     options: dict[str, Any]
-
-
-@dataclass(slots=True)
-class LossCall:
-    """A call of a loss: its function, its arguments, and the result."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +94,6 @@ class Seen:
     reads: set[tuple[CodeType, int]] = field(default_factory=set)
     iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)
     calls: list[ModelCall] = field(default_factory=list)
-    losses: list[LossCall] = field(default_factory=list)
     backward: list[torch.Tensor] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     made: weakref.WeakKeyDictionary[Any, Place] = field(default_factory=weakref.WeakKeyDictionary)
@@ -130,7 +118,7 @@ class Seen:
         """Forget the records of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = self.round = None
         self.changes_gradients = False
-        step = self.calls, self.losses, self.backward, self.passes, self.updates, self.frames
+        step = self.calls, self.backward, self.passes, self.updates, self.frames
         for seen in (self.reads, *step):
             seen.clear()
 

@@ -29,21 +29,9 @@ from advisor.python.positions import Loop
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.rounds import RoundTrace
-from advisor.target.scripts.seen import GenerateCall, LossCall, ModelCall, Round, Seen, Where, autocast, gradients
+from advisor.target.scripts.seen import GenerateCall, ModelCall, Round, Seen, Where, autocast, gradients
 from advisor.target.scripts.surroundings import without_workers
 
-# Functions of torch.nn.functional that are losses: called with an output and a target.
-LOSSES = (
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cross_entropy",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "mse_loss",
-    "nll_loss",
-    "smooth_l1_loss",
-)
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
@@ -81,10 +69,9 @@ class Watch:
         self._predicts_since: float | None = None
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._depth = self._owners = 0
+        self._owners = 0
         self._called: list[frozenset[Line]] = []
         self._ahead: Any = None
-        self._in_loss = 0
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Seen]:
@@ -115,7 +102,6 @@ class Watch:
                 (builtins, "open", self._on_open),
                 (io, "open", self._on_open),
                 (torch, "save", self._on_save),
-                *((torch.nn.functional, name, self._on_loss) for name in LOSSES),
             ):
                 stack.enter_context(_patched(owner, name, wrapper))
             stack.callback(self._stop_watching)
@@ -139,7 +125,6 @@ class Watch:
         if self._is_ours():
             if (casts := autocast()) != "none":
                 self.seen.casts = casts
-            self._depth += 1
             self._owners += _has_parameters(module)
 
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -147,23 +132,21 @@ class Watch:
             return
         *named, output = rest  # of a call that failed PyTorch gives no keywords
         kwargs: dict[str, Any] = named[0] if named else {}
-        owns = _has_parameters(module)
-        self._depth, self._owners = max(0, self._depth - 1), max(0, self._owners - owns)
-        if output is None or (self._owners if owns else self._depth):
+        if not _has_parameters(module):
             return
-        if owns:  # also inside a loss that calls the model
-            self.seen.called_at = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
-            at = frozenset((where.frame.f_code, where.line) for where in self.seen.called_at)
-            how = autocast(), gradients(), module.training, at
-            self.seen.calls.append(ModelCall(module, args, kwargs, output, *how))
-            del self.seen.calls[:-MOST_CALLS]
-            if how[1] == "grad":
-                self._called.append(at)
-            if hasattr(module, "generate"):
-                self.seen.generates = generate_call(_stack(self._outside))
-            self._look_for_endless_prediction()
-        else:
-            self.seen.losses.append(LossCall(module, args, kwargs, output))
+        self._owners = max(0, self._owners - 1)
+        if output is None or self._owners:
+            return
+        self.seen.called_at = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
+        at = frozenset((where.frame.f_code, where.line) for where in self.seen.called_at)
+        how = autocast(), gradients(), module.training, at
+        self.seen.calls.append(ModelCall(module, args, kwargs, *how))
+        del self.seen.calls[:-MOST_CALLS]
+        if how[1] == "grad":
+            self._called.append(at)
+        if hasattr(module, "generate"):
+            self.seen.generates = generate_call(_stack(self._outside))
+        self._look_for_endless_prediction()
 
     def _look_for_endless_prediction(self) -> None:
         """Raise LoopSeen where the script has called its models for long, and has nothing to train them with."""
@@ -184,16 +167,6 @@ class Watch:
         function(made, *args, **kwargs)
         if self._is_ours() and (call := call_in_users_code()):
             self.seen.made[made] = call
-
-    def _on_loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._in_loss += 1
-        try:
-            result = function(*args, **kwargs)
-        finally:
-            self._in_loss -= 1
-        if self._is_ours() and not self._depth and not self._in_loss:
-            self.seen.losses.append(LossCall(function, args, kwargs, result))
-        return result
 
     def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_ours():
@@ -256,7 +229,6 @@ class Watch:
         """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
         if not self.seen.backward:
             self.seen.calls.clear()
-        self.seen.losses.clear()
         self.seen.backward.clear()
         self.seen.passes.clear()
         self._called.clear()

@@ -6,10 +6,10 @@ statements that give their names values make the batches, as ``X, Y = get_batch(
 
 import ast
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,14 +17,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.python.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
+from advisor.python.places import scope_of
 from advisor.python.positions import COUNTED, reads_once, value_of
 from advisor.step.loss import is_number
 from advisor.target.draws import buffers_kept, draws_kept
 from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of, position_in
-from advisor.target.scripts.seen import Seen
+from advisor.target.scripts.seen import Seen, same_values
 
 _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 # Contexts that change nothing in a step that trains.
 _PLAIN_CONTEXTS = frozenset({"enable_grad", "set_grad_enabled", "nullcontext", "record_function"})
 
@@ -47,6 +49,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     the text does not show it, where the loss is computed of something that is left of the round before, and where it
     is no number for a batch. Blocks of autocast are taken out: that is a setting around the whole loss.
     """
+    loop = _with_step_function(loop, seen)
     call = _backward_in(loop)
     if call is None or loop.contexts:
         return None
@@ -58,7 +61,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     before = [one for one in statements[:place] if not clears(one)]
     data: Any = seen.loader
     given = None if data is None else _batch_in_head(loop, seen) or _batch_in_body(before, loop, seen)
-    used = [*_computing(_read([result]), before, loop), result]
+    used = [*_computing(_read([result]), before), result]
     if data is None:
         given, used, data = _made(statements, used, loop, model)
     left = _read_first(used) & bound_in(loop.statement)
@@ -66,24 +69,58 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
         return None
     taken = _Takes(loop, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
-    text = taken.visit(ast.Module(copy.deepcopy([first, *used]), []))
-    loss = _function(text, loop)
-    batch = next(iter(data)) if seen.loader is None else seen.batch
+    loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
+    batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, Again) else data
     return (data, WrittenLoss(loss)) if taken.found and _is_a_loss(loss, model, batch) else None
 
 
-def _computing(needed: set[str], statements: Sequence[ast.stmt], loop: FoundLoop) -> list[ast.stmt]:
-    """The statements by which names get their values, in their order; a call may change the values that it gets.
+def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
+    """A loop that calls a function for its step, with the body of that in the place of the call; others as they are.
 
-    What is done in some rounds only, such as an evaluation, is none of them unless it gives a name its value.
+    Parameters that do not depend on the round have the values that they had in the first call.
     """
+    users = [where for where in seen.frames if where.is_users]
+    place = next(place for place, where in enumerate(users) if where.frame.f_code is loop.code)
+    function: Any = scope_of(users[place - 1].frame.f_code) if place else None
+    if not isinstance(function, ast.FunctionDef):
+        return loop
+    calls = [node for node in ast.walk(loop.statement) if isinstance(node, ast.Call)]
+    called = next((one for one in calls if name_called(one) == function.name), None)
+    if called is None or any(isinstance(one, ast.Starred) for one in called.args):
+        return loop
+    inner, outer = users[place - 1].frame, users[place].frame
+    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    if inspect.ismethod(value_of(called.func, loop.names)):
+        del parameters[0]
+    given = [*zip(parameters, called.args, strict=False), *((one.arg or "", one.value) for one in called.keywords)]
+    changing = bound_in(loop.statement)
+    assigned = [ast.Assign([ast.Name(name, ast.Store())], value) for name, value in given if _read([value]) & changing]
+    body = ast.If(ast.Constant(value=True), [*assigned, *function.body], [])
+    statement = _Replaces(called, body).visit(copy.deepcopy(loop.statement))
+    names = {**inner.f_globals, **outer.f_globals, **outer.f_locals, **inner.f_locals}
+    return replace(loop, statement=ast.fix_missing_locations(statement), names=names)
+
+
+class _Replaces(ast.NodeTransformer):
+    """Puts a block in the place of the statement that makes a call."""
+
+    def __init__(self, called: ast.Call, block: ast.stmt) -> None:
+        self._place, self._block = (called.lineno, called.col_offset), block
+
+    def visit(self, node: ast.AST) -> Any:
+        """The node, or the block."""
+        simple = isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign)
+        calls = (one for one in ast.walk(node) if isinstance(one, ast.Call)) if simple else ()
+        if any((one.lineno, one.col_offset) == self._place for one in calls):
+            return ast.copy_location(self._block, node)
+        return self.generic_visit(node)
+
+
+def _computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """The statements by which names get their values, in their order."""
     found: list[ast.stmt] = []
     for one in reversed(statements):
-        concerns = bound_in(one)
-        sometimes = isinstance(one, ast.If) and is_in_some_rounds(loop.statement, one.body[0].lineno)
-        if not isinstance(one, ast.Assign | ast.AugAssign | ast.AnnAssign) and not sometimes:
-            concerns |= {name for name in _read([one]) if not _is_function(loop.names.get(name))}
-        if concerns & needed:
+        if _bound([one]) & needed:
             found.insert(0, one)
             needed = needed | _read([one])
     return found
@@ -91,28 +128,34 @@ def _computing(needed: set[str], statements: Sequence[ast.stmt], loop: FoundLoop
 
 def _made(
     statements: list[ast.stmt], used: list[ast.stmt], loop: FoundLoop, model: nn.Module
-) -> tuple[ast.expr | None, list[ast.stmt], Again | None]:
+) -> tuple[ast.expr | None, list[ast.stmt], Any]:
     """The names of a batch, the statements that use it, and the batches that the other statements of a round make.
 
-    Those behind the use make the next batch. No names where the others need what the loss leaves, or use a model.
+    Those behind the use make the next batch. Where none makes one, the tensors that are used in each round are the one
+    batch. No names where the others need what the loss leaves, or use a model.
     """
     calls = (place for place, one in enumerate(used) if any(value_of(n, loop.names) is model for n in _names_in([one])))
     using = used[next(calls, len(used)) :]
-    if not using or using[0] not in statements:
+    if not using:
         return None, used, None
-    begin = statements.index(using[0])
+    begin = statements.index(using[0]) if using[0] in statements else len(statements) - 1
     rest = [one for one in (*statements[begin:], *statements[:begin]) if one not in using]
-    names = sorted(name for name in _read_first(using) & bound_in(loop.statement) if "." not in name)
-    making = _computing(set(names), [one for one in rest if not isinstance(one, ast.Expr) or bound_in(one)], loop)
-    trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
-    item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
-    of_loss = _read(making) & _bound([one for one in statements if one not in making])
-    if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
-        return None, used, None
-    row = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
+    read = {name for name in _read_first(using) if "." not in name}
+    names = sorted(read & bound_in(loop.statement))
+    data: Any = tuple(loop.names[name] for name in sorted(read) if isinstance(loop.names.get(name), torch.Tensor))
+    if names:
+        making = _computing(set(names), rest)
+        trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
+        item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
+        of_loss = _read(making) & _bound([one for one in statements if one not in making])
+        if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
+            return None, used, None
+        make = _made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop)
+        data = Again(lambda: iter(make, None))
+    elif data:
+        names = sorted(name for name in read if isinstance(loop.names.get(name), torch.Tensor))
     target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
-    make = _made_by(making, row, loop)
-    return target, using, Again(lambda: iter(make, None))
+    return (target if names else None), using, data
 
 
 def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable[[], Any]:
@@ -132,13 +175,12 @@ def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable
     return make
 
 
-def _is_function(value: Any) -> bool:
-    """Whether a value is called, or holds what is, and is used by statements that share nothing else."""
-    return callable(value) or isinstance(value, ModuleType)
-
-
-def _leaves(statements: Sequence[ast.stmt]) -> bool:
-    return any(isinstance(node, _LEAVES) for one in statements for node in ast.walk(one))
+def _leaves(statements: Sequence[ast.AST]) -> bool:
+    """Whether some statements leave the loop or its function; what functions within them do is their own."""
+    return any(
+        isinstance(one, _LEAVES) or (not isinstance(one, _FUNCTIONS) and _leaves([*ast.iter_child_nodes(one)]))
+        for one in statements
+    )
 
 
 def _names_in(statements: Sequence[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:
@@ -158,12 +200,14 @@ def _read_first(statements: Sequence[ast.stmt]) -> set[str]:
     for one in statements:
         own = set() if isinstance(one, ast.Assign | ast.AugAssign) else bound_in(one)
         found |= _read([one]) - bound - own
-        bound |= bound_in(one)
+        bound |= _bound([one])
     return found
 
 
 def _bound(statements: Sequence[ast.stmt]) -> set[str]:
-    return set().union(*map(bound_in, statements))
+    """The names that some statements give values to, those of functions among them."""
+    functions = {one.name for one in statements if isinstance(one, ast.FunctionDef)}
+    return functions.union(*(bound_in(one) for one in statements if not isinstance(one, ast.FunctionDef)))
 
 
 def _stored(target: ast.expr) -> set[str]:
@@ -171,13 +215,18 @@ def _stored(target: ast.expr) -> set[str]:
 
 
 def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """The name of the batch in the head of a ``for`` loop over the loader; None for another loop."""
-    position = position_in(loop, seen)
-    if position is None or not isinstance(loop.statement, ast.For):
+    """The name of the batch in the head of a ``for`` loop over the loader, or over a generator that passes it on."""
+    if not isinstance(loop.statement, ast.For):
         return None
-    target = loop.statement.target
-    if position == COUNTED:
-        return target.elts[1] if isinstance(target, ast.Tuple) else None
+    position, head, target = position_in(loop, seen), loop.statement.iter, loop.statement.target
+    counts = position == COUNTED or (isinstance(head, ast.Call) and name_called(head) == "enumerate")
+    if counts:
+        target = target.elts[1] if isinstance(target, ast.Tuple) else ast.Name("", ast.Store())
+    if position is None:
+        parts = [value_of(one, loop.names) for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        item = parts if isinstance(target, ast.Tuple) else parts[0]
+        reads_in_head = reads_once(loop.statement, loop.code, seen.reads) and same_values(item, seen.batch)
+        return target if reads_in_head and _batch_in_body(list(loop.statement.body), loop, seen) is None else None
     return target
 
 
@@ -185,11 +234,12 @@ def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.ex
     """The name of a batch that the loop reads with ``next``. That statement is taken out. None without one."""
     lines = {line for code, line in seen.reads if code is loop.code}
     for place, one in enumerate(block):
-        if not isinstance(one, ast.Assign) or not isinstance(one.value, ast.Call) or one.lineno not in lines:
+        read = one.body[0] if isinstance(one, ast.Try) else one
+        if not isinstance(read, ast.Assign) or not isinstance(read.value, ast.Call) or read.lineno not in lines:
             continue
-        if name_called(one.value) == "next" and reads_once(loop.statement, loop.code, seen.reads):
+        if name_called(read.value) == "next" and reads_once(loop.statement, loop.code, seen.reads):
             del block[place]
-            return one.targets[0]
+            return read.targets[0]
     return None
 
 
@@ -207,7 +257,12 @@ def _backward_in(loop: FoundLoop) -> ast.Call | None:
     """The only backward pass of a loop, where it is made in each round and without options; else None."""
     calls = [node for one in loop.statement.body for node in ast.walk(one) if isinstance(node, ast.Call)]
     found = [call for call in calls if name_called(call) == "backward" and isinstance(call.func, ast.Attribute)]
-    if len(found) != 1 or found[0].args or found[0].keywords or is_in_some_rounds(loop.statement, found[0].lineno):
+    if (
+        len(found) != 1
+        or len(found[0].args) > 1
+        or found[0].keywords
+        or is_in_some_rounds(loop.statement, found[0].lineno)
+    ):
         return None
     return found[0]
 
@@ -238,9 +293,9 @@ def _changes_nothing(block: ast.With, loop: FoundLoop) -> bool:
 
 
 def _unscaled(call: ast.Call, loop: FoundLoop) -> ast.expr:
-    """What ``backward`` is called on; the loss in ``scaler.scale(loss)`` where the scaler is off."""
+    """What ``backward`` is called on, or gets, as Accelerate's; of a scaler that is off what that scales."""
     assert isinstance(call.func, ast.Attribute)
-    value = call.func.value
+    value = call.args[0] if call.args else call.func.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
         scaler = value_of(value.func.value, loop.names)
         if isinstance(scaler, torch.amp.GradScaler) and not scaler.is_enabled():
