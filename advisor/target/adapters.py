@@ -62,8 +62,6 @@ def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
         has_more = workload.loss is not None or workload.optimizer is not None
         wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
     chosen = sized(workload.model, samples, wanted, spec)
-    if chosen.samples.fit is not None:
-        chosen.samples.fit(workload.model)
     training, before = wanted is Mode.TRAIN, workload.notes if isinstance(workload, Adapted) else []
     return Adapted(
         model=workload.model,

@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
@@ -63,7 +62,6 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     if loop.step is not None:
         loop.optimizer = optimizers_of(workload)
     elif mode is Mode.TRAIN:
-        _check_can_be_called(workload.loss)
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
@@ -83,9 +81,7 @@ def _hint(workload: Workload) -> str:
     """The hint for a first step that fails, from the kind of workload; empty for an ordinary one."""
     if workload.step is None:
         return getattr(workload, "hint", "")
-    if not isinstance(workload.data, list | tuple) or not workload.data:
-        return HINT
-    return f"{HINT} The {len(workload.data)} parts of its data are one batch: give iter(data) if they are several."
+    return HINT
 
 
 def _as_workload(value: Any, notes: list[str]) -> Workload:
@@ -148,21 +144,6 @@ def _check_model(model: Any) -> None:
         raise TargetError(f"the target's model is {_kind(model)}, not an nn.Module.", _may_return(model))
     if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
         model.eval()
-    lazy = [
-        type(part).__name__
-        for part in model.modules()
-        if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False))))
-    ]
-    if lazy:
-        raise TargetError(
-            f"the target's model has layers without a size yet: {', '.join(dict.fromkeys(lazy))}.",
-            "Call the model on a batch in the target, before you make the optimizer: that gives them their sizes.",
-        )
-    if any(parameter.is_meta for parameter in model.parameters()):
-        raise TargetError(
-            "the target's model is on the meta device, where weights have no values.",
-            "Give it values in the target, as by model.to_empty(device='cpu'), before you make the optimizer.",
-        )
 
 
 def _check_loss(loss: Any) -> None:
@@ -181,8 +162,6 @@ def _may_return(value: Any) -> str:
     """A hint for a value that is no workload: the forms that a build may return."""
     if inspect.isfunction(value) or inspect.ismethod(value):
         return f"Return {_SHAPES}. A step of your own, a function of a batch, is {EXAMPLE}."
-    if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
-        return f"Write `def` and `return` in place of `async def` and `yield`, and return {_SHAPES}."
     return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
 
 
@@ -190,20 +169,6 @@ def _for_several(parts: Iterable[Any]) -> str:
     """A hint for a value with several models; empty for one with fewer."""
     several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
     return f"Several models need a step of your own, a function of a batch: return {EXAMPLE}." if several else ""
-
-
-def _check_can_be_called(loss: Any) -> None:
-    try:
-        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
-    except (TypeError, ValueError):  # none given, or without a signature
-        return
-    counts = range(1, max(2, len(signature.parameters)) + 1)
-    if not any(losses.is_callable_with(signature, count) for count in counts):
-        raise TargetError(
-            f"the target's loss takes ({', '.join(signature.parameters)}), which is not how it is called.",
-            "Give loss(model, batch) or loss(model, *batch), which may call the model as they like, loss(output, "
-            "target), loss(output, *targets), or loss(output).",
-        )
 
 
 def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
@@ -240,18 +205,13 @@ def _checked_batch(batch: Any, what: str) -> Any:
             f"{what} is {_kind(batch)}, a dataset without a loader.",
             "Give DataLoader(dataset, batch_size=...), with batch_size=None where each item is a batch already.",
         )
-    if any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
-        raise TargetError(
-            f"{what} is {_kind(batch)} of DataLoaders, and which are read together is not known.",
-            "Give a function that yields the batches of your loop, or the one loader that the model is trained with.",
-        )
-    if next(tensors_of(batch), None) is None:
+    if next(tensors_of(batch), None) is None or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
         arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
         raise TargetError(
             f"{what} is {_kind(batch)} and holds no tensor.",
             "Make tensors of its arrays, with torch.from_numpy(array)."
             if arrays
-            else "Give a DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
+            else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
     return batch
 
@@ -318,8 +278,6 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     if updated.isdisjoint(map(id, parameters)):
         notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
-    if of_loss and updated.isdisjoint(map(id, of_loss)):
-        notes.append("the optimizer holds no parameter of the loss: its steps do not train the loss")
     return made
 
 

@@ -298,14 +298,6 @@ def test_a_value_of_a_wrong_shape(load, returned, message):
     assert failure(load, f"def build():\n    return {returned}\n").message.startswith(f"the target returned {message}")
 
 
-@pytest.mark.parametrize("text", ["async def build():\n    return 1\n", "def build():\n    yield 1\n"])
-def test_a_builder_that_only_begins_when_it_is_called_is_told(load, text):
-    for target in ("mine:build", "mine.py"):
-        error = failure(load, text, target)
-        assert error.message.startswith("the target returned a ")
-        assert error.hint.startswith("Write `def` and `return`")
-
-
 def test_a_tensor_that_stayed_on_the_host_is_told_how_to_move():
     weight, scores = torch.ones(3), torch.ones(2, 3, device="meta")
     with pytest.raises(RuntimeError) as caught:

@@ -150,7 +150,7 @@ class Items:
     ("data", "message", "hint"),
     [
         (Items(), "data is an Items, a dataset without a loader", "batch_size=None where each item is a batch"),
-        ({"labelled": LOADER, "unlabelled": LOADER}, "which are read together is not known", "a function that yields"),
+        ({"labelled": LOADER, "unlabelled": LOADER}, "a dict and holds no tensor", "one DataLoader"),
     ],
 )
 def test_data_that_cannot_be_read_as_it_is_says_what_to_write(data, message, hint):

@@ -44,8 +44,7 @@ class Samples:
 
     ``make`` makes a batch of a given size. ``trains`` says whether the batch, with ``loss``, can be trained on.
     ``shorter`` are the same samples in smaller sizes, longest first, for a machine on which these take too long.
-    ``counts`` is the unit of the batch size. ``fit`` sets up a model, such as one that resizes its images, for
-    samples of this size.
+    ``counts`` is the unit of the batch size.
     """
 
     make: Callable[[int], Any]
@@ -56,7 +55,6 @@ class Samples:
     shorter: tuple[Samples, ...] = ()
     counts: str = "samples"
     fixed_size: int | None = None
-    fit: Callable[[nn.Module], None] | None = None
 
 
 class Adapter:
