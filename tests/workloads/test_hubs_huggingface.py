@@ -1,7 +1,6 @@
 """Hugging Face models by name, from a folder or a configuration. Nothing is downloaded."""
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -148,13 +147,6 @@ def test_a_detector_is_trained_on_boxes(monkeypatch):
     assert loop.mode is Mode.TRAIN
     assert [shapes(labels) for labels in loop.data["labels"]] == 2 * [{"class_labels": (4,), "boxes": (4, 4)}]
     assert not installed or torch.isfinite(one_step(loop))
-
-
-def test_the_masks_of_segmented_objects():
-    made = hf_batches._masks(SimpleNamespace(num_labels=3), 2, (16, 16))
-    assert [tuple(masks.shape) for masks in made["mask_labels"]] == 2 * [(4, 16, 16)]
-    assert [tuple(classes.shape) for classes in made["class_labels"]] == 2 * [(4,)]
-    assert all(int(classes.max()) < 3 for classes in made["class_labels"])
 
 
 @pytest.mark.usefixtures("transformers")

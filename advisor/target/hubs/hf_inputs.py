@@ -18,11 +18,10 @@ from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.target.guess import noise, typed, whole_numbers
-from advisor.target.hubs.hf_classes import labels_of, said_by, text_of
+from advisor.target.hubs.hf_classes import said_by, text_of
 from advisor.target.sizing import output_of
 
 USUAL_SIDE = 224
-_FRAMES_SEEN = 16  # of a video
 _USUAL_PATCH = 16
 _FRAMES_HEARD = 200  # of a spectrogram whose length is free
 _SOUND_LENGTH = 16000  # samples: one second at the usual rate
@@ -119,13 +118,10 @@ def special_ids(config: Any) -> list[int]:
 
 
 def texts(about: ModelInputs, size: int) -> Batch:
-    """Texts of random tokens; two of each for a model that chooses between them."""
-    shape = about.shape or (about.length,)
-    ids = about.tokens(size, *((2, shape[-1]) if labels_of(about.model) == "choice" else shape))
-    return {
-        "input_ids": ids,
-        **({"attention_mask": torch.ones_like(ids)} if "attention_mask" in about.accepted else {}),
-    }
+    """Texts of random tokens."""
+    ids = about.tokens(size, *(about.shape or (about.length,)))
+    mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in about.accepted else {}
+    return {"input_ids": ids, **mask}
 
 
 def images(about: ModelInputs, size: int) -> Batch:
@@ -157,14 +153,6 @@ def _patches_of_a_grid(about: ModelInputs, size: int, name: str, grid: str) -> B
     values = channels * about.get("temporal_patch_size", "patch_temporal", default=1) * patch * patch
     sizes = {"merge_sizes": torch.full((size,), merged)} if "merge_sizes" in about.accepted else {}
     return {name: noise(size * rows * columns, values), grid: torch.tensor([[1, rows, columns]] * size), **sizes}
-
-
-def videos(about: ModelInputs, size: int) -> Batch:
-    """Videos of as many frames as the configuration says."""
-    side = about.get("image_size", "crop_size", default=USUAL_SIDE)
-    frames = about.get("num_frames", "frames_per_clip", default=_FRAMES_SEEN)
-    shape = about.shape or (frames, about.get("num_channels", "in_chans", default=3), side, side)
-    return {"pixel_values_videos": noise(size, *shape)}
 
 
 def sound(about: ModelInputs, size: int) -> Batch:
@@ -225,7 +213,6 @@ def future(about: ModelInputs, batch: Batch) -> Batch:
 _MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
     "input_ids": texts,
     "pixel_values": images,
-    "pixel_values_videos": videos,
     "input_values": sound,
     "input_features": spectrograms,
     "past_values": past,
