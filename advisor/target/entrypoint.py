@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 from torch.optim import optimizer as hooks
 
@@ -315,6 +316,8 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
         for name, p in parameters.items()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
+    if required == ["device"]:
+        return found(torch.device("cpu"))  # models and batches are moved
     takes_config = "config" in parameters
     if len(required) == 1 and not takes_config and spec.config is not None:
         return found(spec.config)  # under another name, such as cfg or args
@@ -324,7 +327,7 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
             raise TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
         raise TargetError(
             f"{needs}.",
-            "Give the target no required arguments, or one: config (the parsed --config FILE).",
+            "Give the target no required arguments, or one: config (the parsed --config FILE) or device.",
         )
     if takes_config and spec.config is not None:
         return found(config=spec.config)

@@ -360,6 +360,11 @@ def test_other_arguments_must_have_defaults(load):
     ).data.shape == (2,)
 
 
+def test_a_build_may_take_the_device(load):
+    found = load("import torch\ndef build(device):\n    return torch.nn.ReLU(), torch.ones(2, device=device)\n")
+    assert found.data.device.type == "cpu"
+
+
 def test_other_required_arguments_are_named(load):
     error = failure(load, "def build(width, depth, size=2): ...\n")
     assert error.message == "build needs the arguments width, depth."
