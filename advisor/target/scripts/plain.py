@@ -3,13 +3,12 @@
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from advisor.figures.formatting import format_first
-from advisor.python.loops import is_in_some_rounds, told_of_others
+from advisor.python.loops import told_of_others
 from advisor.step.batch import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
@@ -36,17 +35,19 @@ def workload_of(seen: Seen) -> Any:
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop of one update of one model, as its text says them; None where it does more.
 
-    Of a loop without a loader two rounds were seen, which make the same calls.
+    Of a loop without a loader two rounds were seen.
     """
-    seen = _without_evaluation(seen)
     rounds = 1 if seen.loader is not None else 2
-    done = {id(one) for one in seen.round.calls} if seen.round else set()
-    of_round = sum(id(one) in done for one in seen.calls)
-    alike = len(seen.backward) == rounds and len(seen.calls) == rounds * of_round
-    if not alike or len(seen.updates) != 1 or len(seen.models) != 1:
+    if len(seen.backward) != rounds or len(seen.updates) != 1 or len(seen.models) != 1:
         return None
-    call = next(call for call in seen.calls if call.module is seen.models[0])
-    found = None if _does_more(seen, call) else written_parts(training_loop(seen), seen, call.module)
+    of_model = (call for call in seen.calls if call.module is seen.models[0])
+    call = next((call for call in of_model if call.gradients == "grad"), None)
+    loop = training_loop(seen)
+    # In another round it may compute another loss, or gradients of several rounds add up.
+    differs = loop.branch is not None or not loop.clears
+    if call is None or differs or seen.changes_gradients or call.autocast == "float16" or not call.trains:
+        return None
+    found = written_parts(loop, seen, call.module)
     if found is None:
         return None
     data, loss = found
@@ -60,46 +61,14 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[f"{parts}; {_left_out(seen)}", *_others(seen)],
+        notes=[f"{parts}; {_left_out(loop)}", *_others(seen)],
     )
 
 
-def _without_evaluation(seen: Seen) -> Seen:
-    """The records of a step without the predictions that the loop makes in some rounds only."""
-    with contextlib.suppress(NoBodyError):
-        loop = training_loop(seen)
-        calls = [call for call in seen.calls if call.gradients == "grad" or not _is_in_some_rounds(call, loop)]
-        return replace(seen, calls=calls)
-    return seen
-
-
-def _is_in_some_rounds(call: ModelCall, loop: FoundLoop) -> bool:
-    lines = (line for code, line in call.places if code is loop.code)
-    return any(is_in_some_rounds(loop.statement, line) for line in lines)
-
-
-def _does_more(seen: Seen, call: ModelCall) -> bool:
-    """Whether the loop does anything that a plain one would not do."""
-    return seen.changes_gradients or call.autocast == "float16" or not call.trains or _rounds_differ(seen)
-
-
-def _rounds_differ(seen: Seen) -> bool:
-    """Whether another round may compute another loss, by a branch, or gradients of several rounds add up."""
-    with contextlib.suppress(NoBodyError):
-        loop = training_loop(seen)
-        return loop.branch is not None or not loop.clears
-    return False
-
-
-def _left_out(seen: Seen) -> str:
+def _left_out(loop: FoundLoop) -> str:
     """A note on the parts of a script that are not measured; statements after the backward pass are named."""
-    rest = "the rest of the script is left out"
-    try:
-        behind = training_loop(seen).behind
-    except NoBodyError:
-        return rest
-    named = format_first([f"`{text}`" for text in behind], _MOST_NAMED)
-    return f"{rest}, after the backward pass {named}" if behind else rest
+    named = format_first([f"`{text}`" for text in loop.behind], _MOST_NAMED)
+    return "the rest of the script is left out" + (f", after the backward pass {named}" if loop.behind else "")
 
 
 def _others(seen: Seen) -> list[str]:
