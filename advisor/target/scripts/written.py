@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from advisor.python.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
 from advisor.python.places import scope_of
 from advisor.python.positions import COUNTED, reads_once, value_of
+from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.target.draws import buffers_kept, draws_kept
 from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of, position_in
@@ -28,7 +29,7 @@ _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 # Contexts that change nothing in a step that trains.
-_PLAIN_CONTEXTS = frozenset({"enable_grad", "set_grad_enabled", "nullcontext", "record_function"})
+_PLAIN_CONTEXTS = frozenset({"enable_grad", "no_grad", "set_grad_enabled", "nullcontext", "record_function"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,10 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     given = None if data is None else _batch_in_head(loop, seen) or _batch_in_body(before, loop, seen)
     used = [*_computing(_read([result]), before), result]
     if data is None:
-        given, used, data = _made(statements, used, loop, model)
+        given, used, data = _made(statements, used, loop, seen, model)
     left = _read_first(used) & bound_in(loop.statement)
-    if given is None or left - _stored(given) or any("." in name for name in _bound(used)):
+    in_place = _bound([one for one in used if isinstance(one, ast.Expr | ast.AugAssign)])
+    if given is None or left - _stored(given) or in_place & _stored(given) or any("." in name for name in _bound(used)):
         return None
     taken = _Takes(loop, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
@@ -127,12 +129,12 @@ def _computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stm
 
 
 def _made(
-    statements: list[ast.stmt], used: list[ast.stmt], loop: FoundLoop, model: nn.Module
+    statements: list[ast.stmt], used: list[ast.stmt], loop: FoundLoop, seen: Seen, model: nn.Module
 ) -> tuple[ast.expr | None, list[ast.stmt], Any]:
     """The names of a batch, the statements that use it, and the batches that the other statements of a round make.
 
     Those behind the use make the next batch. Where none makes one, the tensors that are used in each round are the one
-    batch. No names where the others need what the loss leaves, or use a model.
+    batch, if the model gets one of them. No names where the others need what the loss leaves, or use a model.
     """
     calls = (place for place, one in enumerate(used) if any(value_of(n, loop.names) is model for n in _names_in([one])))
     using = used[next(calls, len(used)) :]
@@ -142,7 +144,11 @@ def _made(
     rest = [one for one in (*statements[begin:], *statements[:begin]) if one not in using]
     read = {name for name in _read_first(using) if "." not in name}
     names = sorted(read & bound_in(loop.statement))
-    data: Any = tuple(loop.names[name] for name in sorted(read) if isinstance(loop.names.get(name), torch.Tensor))
+    inputs = {
+        id(value) for call in seen.calls if call.module is model for value in tensors_of((call.args, call.kwargs))
+    }
+    held = {name: loop.names.get(name) for name in read if isinstance(loop.names.get(name), torch.Tensor)}
+    data: Any = None
     if names:
         making = _computing(set(names), rest)
         trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
@@ -152,8 +158,9 @@ def _made(
             return None, used, None
         make = _made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop)
         data = Again(lambda: iter(make, None))
-    elif data:
-        names = sorted(name for name in read if isinstance(loop.names.get(name), torch.Tensor))
+    elif inputs.intersection(map(id, held.values())):
+        names = sorted(held, key=lambda name: (id(held[name]) not in inputs, name))
+        data = tuple(held[name] for name in names)
     target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
     return (target if names else None), using, data
 
