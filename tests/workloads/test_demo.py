@@ -65,7 +65,7 @@ def test_it_learns(built):
 def test_the_folder_is_made_once(full_folder, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(full_folder.parent))
     folder = full_folder
-    assert folder.name == f"perf-advisor-demo-v2-{os.getuid()}"
+    assert folder.name == f"perf-advisor-demo-v1-{os.getuid()}"
     files = sorted(folder.rglob("*.jpg"))
     assert len(files) == 640
     with Image.open(files[0]) as image:
