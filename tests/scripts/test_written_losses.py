@@ -41,6 +41,8 @@ UPDATE = """
         "        t = t * 2\n    loss = F.mse_loss(model(x), t) + model.weight.abs().sum()" + UPDATE,
         "for x, _ in DataLoader(TensorDataset(numbers, numbers), batch_size=8):\n    total = 0\n"
         "    for part in x.split(4):\n        total = total + model(part).sum()\n    loss = total / 2" + UPDATE,
+        "def trained(y, x):\n    optimizer.zero_grad()\n    F.mse_loss(model(y), x).backward()\n    optimizer.step()\n"
+        "for x, y in loader:\n    trained(x, y)\n",
         "def trained(batch, scale=2):\n    x, y = batch\n    optimizer.zero_grad()\n    guess = model(x)\n"
         "    loss = F.mse_loss(guess, y) + scale * guess.abs().mean()\n    loss.backward()\n    optimizer.step()\n"
         "    return loss.item()\nfor batch in loader:\n    seen.append(trained(batch, scale=h))\n",

@@ -96,7 +96,9 @@ def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
         del parameters[0]
     given = [*zip(parameters, called.args, strict=False), *((one.arg or "", one.value) for one in called.keywords)]
     changing = bound_in(loop.statement)
-    assigned = [ast.Assign([ast.Name(name, ast.Store())], value) for name, value in given if _read([value]) & changing]
+    changed = [(name, value) for name, value in given if _read([value]) & changing]
+    target = ast.Tuple([ast.Name(name, ast.Store()) for name, _ in changed], ast.Store())
+    assigned = [ast.Assign([target], ast.Tuple([value for _, value in changed], ast.Load()))] if changed else []
     body = ast.If(ast.Constant(value=True), [*assigned, *function.body], [])
     statement = _Replaces(called, body).visit(copy.deepcopy(loop.statement))
     names = {**inner.f_globals, **outer.f_globals, **outer.f_locals, **inner.f_locals}
