@@ -260,6 +260,15 @@ def test_two_batches_make_the_update_of_one_of_twice_the_size(make_step, zero_gr
             torch.testing.assert_close(mine, theirs)
 
 
+def test_a_loop_that_clears_what_is_added_up_is_warned():
+    model = net()
+    step = tuned_step({"step.accumulate": 2}, model)
+    step(batches()[0])
+    model.zero_grad()
+    with pytest.warns(UserWarning, match=r"leave out zero_grad\(\) in your loop"):
+        step(batches()[1])
+
+
 @pytest.mark.parametrize("make_step", [tuned_step, exported_step])
 def test_scaled_gradients_are_added_up_too(make_step):
     model = net()
