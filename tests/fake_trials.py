@@ -112,10 +112,10 @@ class FakeTrials:
 
 def found_by(spec) -> RanksFound:
     """The findings of a trial over ranks that divide a batch of 32."""
-    batch = 32 * spec.world.devices if spec.world.weak else 32
-    ranks = tuple(RankFound(number, f"cuda:{number}", 1.0) for number in range(spec.world.devices))
+    batch = 32 * spec.world.ranks if spec.world.weak else 32
+    ranks = tuple(RankFound(number, f"cuda:{number}", 1.0) for number in range(spec.world.ranks))
     strategy = str(spec.settings.get("parallel.strategy", "single"))
-    return RanksFound(spec.world, strategy, batch, batch // spec.world.devices, ranks)
+    return RanksFound(spec.world, strategy, batch, batch // spec.world.ranks, ranks)
 
 
 class FakeTrial:

@@ -42,8 +42,6 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import (
-    AllReduceSweep,
-    AllReduceTime,
     Comparison,
     Facts,
     Numerics,
@@ -173,7 +171,7 @@ def several_gpus_history() -> list[events.Event]:
         loss_difference=2e-4,
         runs=3,
     )
-    failed = ScalingRow("data_parallel", {"parallel.strategy": "data_parallel"}, 2, reason="rank 0: CUDA out of memory")
+    failed = ScalingRow("fully_shard", {"parallel.strategy": "fully_shard"}, 2, reason="rank 0: CUDA out of memory")
     record = ScalingRecord(
         2,
         "cuda",
@@ -183,12 +181,11 @@ def several_gpus_history() -> list[events.Event]:
         rows=(one, ddp, failed),
         best="ddp",
         settings={"parallel.strategy": "ddp"},
-        passed_over={"fully_shard": "there is nothing to gain by dividing the state"},
+        passed_over={"parallel.length_bucketing": "the first batches are of one shape"},
         confirmed=True,
     )
-    sweep = AllReduceSweep(2, "nccl", (AllReduceTime(2**10, 2e-5), AllReduceTime(2**28, 2.1e-3)))
     *before, last = sample_history()
-    return [*before, events.AllReduceMeasured(sweep), events.ScalingMeasured(record), last]
+    return [*before, events.ScalingMeasured(record), last]
 
 
 def failed_history() -> list[events.Event]:

@@ -25,12 +25,6 @@ class HardwareFound(Event, frozen=True):
     hardware: records.Hardware
 
 
-class AllReduceMeasured(Event, frozen=True):
-    """All-reduce has been measured between the ranks of a session over several GPUs."""
-
-    sweep: records.AllReduceSweep
-
-
 class SourceRead(Event, frozen=True):
     """The user's source has been read for habits. ``problems`` says which files could not be read, and why."""
 
@@ -171,12 +165,6 @@ class Decided(Event, frozen=True):
     recipe: str
     decision: Decision | None
     value: records.Value | None = None
-
-
-class GpusChosen(Event, frozen=True):
-    """The person chose how many GPUs to train on after the search on one: a number, 0 for all, 1 for one only."""
-
-    gpus: int
 
 
 class Held(Event, frozen=True):

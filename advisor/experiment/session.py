@@ -67,8 +67,6 @@ class Session:
     ) -> None:
         self._past_session = past
         self._past = before = SessionState.of(past.events if past else ())
-        if before.chosen_gpus is not None and not request.wants_several:
-            request = replace(request, gpus=before.chosen_gpus)
         self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
@@ -76,7 +74,6 @@ class Session:
         self._outbox.keeps_complete = bool(before.finished and not before.finished.cancelled)
         self._lock = threading.Lock()
         self._closed = False
-        self._gpus_settled = False
         self._running_afterwards = ""
         self._files_read = 0
         # By recipe, the latest last: with the one value that was accepted, where it was one. Replaced, never changed.
@@ -131,18 +128,6 @@ class Session:
     def extend(self, seconds: float) -> None:
         """Give the session this much more time."""
         self._bench.budget.extended_s += seconds
-        if self._known is not None:
-            self._lab.tell_progress(self._known)
-
-    def use_gpus(self, count: int) -> None:
-        """Go on with this many GPUs (0 for all) after the search on one; 1 for one only. Ignored once that is over."""
-        with self._lock:
-            before = self.request
-            if self._gpus_settled or count == before.gpus:
-                return
-            self.request = replace(before, gpus=count)
-        self._bench.budget.extended_s -= self._several_s * (self.request.wants_several - before.wants_several)
-        self._outbox.emit(events.GpusChosen(count))
         if self._known is not None:
             self._lab.tell_progress(self._known)
 
@@ -224,8 +209,6 @@ class Session:
             self._lab.other_gpus.find(known)
         self._search(known)
         self._lab.other_gpus.stop()
-        with self._lock:
-            self._gpus_settled = True
         if self.request.wants_several:
             self._search_on_several(hardware, self._current)
         self._conclude(self._current)

@@ -19,7 +19,6 @@ _LOADING = ("", "starting", events.BUILDING, "loading the model")
 _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.GoalSet: {"goal": "goal", "session_id": "session_id"},
     events.HardwareFound: {"hardware": "hardware"},
-    events.AllReduceMeasured: {"all_reduce": "sweep"},
     events.SourceRead: {"source_files": "files", "findings": "findings", "source_problems": "problems"},
     events.StageStarted: {"stage": "stage"},
     events.FactsFound: {"facts": "facts"},
@@ -30,7 +29,6 @@ _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.ExportVerified: {"verification": "verification"},
     events.StackMeasured: {"_measured_stack": "record"},
     events.Ranked: {"_ranked": "recommendations"},
-    events.GpusChosen: {"chosen_gpus": "gpus"},
     events.Held: {"held": "waiting"},
 }
 # Events after which no trial runs: one runs at a time, and nothing is ranked meanwhile.
@@ -52,7 +50,6 @@ class SessionState:
     goal: Goal = field(default_factory=Goal)
     session_id: str = ""
     hardware: records.Hardware | None = None
-    all_reduce: records.AllReduceSweep | None = None
     facts: records.Facts | None = None
     source_files: tuple[str, ...] = ()
     findings: tuple[records.Finding, ...] = ()
@@ -67,7 +64,6 @@ class SessionState:
     combinations: dict[Settings, records.ParetoPoint] = field(default_factory=dict)
     stack: records.StackRecord | None = None
     scaling: records.ScalingRecord | None = None
-    chosen_gpus: int | None = None
     recommendations: tuple[records.Recommendation, ...] = ()
     decisions: dict[str, Decision] = field(default_factory=dict)
     accepted_values: dict[str, records.Value] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from advisor.records.hardware import AllReduceSweep
 from advisor.records.kinds import Value
 
 # The reason of a trial whose model DistributedDataParallel cannot train unless it looks for them.
@@ -13,13 +12,11 @@ UNUSED_PARAMETERS = "parameters got no gradient in a step (DistributedDataParall
 class World:
     """The processes of a trial that runs on torchrun."""
 
-    ranks: int  # their number on this machine
-    devices: int = 0  # the GPUs that they use; more than ranks with DataParallel, which is one process
+    ranks: int  # their number on this machine, a GPU for each
     weak: bool = False  # each rank gets one GPU's batch (weak scaling); else the global batch is divided
     options: tuple[str, ...] = ()  # given to torchrun as they are
     machines: int = 1  # that take part, with as many ranks each
     looks_closer: bool = True  # also times ranks without communication, and profiles a few steps
-    times_all_reduce: bool = False  # also times all-reduce by message size
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,6 @@ class RanksFound:
     exposed_ms: float | None = None  # communication in a step that no computation hides; None where unknown
     exposed_by: str = ""  # profiler (NCCL kernels beside no other), or difference (from a step without)
     straggler_share: float | None = None  # of the step, for which the fastest rank waits for the slowest
-    all_reduce: AllReduceSweep | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,6 @@ from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, list_sessions
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import (
-    AllReduceSweep,
-    AllReduceTime,
     Block,
     Candidate,
     Mode,
@@ -50,8 +48,6 @@ def runs_history():
         events.RunMeasured(settings, TrialResult(Outcome.CRASHED, "it ended", details="signal 9")),
         events.TurnsMeasured(settings, blocks, blocks[::-1], measured),
         events.ExportVerified(Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)),
-        events.GpusChosen(2),
-        events.AllReduceMeasured(AllReduceSweep(2, "nccl", (AllReduceTime(1024, 2e-5),))),
         events.ScalingMeasured(ScalingRecord(2, "cuda", "nccl", settings, rows=(ScalingRow("one GPU", {}, 1),))),
     ]
 

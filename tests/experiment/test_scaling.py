@@ -21,7 +21,6 @@ from advisor.experiment.search import explore
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
-from advisor.recipe import NOT_COMPILED
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -118,25 +117,25 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
 
 
 def rate_of(setup):
-    """DDP scales well, a bucket view adds a little, compression costs, everything else is slow."""
-    rate = {"single": 1000, "ddp": 1700, "data_parallel": 900}.get(setup.strategy, 1200)
+    """DDP scales well, a bucket view adds a little, a static graph costs, everything else is slow."""
+    rate = {"single": 1000, "ddp": 1700}.get(setup.strategy, 900)
     if setup.settings.get("parallel.gradient_as_bucket_view"):
         rate *= 1.08
-    if setup.settings.get("parallel.comm_hook"):
+    if setup.settings.get("parallel.static_graph"):
         rate *= 0.9
     return rate * (1.1 if setup.weak else 1)
 
 
 def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns():
-    known, lab = searched(rate_of)
+    known, lab = searched(rate_of, **LARGE)
     kinds = [kind for kind, _ in lab.asked]
     assert lab.asked[0] == ("strategy", "ddp")
-    assert kinds.index("option") < lab.asked.index(("strategy", "data_parallel"))
+    assert kinds.index("option") < lab.asked.index(("strategy", "fully_shard"))
     assert known.stack == {**DDP, "parallel.gradient_as_bucket_view": True}
     assert known.confirmed
     assert "turns" in kinds
     assert kinds.index("turns") > kinds.index("weak")
-    assert all("data_parallel" not in name for kind, name in lab.asked if kind == "option")
+    assert all("fully_shard" not in name for kind, name in lab.asked if kind == "option")
     row = known.record().row(known.record().best)
     assert row.speedup == pytest.approx(1.836, rel=0.01)
     assert row.ci_low < row.speedup < row.ci_high
@@ -193,10 +192,10 @@ def test_compiled_code_that_no_graph_helps_is_left_out_next():
 
 def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_out_where_it_fails():
     carried = {"compile.mode": "default", "step.cuda_graph": True}
-    known, lab = searched(rate_of, carried=carried)
+    known, lab = searched(rate_of, carried=carried, **LARGE)
     assert lab.asked[0] == ("strategy", "ddp")
     assert "without" not in [kind for kind, _ in lab.asked]
-    assert "step.cuda_graph: false" in next(name for _, name in lab.asked if "data_parallel" in name)
+    assert "step.cuda_graph: false" in next(name for _, name in lab.asked if "fully_shard" in name)
 
     def refuses(setup):
         graph = setup.settings.get("step.cuda_graph", True) and setup.strategy == "ddp"
@@ -225,15 +224,16 @@ def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
 
 
 def test_what_changes_results_is_priced_and_not_taken():
-    def fast_norms(setup):
-        return 2500 if setup.settings.get("parallel.sync_batch_norm") else rate_of(setup)
+    def alike(setup):
+        return 2500 if setup.settings.get("parallel.length_bucketing") else rate_of(setup)
 
-    known, _ = searched(fast_norms, families={"batch_norm": 2})
-    priced = next(row for row in known.record().rows if "sync_batch_norm" in row.name)
+    texts = {"varying_shapes": True, "loader": loader_facts()}
+    known, _ = searched(alike, **texts)
+    priced = next(row for row in known.record().rows if "length_bucketing" in row.name)
     assert "consent" in priced.reason
-    assert "parallel.sync_batch_norm" not in known.stack
-    allowed, _ = searched(fast_norms, allow=Numerics.CHANGED, families={"batch_norm": 2})
-    assert allowed.stack["parallel.sync_batch_norm"] is True
+    assert "parallel.length_bucketing" not in known.stack
+    allowed, _ = searched(alike, allow=Numerics.CHANGED, **texts)
+    assert allowed.stack["parallel.length_bucketing"] is True
 
 
 def test_other_losses_than_one_gpus_are_not_the_same_training():
@@ -254,8 +254,8 @@ def test_exposed_communication_is_evidence_for_the_bottleneck():
 
 
 def test_sharding_is_tried_where_the_state_is_large():
-    assert proposed("parallel_strategy", facts()) == ["ddp", "data_parallel"]
-    assert proposed("parallel_strategy", facts(**LARGE)) == ["ddp", "fully_shard", "data_parallel"]
+    assert proposed("parallel_strategy", facts()) == ["ddp"]
+    assert proposed("parallel_strategy", facts(**LARGE)) == ["ddp", "fully_shard"]
     assert "measure on them with --gpus" in reason("parallel_strategy", gpu_facts())
 
 
@@ -372,14 +372,6 @@ def test_a_strategy_switches_off_what_does_not_go_with_it():
     known, lab = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
     assert ("strategy", "fully_shard, model.memory_format: contiguous") in lab.asked
     assert known.stack["parallel.strategy"] == "ddp"
-
-
-@pytest.mark.parametrize("compiles", [{"compile.mode": "default"}, {"compile.scope": "regional"}])
-def test_data_parallel_runs_without_compiled_code(compiles):
-    known, _ = searched(rate_of, carried=compiles)
-    (copies,) = (setup for setup in known.runs if setup.strategy == "data_parallel")
-    settings = known.carried.merged(copies.settings)
-    assert all(settings.get(key, off) == off for key, off in NOT_COMPILED.items())
 
 
 def test_the_wait_for_the_slowest_is_told_before_and_after_what_evens_it_out():

@@ -34,20 +34,19 @@ DDP = {"parallel.strategy": "ddp"}
 SHARD = {"parallel.strategy": "fully_shard"}
 BLOCKS = {"compile.mode": "default", "compile.scope": "regional"}
 BY_HAND = {**DDP, "parallel.gradient_as_bucket_view": True, "parallel.static_graph": True}
-FIRST = (ONE, Setup(Settings(DDP)), Setup(Settings(SHARD)), Setup(Settings({"parallel.strategy": "data_parallel"})))
+FIRST = (ONE, Setup(Settings(DDP)), Setup(Settings(SHARD)))
 THEN = (
     Setup(Settings({**DDP, "parallel.gradient_as_bucket_view": True})),
     Setup(Settings(BY_HAND)),
     Setup(Settings(DDP), weak=True),
     Setup(Settings({**DDP, "parallel.bucket_cap_mb": 100})),
-    Setup(Settings({**DDP, "parallel.comm_hook": "bf16"})),
     Setup(Settings({**SHARD, "parallel.reshard_after_forward": False})),
     Setup(Settings({**SHARD, "parallel.shard_precision": "bfloat16"})),
     Setup(Settings({**SHARD, "parallel.shard_prefetch": 1})),
     Setup(Settings({**SHARD, "parallel.shard_unit": "model"})),
 )
 OWN = {
-    "resnet": (Setup(Settings({**DDP, "parallel.sync_batch_norm": True})),),
+    "resnet": (),
     "gpt": (
         Setup(Settings({**BY_HAND, "compile.mode": "default"})),
         Setup(Settings({**BY_HAND, "step.cuda_graph": True})),
@@ -62,7 +61,7 @@ OWN = {
         Setup(Settings({**DDP, "step.accumulate": 4})),
         Setup(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
     ),
-    "recommender": (Setup(Settings({**DDP, "parallel.comm_hook": "bf16"})),),
+    "recommender": (),
     "uneven": (Setup(Settings({**DDP, "parallel.length_bucketing": True})),),
 }
 REPEATED = 2
@@ -148,9 +147,7 @@ def fits(table, setup):
     wanted = table.options.only.split(",")
     if table.options.only and setup not in FIRST and not set(wanted) & set(setup.settings):
         return False
-    return not table.options.small or not (
-        setup.strategy == "data_parallel" or {"parallel.sync_batch_norm", "compile.mode"} & set(setup.settings)
-    )
+    return not table.options.small or "compile.mode" not in setup.settings
 
 
 def main():

@@ -1,10 +1,8 @@
-"""The GPUs of a session: their number, whether they are enough, and whether the person can choose."""
+"""The GPUs of a session: their number, and whether they are enough."""
 
 import os
 
 from advisor.errors import UsageError
-from advisor.experiment.request import Request
-from advisor.experiment.state import SessionState
 from advisor.machine.hardware import visible_gpus
 from advisor.records import Facts, Hardware, Mode
 
@@ -45,21 +43,6 @@ def gpus_there(hardware: Hardware) -> int:
     if shown is not None and not hardware.gpus:  # NVML cannot be used, which CUDA need not know
         return len([name for name in shown.split(",") if name.strip()])
     return len([gpu for gpu in visible_gpus(hardware) if not gpu.mig_enabled])
-
-
-def gpus_to_offer(request: Request, state: SessionState) -> int:
-    """The number of GPUs that a person could have this session train on; 0 where there is nothing to choose.
-
-    Known from the baseline on, and open until the search on one GPU is over.
-    """
-    if request.target.device not in ("auto", "cuda") or request.machines > 1 or state.hardware is None:
-        return 0
-    if state.baseline is None or state.facts is None or not state.facts.on_cuda or why_not_several(state.facts):
-        return 0
-    if state.finished is not None or state.failure is not None or state.stage in (SEVERAL, "done"):
-        return 0
-    there = gpus_there(state.hardware)
-    return there if there > 1 else 0
 
 
 def why_not_several(facts: Facts) -> str:

@@ -132,11 +132,8 @@ def _again(known: Scaling) -> Iterator[Move]:
 def _weak(known: Scaling) -> Iterator[Move]:
     """The whole batch on each GPU, as many people use several: told apart from the same global batch."""
     lead = leading(known)
-    if lead is None or lead.strategy == "data_parallel":
-        return
-    setup = Setup(lead.settings, weak=True)
-    if not any(one.weak and one.strategy == lead.strategy for one in known.runs):
-        yield Move(Kind.WEAK, setup, POLICY.proof)
+    if lead and not any(one.weak and one.strategy == lead.strategy for one in known.runs):
+        yield Move(Kind.WEAK, Setup(lead.settings, weak=True), POLICY.proof)
 
 
 def _turns(known: Scaling) -> Iterator[Move]:

@@ -59,7 +59,6 @@ class RankTrials:
         self._one_gpu = one_gpu
         self._consented = consented
         self._walls: list[float] = []
-        self._links_known = False
 
     def begin(self, facts: Facts, gpus: int, consent: Consent, *, same_losses: bool) -> Scaling:
         """Return the knowledge before the first strategy: one GPU under its stack, on torchrun as all others."""
@@ -73,8 +72,6 @@ class RankTrials:
         passed_over = {catalog[one].key: why for one, why in proposals.skipped.items() if one in asked_for}
         if reason := why_not_sharded(facts):
             passed_over["fully_shard"] = reason
-        if not facts.on_cuda:
-            passed_over["data_parallel"] = "on the CPU it is one process on the same cores"
         known = Scaling(
             gpus=gpus,
             catalog=catalog,
@@ -134,12 +131,8 @@ class RankTrials:
         limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
         limit_s += _MEETING_S if request.machines > 1 else 0.0
         world = setup.world(known.gpus, request.launch, request.machines)
-        times_links = world.ranks > 1 and not self._links_known
-        world = replace(world, looks_closer=not known.measured(setup), times_all_reduce=times_links)
+        world = replace(world, looks_closer=not known.measured(setup))
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
-        if result.ranks is not None and result.ranks.all_reduce is not None:
-            self._links_known = True
-            self.bench.emit(events.AllReduceMeasured(result.ranks.all_reduce))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
         return result

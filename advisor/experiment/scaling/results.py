@@ -51,7 +51,7 @@ class Setup:
 
     @property
     def strategy(self) -> str:
-        """The kind of parallelism: ``ddp``, ``fully_shard``, ``data_parallel``, or ``single``."""
+        """The kind of parallelism: ``ddp``, ``fully_shard`` or ``single``."""
         return str(self.settings.get(STRATEGY, SINGLE))
 
     @property
@@ -68,12 +68,10 @@ class Setup:
         return ", ".join([self.strategy, *options, *weak])
 
     def world(self, gpus: int, options: tuple[str, ...] = (), machines: int = 1) -> World:
-        """The processes of a trial on this many GPUs. DataParallel runs one process for all of them."""
+        """The processes of a trial on this many GPUs."""
         if self.strategy == SINGLE:
-            return World(1, devices=1)
-        here = gpus // machines
-        ranks = 1 if self.strategy == "data_parallel" else here
-        return World(ranks, devices=here, weak=self.weak, options=options, machines=machines)
+            return World(1)
+        return World(gpus // machines, weak=self.weak, options=options, machines=machines)
 
 
 ONE = Setup()

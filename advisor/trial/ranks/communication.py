@@ -1,10 +1,9 @@
-"""Figures that ranks exchange, all-reduce by message size, and the time that ranks wait for each other."""
+"""Figures that ranks exchange, and the time that they spend on communication and wait for each other."""
 
 import datetime
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from advisor.machine.device import backend_of
 from advisor.recipe.plan import StepPlan
-from advisor.records import AllReduceSweep, AllReduceTime, Block
+from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.step.graph import GraphedStep
 from advisor.step.spread import synchronise_gradients
@@ -98,7 +97,7 @@ def communication_of(
         everywhere = peers.gathered(exposed_by_profiler(clock))
         if None not in everywhere:
             exposed_ms, by = min(everywhere), "profiler"  # the slowest rank waits for nobody
-    fixed = plan.static_graph or plan.sync_batch_norm or plan.no_sync
+    fixed = plan.static_graph or plan.no_sync
     if isinstance(step, GraphedStep) or fixed or plan.strategy != "ddp":
         return Communication(exposed_ms, by)
     steps_ms = [block.step_ms for block in blocks]
@@ -139,37 +138,3 @@ def exposed_by_profiler(clock: StepClock) -> float | None:
     if len(computing) == len(kernels):
         return None
     return (busy_us(kernels) - busy_us(computing)) / 1e3 / _PROFILED_STEPS
-
-
-# 1 KiB to 256 MiB, in steps of four. Bytes.
-_SIZES = tuple(1024 * 4**power for power in range(10))
-# A size is measured in this many blocks; a block runs for this long, or for this many calls. Count, seconds, counts.
-_BLOCKS = 5
-_BLOCK_S = 0.02
-_MOST_CALLS = 200
-_WARM_UP_CALLS = 3
-# Longest time for all sizes together; on slow links the largest are left out. Seconds.
-_WITHIN_S = 3.0
-
-
-def all_reduce_sweep(peers: Peers) -> AllReduceSweep:
-    """Measure all-reduce between all ranks; sizes for which no time is left are left out."""
-    times: list[AllReduceTime] = []
-    spent_s = 0.0
-    for size in _SIZES:
-        if times and spent_s >= _WITHIN_S:
-            break
-        message = torch.zeros(size // 4, device=peers.device)
-        clock = SharedClock(peers.device, partial(_all_reduces, message), peers)
-        first = clock.run(_WARM_UP_CALLS)
-        calls = max(1, min(_MOST_CALLS, int(1e3 * _BLOCK_S / first.step_ms)))
-        blocks = [clock.run(calls) for _ in range(_BLOCKS)]
-        spent_s += first.seconds + sum(block.seconds for block in blocks)
-        times.append(AllReduceTime(size, median(block.step_ms for block in blocks) / 1e3))
-    return AllReduceSweep(peers.size, dist.get_backend(), tuple(times))
-
-
-def _all_reduces(message: torch.Tensor, calls: int) -> int:
-    for _ in range(calls):
-        dist.all_reduce(message)
-    return calls

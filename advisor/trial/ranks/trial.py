@@ -29,7 +29,7 @@ from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.ranks.communication import Communication, Peers, SharedClock, all_reduce_sweep, communication_of
+from advisor.trial.ranks.communication import Communication, Peers, SharedClock, communication_of
 from advisor.trial.ranks.failures import RETURN_PLAIN
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
 
@@ -105,7 +105,7 @@ class RankTrial:
         """This rank's device: the GPU of its local number, among those that CUDA_VISIBLE_DEVICES shows."""
         if self.spec.target.device == "cpu" or not torch.cuda.is_available():
             return torch.device("cpu")
-        index, wanted = int(os.environ["LOCAL_RANK"]), max(self.world.devices, self.world.ranks)
+        index, wanted = int(os.environ["LOCAL_RANK"]), self.world.ranks
         if torch.cuda.device_count() < wanted:
             raise TargetError(
                 f"{wanted} GPUs are asked for, and PyTorch sees {torch.cuda.device_count()}.",
@@ -151,9 +151,8 @@ class RankTrial:
     def _wrapped_step(self, components: Components, loop: Loop) -> Any:
         """The step of the wrapped model. The form of the loss is found with the plain model."""
         form = form_of_loss(loop, components, self.spec)
-        gpus = max(self.world.devices, self.world.ranks)
         try:
-            components.model = spread_model(components.model, components.optimizer, components.plan, gpus)
+            components.model = spread_model(components.model, components.optimizer, components.plan)
         except (ValueError, TypeError) as problem:
             raise TargetError(
                 f"the model cannot be wrapped: {problem}", "Leave this strategy out, or mend the model."
@@ -188,14 +187,12 @@ class RankTrial:
         return losses
 
     def _ranks(self, step: Any, clock: SharedClock, blocks: list[records.Block], plan: StepPlan) -> records.RanksFound:
-        """The findings over all ranks; communication and all-reduce where they are asked for."""
-        memory, communication, all_reduce = self._memory(clock.device), Communication(), None
+        """The findings over all ranks; communication where it is asked for."""
+        peak, communication = backend_of(clock.device).memory(), Communication()
+        memory = self.peers.gathered((peak.peak_allocated_bytes, peak.peak_reserved_bytes))
         if self.world.looks_closer and self.peers.size > 1 and not isinstance(step, InferStep):
             self._say("looking at the communication")
             communication = communication_of(step, StepClock(clock.device, clock.run_steps), blocks, plan, self.peers)
-        if self.world.times_all_reduce and self.peers.size > 1:
-            self._say("measuring all-reduce")
-            all_reduce = all_reduce_sweep(self.peers)
         step_ms = median(block.step_ms for block in blocks)
         samples = round(median(block.samples / block.steps for block in blocks))
         on_gpus, alone = clock.device.index is not None, communication.alone_ms or (None,) * len(memory)
@@ -203,7 +200,7 @@ class RankTrial:
             world=self.world,
             strategy=str(self.spec.settings.get("parallel.strategy", "single")),
             global_batch=samples,
-            batch_per_rank=round(samples / max(self.world.devices, self.peers.size)),
+            batch_per_rank=round(samples / self.peers.size),
             ranks=tuple(
                 records.RankFound(
                     number, f"{clock.device.type}:{number}" if on_gpus else clock.device.type, step_ms, own_ms, *peaks
@@ -213,17 +210,7 @@ class RankTrial:
             exposed_ms=communication.exposed_ms,
             exposed_by=communication.exposed_by,
             straggler_share=communication.straggler_share,
-            all_reduce=all_reduce,
         )
-
-    def _memory(self, device: torch.device) -> list[tuple[int, int]]:
-        """Peak bytes allocated and reserved: of each rank, or of each GPU of one process."""
-        backend = backend_of(device)
-        if backend.has_memory and self.world.devices > self.world.ranks:
-            peaks = [backend_of(torch.device(device.type, index)).memory() for index in range(self.world.devices)]
-            return [(peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in peaks]
-        memory = backend.memory()
-        return self.peers.gathered((memory.peak_allocated_bytes, memory.peak_reserved_bytes))
 
 
 def samples_in(data: Any) -> int | None:
