@@ -164,7 +164,6 @@ def several_gpus_history() -> list[events.Event]:
         ci_high=1.85,
         verdict="faster",
         exposed_ms=1.1,
-        exposed_by="profiler",
         straggler_share=0.01,
         peak_reserved_bytes=(5 * GIB, 5 * GIB),
         rank_ms=(31.2, 31.4),

@@ -16,32 +16,17 @@ class World:
     weak: bool = False  # each rank gets one GPU's batch (weak scaling); else the global batch is divided
     options: tuple[str, ...] = ()  # given to torchrun as they are
     machines: int = 1  # that take part, with as many ranks each
-    looks_closer: bool = True  # also times ranks without communication, and profiles a few steps
-
-
-@dataclass(frozen=True, slots=True)
-class RankFound:
-    """One rank's part of a trial."""
-
-    rank: int
-    device: str
-    step_ms: float
-    alone_ms: float | None = None  # its step without communication; None where there is none such
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RanksFound:
-    """The findings of a trial over several ranks, by rank 0."""
+    """The findings of a trial over several ranks, by the first of them."""
 
-    world: World
-    strategy: str
-    global_batch: int | None
-    batch_per_rank: int | None
-    ranks: tuple[RankFound, ...]
+    global_batch: int
+    batch_per_rank: int
+    peak_reserved_bytes: tuple[int, ...]  # of each rank
+    alone_ms: tuple[float, ...] = ()  # each rank's step without communication; empty where there is none such
     exposed_ms: float | None = None  # communication in a step that no computation hides; None where unknown
-    exposed_by: str = ""  # profiler (NCCL kernels beside no other), or difference (from a step without)
     straggler_share: float | None = None  # of the step, for which the fastest rank waits for the slowest
 
 
@@ -75,7 +60,6 @@ class ScalingRow:
     ci_high: float | None = None
     verdict: str = ""
     exposed_ms: float | None = None
-    exposed_by: str = ""
     straggler_share: float | None = None
     peak_reserved_bytes: tuple[int, ...] = ()
     rank_ms: tuple[float, ...] = ()

@@ -12,7 +12,7 @@ from advisor.figures.formatting import (
     format_rate,
     format_setting,
 )
-from advisor.recipe.parallel_recipe import AGAINST_STRAGGLERS
+from advisor.recipe.parallel_recipe import AGAINST_STRAGGLERS, SINGLE, STRATEGY
 from advisor.records import Comparison, ScalingRecord, ScalingRow, Value
 from advisor.report.document import Block, Bullets, Paragraph, Section, Table
 
@@ -156,13 +156,9 @@ def _comparison(row: ScalingRow) -> Comparison | None:
     return Comparison(row.speedup, row.ci_low, row.ci_high)
 
 
-# The strategies for which a process is started for each GPU.
-_OVER_RANKS = ("ddp", "fully_shard")
-
-
 def gpus_to_start(state: SessionState, settings: Mapping[str, Value]) -> int:
     """The number of processes that settings are for."""
-    over_ranks = settings.get("parallel.strategy") in _OVER_RANKS
+    over_ranks = settings.get(STRATEGY, SINGLE) != SINGLE
     return state.scaling.gpus if state.scaling and over_ranks else 1
 
 

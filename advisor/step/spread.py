@@ -23,8 +23,6 @@ from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import capture_stream
 from advisor.step.loader import rebuild
 
-# Strategies for which torchrun starts a process for each GPU.
-OVER_RANKS = frozenset({"ddp", "fully_shard"})
 # Global batches whose samples are sorted by length together; their batches are then put in random order. A count.
 BATCHES_IN_A_BUCKET = 50
 
@@ -196,7 +194,7 @@ def why_not_spread(strategy: str, model: nn.Module) -> str:
             f"parallel.strategy: {strategy} is left to Accelerate, which spreads the model itself: give the "
             "Accelerator the options, such as DistributedDataParallelKwargs(static_graph=True)"
         )
-    if strategy not in OVER_RANKS or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return ""
     return (
         f"parallel.strategy: {strategy} needs a process for each GPU, and this is the only one, so the model runs on "
@@ -228,7 +226,7 @@ def share_of_loader(loader: Any, plan: StepPlan) -> Any:
 
     One with a ``DistributedSampler`` is divided already, and stays as it is.
     """
-    if plan.strategy not in OVER_RANKS or hasattr(loader.sampler, "num_replicas"):
+    if plan.strategy == "single" or hasattr(loader.sampler, "num_replicas"):
         return loader
     try:
         return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size())

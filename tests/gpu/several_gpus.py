@@ -103,7 +103,7 @@ class Table:
             warmup_limit_s=1.0,
             timeout_s=min(120.0, max(20.0, self.options.until - time.monotonic())),
             log_path=str(Path(self.options.out).with_suffix("") / f"{number:03d}-{self.model}.log"),
-            world=replace(world, looks_closer=not self.scaling.measured(setup)),
+            world=world,
         )
         began = time.monotonic()
         result = Runner().run(spec, lambda message: None)

@@ -131,7 +131,6 @@ class RankTrials:
         limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
         limit_s += _MEETING_S if request.machines > 1 else 0.0
         world = setup.world(known.gpus, request.launch, request.machines)
-        world = replace(world, looks_closer=not known.measured(setup))
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)

@@ -230,8 +230,8 @@ class Scaling:
         if not runs:
             return replace(row, reason=self.runs[setup][-1].reason if setup in self.runs else "not tried")
         comparison = self.compare(setup)
-        looks = sorted((run.ranks for run in runs if run.ranks is not None), key=lambda found: found.exposed_ms is None)
-        found = looks[0]  # the run that looked closest
+        found = runs[0].ranks
+        assert found is not None, "it ran over ranks"
         return replace(
             row,
             reason=self.why_unusable(setup),
@@ -244,10 +244,9 @@ class Scaling:
             ci_high=comparison.ci_high if comparison else None,
             verdict=str(comparison.verdict) if comparison and setup != ONE else "",
             exposed_ms=found.exposed_ms,
-            exposed_by=found.exposed_by,
             straggler_share=found.straggler_share,
-            peak_reserved_bytes=tuple(one.peak_reserved_bytes or 0 for one in found.ranks),
-            rank_ms=tuple(one.alone_ms for one in found.ranks if one.alone_ms is not None),
+            peak_reserved_bytes=found.peak_reserved_bytes,
+            rank_ms=found.alone_ms,
             loss_difference=self.loss_difference(setup) if setup != ONE else None,
             runs=len(runs),
         )
@@ -257,7 +256,4 @@ class Scaling:
         share = best.exposed_share
         if share is None or share < BOUND_BY_COMMUNICATION:
             return ""
-        how = "it is so much longer than the same step without communication"
-        if best.exposed_by == "profiler":
-            how = "NCCL kernels run beside no other kernel"
-        return f"communication: for {format_percent(share)} of the step of {best.name} {how}"
+        return f"communication: for {format_percent(share)} of the step of {best.name} only NCCL kernels run"

@@ -22,14 +22,14 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model
-from advisor.step.step import InferStep, make_step
+from advisor.step.step import make_step
 from advisor.target.draws import seed_host
 from advisor.target.entrypoint import load_target
 from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.ranks.communication import Communication, Peers, SharedClock, communication_of
+from advisor.trial.ranks.communication import Peers, SharedClock, exposed_ms, steps_alone, straggler_share
 from advisor.trial.ranks.failures import RETURN_PLAIN
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
 
@@ -86,8 +86,7 @@ class RankTrial:
             reason="" if finite else "the losses of the first steps are not finite",
             batch_size=ranks.global_batch,
             blocks=tuple(blocks),
-            peak_allocated_bytes=max((one.peak_allocated_bytes or 0 for one in ranks.ranks), default=None),
-            peak_reserved_bytes=max((one.peak_reserved_bytes or 0 for one in ranks.ranks), default=None),
+            peak_reserved_bytes=max(ranks.peak_reserved_bytes),
             build_s=build_s,
             warmup_s=measuring - began,
             warmup_steps=len(losses) + warm.steps,
@@ -187,29 +186,21 @@ class RankTrial:
         return losses
 
     def _ranks(self, step: Any, clock: SharedClock, blocks: list[records.Block], plan: StepPlan) -> records.RanksFound:
-        """The findings over all ranks; communication where it is asked for."""
-        peak, communication = backend_of(clock.device).memory(), Communication()
-        memory = self.peers.gathered((peak.peak_allocated_bytes, peak.peak_reserved_bytes))
-        if self.world.looks_closer and self.peers.size > 1 and not isinstance(step, InferStep):
+        """The findings over all ranks; and the communication between them."""
+        exposed, alone = None, list[list[float]]()
+        if self.peers.size > 1:
             self._say("looking at the communication")
-            communication = communication_of(step, StepClock(clock.device, clock.run_steps), blocks, plan, self.peers)
-        step_ms = median(block.step_ms for block in blocks)
+            own = StepClock(clock.device, clock.run_steps)
+            exposed = exposed_ms(own, self.peers)
+            alone = steps_alone(step, own, min(block.step_ms for block in blocks) / 1e3, plan, self.peers)
         samples = round(median(block.samples / block.steps for block in blocks))
-        on_gpus, alone = clock.device.index is not None, communication.alone_ms or (None,) * len(memory)
         return records.RanksFound(
-            world=self.world,
-            strategy=str(self.spec.settings.get("parallel.strategy", "single")),
             global_batch=samples,
             batch_per_rank=round(samples / self.peers.size),
-            ranks=tuple(
-                records.RankFound(
-                    number, f"{clock.device.type}:{number}" if on_gpus else clock.device.type, step_ms, own_ms, *peaks
-                )
-                for number, (own_ms, peaks) in enumerate(zip(alone, memory, strict=True))
-            ),
-            exposed_ms=communication.exposed_ms,
-            exposed_by=communication.exposed_by,
-            straggler_share=communication.straggler_share,
+            peak_reserved_bytes=tuple(self.peers.gathered(backend_of(clock.device).memory().peak_reserved_bytes)),
+            alone_ms=tuple(median(times) for times in alone),
+            exposed_ms=exposed,
+            straggler_share=straggler_share(alone),
         )
 
 
