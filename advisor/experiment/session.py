@@ -26,7 +26,7 @@ from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
-from advisor.experiment.reporting import Outbox, Reporter
+from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_moves import moves as scaling_moves
@@ -66,23 +66,19 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._past_session = past
-        self._past = before = SessionState.of(past.events if past else ())
+        self._past = SessionState.of(past.events if past else ())
         self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
-        self._outbox = Outbox(emit, journal)
-        self._outbox.keeps_complete = bool(before.finished and not before.finished.cancelled)
+        self._reporter = Reporter(emit, journal, self._past)
         self._lock = threading.Lock()
         self._closed = False
         self._running_afterwards = ""
         self._files_read = 0
-        # By recipe, the latest last: with the one value that was accepted, where it was one. Replaced, never changed.
-        self._answers = {recipe: (d, before.accepted_values.get(recipe)) for recipe, d in before.decisions.items()}
         self._steering = Steering()
         budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
-        emit = self._outbox.emit
+        emit = self._reporter.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
-        self._reporter = Reporter(emit)
         self._lab = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
@@ -90,7 +86,7 @@ class Session:
     @property
     def exit_code(self) -> ExitCode:
         """The exit code of a program that ends with the session."""
-        return self._outbox.exit_code
+        return self._reporter.exit_code
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 
@@ -145,19 +141,14 @@ class Session:
         With a ``value`` only that one of the recipe's values is accepted. A running ``rework`` is ended, since it does
         not know of the decision: call that again.
         """
+        is_new = self._reporter.emit_new(events.Decided(recipe_id, decision, value))
         with self._lock:
-            if self._answers.get(recipe_id, (None, None)) == (decision, value):
-                return
-            others = {recipe: answer for recipe, answer in self._answers.items() if recipe != recipe_id}
-            self._answers = others if decision is None else {**others, recipe_id: (decision, value)}
-        self._outbox.emit(events.Decided(recipe_id, decision, value))
-        with self._lock:
-            if self._running_afterwards == _REWORK:
+            if is_new and self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
         """The person's decisions so far, the latest last."""
-        return {recipe: decision for recipe, (decision, _) in self._answers.items()}
+        return self._reporter.decisions()[0]
 
     def rework(self) -> None:
         """Find the stack again under the present decisions; nothing happens when they are followed already."""
@@ -166,13 +157,13 @@ class Session:
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
-        if self._known is not None and name in self._reporter.records:
+        if self._known is not None and name in self._reporter.state.trials:
             self._run_afterwards(name, lambda: self._retry(name))
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
         """Time the target's loop with an exported file and without it."""
         self._run_afterwards(
-            _VERIFY, lambda: self._outbox.emit(events.ExportVerified(verify(self._bench, exported, stack)))
+            _VERIFY, lambda: self._reporter.emit(events.ExportVerified(verify(self._bench, exported, stack)))
         )
 
     def try_more(self, seconds: float | None = None) -> None:
@@ -187,7 +178,7 @@ class Session:
         if self._closed:
             raise SessionCancelledError
         hardware = inspect_hardware()
-        self._outbox.emit(events.HardwareFound(hardware))
+        self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
         self._gpus(hardware)  # too few are told before anything is measured
         findings = self._read_source()
@@ -195,16 +186,16 @@ class Session:
         facts, result = first_run(self._bench, hardware, findings)
         self._read_source(*(place.file for place in facts.workload.places))
         if self._past.facts is not None and self._past.baseline is not None:
-            keeps, self._outbox.keeps_complete = self._outbox.keeps_complete, True
+            keeps, self._reporter.keeps_complete = self._reporter.keeps_complete, True
             check_same_machine(self._past.facts, facts)  # where it is not, the record stays as it is
-            self._outbox.keeps_complete = keeps
-        self._outbox.watch = SourceWatch(facts.sources)
+            self._reporter.keeps_complete = keeps
+        self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         if self.request.wants_several:
             self._check_several(hardware)
         known = self._lab.tell(self._current)
         if not self.request.wants_several and not known.plan.candidates:
-            self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
+            self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
         elif not self.request.wants_several and self.request.uses_other_gpus:
             self._lab.other_gpus.find(known)
         self._search(known)
@@ -226,7 +217,7 @@ class Session:
         """Leave several GPUs out where they make no sense, and their time to the search on one."""
         reason = why_not_several(self._current.plan.facts) if self._gpus(hardware) > 1 else "there is only one"
         if reason:
-            self._outbox.warn(f"several GPUs are not measured: {reason}")
+            self._reporter.warn(f"several GPUs are not measured: {reason}")
             self._bench.budget.extended_s += self._several_s
             self.request = replace(self.request, gpus=1, machines=1)
 
@@ -242,17 +233,18 @@ class Session:
         scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
         if not one.measured:
-            self._outbox.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
+            self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
         lab.end(explore(scaling, lab, scaling_moves))
 
     def _announce(self) -> None:
         for problem in self.catalog.problems:
-            self._outbox.warn(f"a recipe could not be loaded: {problem}")
+            self._reporter.warn(f"a recipe could not be loaded: {problem}")
         if self._past_session is not None and self._past_session.damaged:
-            self._outbox.warn(self._past_session.damage, once=ABOUT_DAMAGE)
-        for recipe, decision in self.decisions().items():
-            self._outbox.post(events.Decided(recipe, decision))  # in the journal already
-        self._outbox.emit(events.GoalSet(self.request.goal, self._outbox.session_id))
+            self._reporter.warn(self._past_session.damage, once=ABOUT_DAMAGE)
+        decisions, values = self._reporter.decisions()
+        for recipe, decision in decisions.items():
+            self._reporter.post(events.Decided(recipe, decision, values.get(recipe)))  # in the journal already
+        self._reporter.emit(events.GoalSet(self.request.goal, self._reporter.session_id))
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
@@ -265,7 +257,7 @@ class Session:
         self._files_read = len(readings)
         findings = tuple(finding for reading in readings for finding in reading.findings)
         problems = tuple(reading.problem for reading in readings if reading.problem)
-        self._outbox.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
+        self._reporter.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
         return findings
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
@@ -287,13 +279,12 @@ class Session:
         if self._past_session is not None:
             known = take_over(known, self._past, self._past_session.events)
             self._reporter.mark_as_posted(self._past_session.events)
-            self._outbox.recall(self._past.messages)
         self._known = known
-        self._outbox.emit(events.FactsFound(known.plan.facts))
+        self._reporter.emit(events.FactsFound(known.plan.facts))
         if busy := caveats.of_other_programs(judge, facts):
-            self._outbox.warn(busy, once="company")
+            self._reporter.warn(busy, once="company")
         if not finite(result):
-            self._outbox.warn(
+            self._reporter.warn(
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
                 "the loss and the learning rate"
             )
@@ -312,8 +303,8 @@ class Session:
             keep_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
         for warning in filter(None, (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known))):
-            self._outbox.warn(warning)
-        self._outbox.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
+            self._reporter.warn(warning)
+        self._reporter.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
         self._lab.enter("done")
         self._lab.tell_progress(known)
 
@@ -324,8 +315,8 @@ class Session:
         for recipe, refusal in closing.refusals(known, self._bench):
             about = f"accepted {recipe}"
             if refusal:
-                self._outbox.warn(refusal, once=about)
-            self._outbox.correct(about, refusal, f"{recipe} is in the stack now")
+                self._reporter.warn(refusal, once=about)
+            self._reporter.correct(about, refusal, f"{recipe} is in the stack now")
 
     # --- after the session -------------------------------------------------------------------------------------
 
@@ -344,7 +335,7 @@ class Session:
 
     def _retry(self, name: str) -> None:
         known = self._current
-        record = self._reporter.records[name]
+        record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
         followed = self._found_by_decisions.get(self._decided) is known
         self._begin_anew()
@@ -363,7 +354,7 @@ class Session:
         before = self._current
         self._search(self._lab.tell(before))
         if self._current.judge.runs == before.judge.runs:
-            self._outbox.emit(events.Said("nothing is left to try that fits into that time"))
+            self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
         self._tell_what_is_left(self._current)
         self._lab.enter("done")
 
@@ -397,21 +388,18 @@ class Session:
         return self._consented(self._current.plan.consent).decided
 
     def _consented(self, consent: Consent) -> Consent:
-        answers = self._answers
-        values = {recipe: value for recipe, (_, value) in answers.items() if value is not None}
-        return replace(
-            consent, decisions={recipe: decision for recipe, (decision, _) in answers.items()}, values=values
-        )
+        decisions, values = self._reporter.decisions()
+        return replace(consent, decisions=decisions, values=values)
 
     def _report(self, known: Known) -> None:
         """Post the new events. A cancelled session goes on from here."""
         self._known = known
         self._reporter.report(known)
         for text, once in caveats.of_failures(known):
-            self._outbox.warn(text, once=once)
+            self._reporter.warn(text, once=once)
         noisy = caveats.of_noise(known)
         if noisy and Kind.CONTROL in known.done:
-            self._outbox.warn(noisy, once="noise")
+            self._reporter.warn(noisy, once="noise")
 
     def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
         """Run work; whatever it raises becomes an event."""
@@ -421,18 +409,16 @@ class Session:
         except SessionCancelledError:
             cancelled = finishes
             if not finishes:  # no trial runs any more, and no time is left that would pass
-                self._outbox.emit(events.Held(False))
-                self._outbox.emit(events.ProgressMade(1.0, 0.0))
+                self._reporter.emit(events.Held(False))
+                self._reporter.emit(events.ProgressMade(1.0, 0.0))
         except AdvisorError as error:
-            self._outbox.fail(error)
+            self._reporter.fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
-            self._outbox.fail(refusal_of(error) or _bug(error))
-        if cancelled:
-            self._outbox.exit_code = ExitCode.INTERRUPTED
+            self._reporter.fail(refusal_of(error) or _bug(error))
         if finishes:
             self._bench.end_compiling_beside()
             budget = self._bench.budget
-            self._outbox.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
+            self._reporter.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 
 
 def _bug(error: Exception) -> AdvisorError:

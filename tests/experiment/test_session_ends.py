@@ -3,13 +3,12 @@
 import pytest
 from facts import cpu_facts, loader_facts, profile_facts
 from fake_trials import THREE, FakeRun, FakeTrials, three_removers
-from made_up import MIB, result_at
+from made_up import MIB, reporter_to, result_at
 from planted import pauses_removed, plant
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
-from advisor.experiment.reporting import Outbox
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
 from advisor.records import Bottleneck, Objective, Verdict
@@ -169,13 +168,6 @@ def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_pa
     assert run.state.trials["lighter=true"].result.measured
 
 
-class NoJournal:
-    session_id = "none"
-
-    def record(self, event):
-        return ""
-
-
 @pytest.mark.parametrize(
     ("warning", "told"),
     [("noisy: 16 %", [("noisy: 16 %", "warning")]), ("", [("differ by 3 %", "information")])],
@@ -183,7 +175,7 @@ class NoJournal:
 def test_at_the_end_the_noise_is_what_all_runs_show(warning, told):
     """The first two processes of a machine may be further apart than all of them together."""
     state = SessionState()
-    outbox = Outbox(state.apply, NoJournal())
+    outbox = reporter_to(state.apply)
     outbox.correct("noise", warning, "differ by 3 %")
     assert not state.messages, "nothing was said that needs a correction"
     for text in ("noisy: more than 30 %", "noisy: 40 %"):
@@ -192,8 +184,7 @@ def test_at_the_end_the_noise_is_what_all_runs_show(warning, told):
     outbox.warn("something else")
     outbox.correct("noise", "noisy: more than 30 %", "differ by 3 %")
     assert len(state.messages) == 2
-    resumed = Outbox(state.apply, NoJournal())
-    resumed.recall(state.messages)
+    resumed = reporter_to(state.apply, state)
     resumed.warn("noisy: 40 %", once="noise")
     resumed.correct("noise", warning, "differ by 3 %")
     assert [(said.text, said.severity) for said in state.messages] == [("something else", "warning"), *told]
