@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import threading
 import time
 import zlib
@@ -39,6 +40,8 @@ _LARGEST_BYTES = 256 * 2**20
 # Fields of events that name a file of the session.
 _FILES = frozenset({"log_path", "trace_path"})
 _LONGEST_PID = 20
+# The parts of a journal's name: its date, its time, and which of that second it is.
+_NUMBERS = re.compile(r"\d+")
 # Of interest only while they happen.
 _UNRECORDED = (BlockTimed, Held, ProgressMade, TrialActivity)
 
@@ -203,21 +206,12 @@ def session_ids() -> list[str]:
 
 
 def _journals() -> list[Path]:
-    """Every journal, the oldest first; of those of one second the names sort otherwise. Raises OSError."""
+    """Every journal, the oldest first. Raises OSError."""
     try:
         found = [path for path in sessions_folder().iterdir() if path.suffix == ".jsonl" and is_file(path)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(found, key=_started)
-
-
-def _started(path: Path) -> tuple[float, str]:
-    """The start of a journal's session, in seconds since 1970; of a damaged one its last change."""
-    try:
-        with path.open("rb") as file:
-            return float(json.loads(file.readline(_LARGEST_BYTES))["started"]), path.stem
-    except _UNREADABLE:
-        return path.stat().st_mtime if path.exists() else 0.0, path.stem
+    return sorted(found, key=lambda path: [int(number) for number in _NUMBERS.findall(path.stem)])
 
 
 def _hold(path: Path) -> int | None:

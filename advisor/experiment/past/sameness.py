@@ -20,15 +20,21 @@ _OPTIONS = {"mode": "--mode", "device": "--device", "batch_size": "--batch-size"
 _MOST_SHOWN = 3
 
 
-def with_its_config(request: Request, past: PastSession, *, given: bool) -> Request:
-    """The request for resuming a session, with the config read from its file: secrets are not in the record.
+def taken_up_request(request: Request, past: PastSession, *, config_given: bool = False) -> tuple[Request, str]:
+    """The request for resuming a session, and what of the workload changed since it was measured; empty for nothing.
 
-    ``given``: this command line named a config, which is the request's already. Raises UsageError where the file is
-    needed and gone.
+    The config is read from its file again, since the record has no secrets, unless this command line named one
+    (``config_given``). Raises UsageError where that file is needed and gone.
     """
-    path = request.config_path
-    if given or path is None or past.request.target.config is None:
-        return request
+    if not config_given and request.config_path is not None and past.request.target.config is not None:
+        request = _with_its_config(request, past, request.config_path)
+    state = SessionState.of(past.events)
+    if state.facts is None or state.baseline is None:
+        return request, ""  # nothing was measured that could be mixed with something else
+    return request, "; ".join(_changes(request, past, state.facts))
+
+
+def _with_its_config(request: Request, past: PastSession, path: str) -> Request:
     if exists(path):
         from advisor.files.config_file import read_config  # late: YAML takes long to load
 
@@ -40,14 +46,6 @@ def with_its_config(request: Request, past: PastSession, *, given: bool) -> Requ
             "Put the file back, or name another with the target: `perf-advisor TARGET --resume --config FILE`.",
         )
     return request
-
-
-def changes(request: Request, past: PastSession) -> tuple[str, ...]:
-    """Changes of a workload since a session measured it, in a few words each; empty if it is the same."""
-    state = SessionState.of(past.events)
-    if state.facts is None or state.baseline is None:
-        return ()  # nothing was measured that could be mixed with something else
-    return tuple(_changes(request, past, state.facts))
 
 
 def check_same_machine(before: Facts, now: Facts) -> None:
