@@ -72,7 +72,7 @@ def test_other_gpus_end_a_session_earlier_with_the_same_verdicts(run):
     assert beside.trials.now_s < 0.8 * alone.trials.now_s
     assert alone.trials.devices == []
     assert set(beside.trials.devices) == {"auto", "cuda:1", "cuda:2", "cuda:3"}
-    assert "trials run side by side on 4 GPUs, which does not change their results" in said(beside)
+    assert "trials run side by side on 4 GPUs, with the same results" in said(beside)
 
 
 def test_the_record_says_which_gpu_a_trial_ran_on(run):

@@ -87,8 +87,7 @@ class OtherGpuTrials:
         except UnusableError as problem:
             self._bench.emit(Said(f"trials run on one GPU only, one after the other: {problem}"))
         if self._devices:
-            several = f"{1 + len(self._devices)} GPUs"
-            self._bench.emit(Said(f"trials run side by side on {several}, which does not change their results"))
+            self._bench.emit(Said(f"trials run side by side on {1 + len(self._devices)} GPUs, with the same results"))
 
     def _undisturbed(self, known: Known) -> tuple[str, ...]:
         """The GPUs on which the baseline, run on all of them at once, is as fast as alone. Raises UnusableError."""
