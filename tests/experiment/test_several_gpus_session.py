@@ -17,7 +17,6 @@ from advisor.experiment import events
 from advisor.records import Mode
 from advisor.report.several_gpus import several_gpus_section
 from advisor.target.loop import Loop
-from advisor.trial.ranks.trial import samples_in
 
 BUDGET_S = 120.0
 
@@ -127,8 +126,3 @@ def test_what_of_a_loop_is_spread_already(tmp_path):
         assert "wrapped in DistributedDataParallel" in loop_of(DistributedDataParallel(plain)).spread_already
     finally:
         distributed.destroy_process_group()
-
-
-def test_samples_are_counted_where_a_loader_can_tell():
-    assert samples_in(DataLoader(TensorDataset(torch.zeros(4, 2)))) == 4
-    assert samples_in(torch.zeros(4, 2)) is None
