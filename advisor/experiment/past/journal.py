@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from advisor.errors import UsageError, refusal_of
-from advisor.experiment.events import KINDS, BlockTimed, Event, Held, ProgressMade, Said, TrialActivity
+from advisor.experiment.events import FORMER_KINDS, KINDS, BlockTimed, Event, Held, ProgressMade, Said, TrialActivity
 from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
 from advisor.files.paths import content_of, is_file
@@ -277,9 +277,13 @@ def _read(path: Path) -> PastSession:
             f"the session {path.stem} cannot be read: the first line of its journal is damaged.",
             f"Restore {path}; `perf-advisor sessions` lists those that can be read.",
         ) from error
-    events = [_event(line, path.with_suffix("")) for line in lines if line]
-    whole = tuple(event for event in events if event is not None)
-    return PastSession(path.stem, path, started, request, whole, len(events) - len(whole), withheld, arguments)
+    events, damaged = list[Event](), 0
+    for line in filter(None, lines):
+        try:
+            events += _events(line, path.with_suffix(""))
+        except _UNREADABLE:
+            damaged += 1
+    return PastSession(path.stem, path, started, request, tuple(events), damaged, withheld, arguments)
 
 
 def _config_of(text: str) -> Any:
@@ -330,17 +334,15 @@ def _of_0_1(value: Any) -> Any:
     return {_of_0_1(key): _of_0_1(inner) for key, inner in content} if kind == "mapping" else _of_0_1(content)
 
 
-def _event(line: bytes, folder: Path) -> Event | None:
-    """The event of a line; None where it is damaged, cut short, or of another version.
+def _events(line: bytes, folder: Path) -> list[Event]:
+    """The event of a line; none of a kind that is recorded no more. Raises an error for a damaged line.
 
     The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
     """
-    try:
-        entry = _entry(line)
-        event: Event = msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])
-    except _UNREADABLE:
-        return None
-    return event
+    entry = _entry(line)
+    if entry["event"] in FORMER_KINDS:
+        return []
+    return [msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])]
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:
