@@ -37,7 +37,7 @@ from advisor.experiment.state import SessionState
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Exported, Facts, Finding, Hardware, StackRecord, TrialResult, Value
+from advisor.records import Exported, Facts, Finding, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources
@@ -180,7 +180,7 @@ class Session:
         hardware = inspect_hardware()
         self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
-        self._gpus(hardware)  # too few are told before anything is measured
+        gpus = gpus_in_use(self.request, hardware)  # too few are told before anything is measured
         findings = self._read_source()
         self._lab.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
@@ -192,7 +192,7 @@ class Session:
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         if self.request.wants_several:
-            self._check_several(hardware)
+            self._check_several(gpus)
         known = self._lab.tell(self._current)
         if not self.request.wants_several and not known.plan.candidates:
             self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
@@ -201,27 +201,23 @@ class Session:
         self._search(known)
         self._lab.other_gpus.stop()
         if self.request.wants_several:
-            self._search_on_several(hardware, self._current)
+            self._search_on_several(gpus, self._current)
         self._conclude(self._current)
-
-    def _gpus(self, hardware: Hardware) -> int:
-        """The GPUs of all machines that the request is about. Raises UsageError where there are fewer."""
-        return gpus_in_use(self.request.gpus, hardware, self.request.target.device) * self.request.machines
 
     @property
     def _several_s(self) -> float:
         """The seconds of the budget that are kept for the search on several GPUs."""
         return self.request.budget_s * (1 - POLICY.one_gpu)
 
-    def _check_several(self, hardware: Hardware) -> None:
+    def _check_several(self, gpus: int) -> None:
         """Leave several GPUs out where they make no sense, and their time to the search on one."""
-        reason = why_not_several(self._current.plan.facts) if self._gpus(hardware) > 1 else "there is only one"
+        reason = why_not_several(self._current.plan.facts) if gpus > 1 else "there is only one"
         if reason:
             self._reporter.warn(f"several GPUs are not measured: {reason}")
             self._bench.budget.extended_s += self._several_s
             self.request = replace(self.request, gpus=1, machines=1)
 
-    def _search_on_several(self, hardware: Hardware, known: Known) -> None:
+    def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
@@ -230,7 +226,7 @@ class Session:
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
         lab = RankTrials(self._bench, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
-        scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
+        scaling = lab.tell(lab.begin(facts, gpus, consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
         if not one.measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
 from advisor.experiment.consent import Consent
+from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
 from advisor.experiment.scaling.rank_moves import moves
 from advisor.experiment.scaling.rank_trials import carried_over
@@ -31,6 +32,7 @@ from advisor.records import (
     RanksFound,
     ScalingRecord,
     ScalingRow,
+    TargetSpec,
     TrialResult,
 )
 from advisor.records.parallel import UNUSED_PARAMETERS
@@ -49,6 +51,10 @@ def machine(gpus, **changes):
     """A machine with as many H200s."""
     found = tuple(h200(index=number, uuid=f"GPU-{number}", **changes) for number in range(gpus))
     return replace(gpu_facts().hardware, gpus=found)
+
+
+def wanting(gpus, device="auto"):
+    return Request(TargetSpec("t.py:build", ".", device=device), gpus=gpus)
 
 
 def facts(**changes):
@@ -269,13 +275,13 @@ def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     hardware = gpu_facts().hardware
     assert len(hardware.gpus) == 1
-    assert gpus_in_use(1, hardware, "auto") == 1
-    assert gpus_in_use(2, hardware, "cpu") == 2
+    assert gpus_in_use(wanting(1, "auto"), hardware) == 1
+    assert gpus_in_use(wanting(2, "cpu"), hardware) == 2
     with pytest.raises(UsageError, match="4 GPUs are asked for, and 1 is visible"):
-        gpus_in_use(4, hardware, "auto")
+        gpus_in_use(wanting(4, "auto"), hardware)
     unseen = replace(hardware, gpus=())  # where NVML cannot be used
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
-    assert gpus_in_use(0, unseen, "auto") == 3
+    assert gpus_in_use(wanting(0, "auto"), unseen) == 3
 
 
 @pytest.mark.parametrize(
@@ -290,13 +296,13 @@ def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
 def test_divided_gpus_are_refused_before_anything_is_measured(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(UsageError, match="divided into MIG instances"):
-        gpus_in_use(2, machine(4, mig_enabled=True), "auto")
+        gpus_in_use(wanting(2, "auto"), machine(4, mig_enabled=True))
     mixed = machine(4)
     mixed = replace(mixed, gpus=(replace(mixed.gpus[0], mig_enabled=True), *mixed.gpus[1:]))
-    assert gpus_in_use(0, mixed, "auto") == 3
+    assert gpus_in_use(wanting(0, "auto"), mixed) == 3
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
     with pytest.raises(UsageError, match="divided into MIG instances"):
-        gpus_in_use(2, machine(4), "auto")
+        gpus_in_use(wanting(2, "auto"), machine(4))
 
 
 def test_several_gpus_are_for_training():

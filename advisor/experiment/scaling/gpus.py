@@ -3,6 +3,7 @@
 import os
 
 from advisor.errors import UsageError
+from advisor.experiment.request import Request
 from advisor.machine.hardware import visible_gpus
 from advisor.records import Facts, Hardware, Mode
 
@@ -10,8 +11,12 @@ from advisor.records import Facts, Hardware, Mode
 SEVERAL = "several GPUs"
 
 
-def gpus_in_use(wanted: int, hardware: Hardware, device: str) -> int:
-    """The number of GPUs (or of processes on the CPU) of a session. Raises UsageError where there are fewer."""
+def gpus_in_use(request: Request, hardware: Hardware) -> int:
+    """The GPUs (or processes on the CPU) of all machines of a session. Raises UsageError where this one has fewer."""
+    return request.machines * _gpus_here(request.gpus, hardware, request.target.device)
+
+
+def _gpus_here(wanted: int, hardware: Hardware, device: str) -> int:
     if wanted == 1:
         return 1
     if device == "cpu":
