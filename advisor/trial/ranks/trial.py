@@ -55,7 +55,8 @@ class RankTrial:
         device = self._device()
         seed_all(self.spec.seed)
         loop = load_target(replace(self.spec.target, device=str(device)))
-        _check_plain(loop)
+        if loop.spread_already:  # under torchrun only
+            raise TargetError(f"{loop.spread_already}.", RETURN_PLAIN)
         loop.to(device)
         set_mode(loop)
         build_s = time.perf_counter() - started
@@ -104,14 +105,9 @@ class RankTrial:
         """This rank's device: the GPU of its local number, among those that CUDA_VISIBLE_DEVICES shows."""
         if self.spec.target.device == "cpu" or not torch.cuda.is_available():
             return torch.device("cpu")
-        index, wanted = int(os.environ["LOCAL_RANK"]), self.world.ranks
-        if torch.cuda.device_count() < wanted:
-            raise TargetError(
-                f"{wanted} GPUs are asked for, and PyTorch sees {torch.cuda.device_count()}.",
-                "Ask for fewer with --gpus, or show more with CUDA_VISIBLE_DEVICES.",
-            )
-        torch.cuda.set_device(index)
-        return torch.device("cuda", index)
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        return device
 
     def _agree(self, name: str, own: int | None) -> None:
         """Raise TargetError, in all ranks, where they have different values."""
@@ -208,14 +204,3 @@ def samples_in(data: Any) -> int | None:
     """The number of samples that a loader draws from; None of anything else, and where nobody can tell."""
     dataset: Any = data.dataset if isinstance(data, DataLoader) else None
     return len(dataset) if hasattr(dataset, "__len__") else None
-
-
-def _check_plain(loop: Loop) -> None:
-    """Raise TargetError for a workload that is spread over ranks already, or cannot be."""
-    if loop.spread_already:
-        raise TargetError(f"{loop.spread_already}.", RETURN_PLAIN)
-    if loop.step is not None:
-        raise TargetError(
-            "the step is your own, and what several GPUs change happens inside it.",
-            "Give build() the model, the data, the loss and the optimizer instead.",
-        )
