@@ -107,7 +107,7 @@ class Table:
         )
         began = time.monotonic()
         result = Runner().run(spec, lambda message: None)
-        if result.measured or not self.scaling.has_tried(setup):  # a repeat that had no time left is none
+        if result.measured or setup not in self.scaling.runs:  # a repeat that had no time left is none
             self.scaling = self.scaling.with_run(setup, result)
         told = result.reason or f"{result.blocks[0].step_ms:.2f} ms"
         print(f"{time.monotonic() - began:5.1f} s  {self.model}: {setup.name}: {told}", file=sys.stderr, flush=True)

@@ -15,7 +15,6 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 
 # Runs of settings that seem better than the stack, until they are or are not. A count.
 _MOST_RUNS = 3
-_MOST_TURNS = 2
 _GRAPH = "step.cuda_graph"
 _UNUSED = "parallel.find_unused_parameters"
 
@@ -45,9 +44,9 @@ def _strategies(known: Scaling) -> Iterator[Move]:
         setup = Setup(_fitting(known, Settings(candidate.settings)))
         expected = _expected(known, candidate, Settings())
         gain = max(POLICY.bold, expected) if expected > 1 else POLICY.information
-        while known.has_tried(setup) and not known.measured(setup) and (other := _mended(known, setup)):
+        while setup in known.runs and not known.measured(setup) and (other := _mended(known, setup)):
             setup = other
-        if not known.has_tried(setup):
+        if setup not in known.runs:
             yield Move(Kind.STRATEGY, setup, gain)
 
 
@@ -113,7 +112,7 @@ def _without_compiling(known: Scaling) -> Iterator[Move]:
     """The leading settings without compiling, which may hide the gradients' way worse than it computes faster."""
     lead = leading(known)
     plain = _not_compiled(known, lead) if lead and not _is_captured(known, lead) else None
-    if plain and not known.has_tried(plain):
+    if plain and plain not in known.runs:
         yield Move(Kind.WITHOUT, plain, POLICY.not_compiled)
 
 
@@ -138,5 +137,5 @@ def _weak(known: Scaling) -> Iterator[Move]:
 
 def _turns(known: Scaling) -> Iterator[Move]:
     """The stack in turn with one GPU: for the figure that is reported."""
-    if known.stack and not known.confirmed and known.turns < _MOST_TURNS:
+    if known.stack and not known.confirmed:
         yield Move(Kind.TURNS, Setup(known.stack), POLICY.proof)

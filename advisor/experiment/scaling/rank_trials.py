@@ -144,6 +144,6 @@ class RankTrials:
 
     def end(self, known: Scaling) -> None:
         """Post at the end what no time was left for."""
-        if untried := {move.setup.name: _NO_TIME for move in moves(known) if not known.has_tried(move.setup)}:
+        if untried := {move.setup.name: _NO_TIME for move in moves(known) if move.setup not in known.runs}:
             record = replace(known, passed_over={**known.passed_over, **untried}).record()
             self.bench.emit(events.ScalingMeasured(record))

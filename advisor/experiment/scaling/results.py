@@ -125,7 +125,6 @@ class Scaling:
     passed_over: Mapping[str, str] = field(default_factory=dict)
     same_losses: bool = True
     confirmed: bool = False
-    turns: int = 0
     device_type: str = "cpu"
     machines: int = 1
 
@@ -142,13 +141,7 @@ class Scaling:
         for setup, result in evidence:
             known = known.with_run(setup, result)
         proven = move.kind is Kind.TURNS and all(result.measured for _, result in evidence)
-        return replace(
-            known, confirmed=proven or (self.confirmed and known.stack == self.stack), turns=known.turns + proven
-        )
-
-    def has_tried(self, setup: Setup) -> bool:
-        """Whether it was tried, also where it failed."""
-        return setup in self.runs
+        return replace(known, confirmed=proven or (self.confirmed and known.stack == self.stack))
 
     def measured(self, setup: Setup) -> tuple[TrialResult, ...]:
         """Its runs that produced timings."""
