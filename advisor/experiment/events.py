@@ -167,7 +167,7 @@ class Decided(Event, frozen=True):
     value: records.Value | None = None
 
 
-class Held(Event, frozen=True):
+class Paused(Event, frozen=True):
     """The session waits before its next trial, since the person paused it; or it goes on."""
 
     waiting: bool

@@ -22,7 +22,7 @@ from advisor.source.prints import SourceWatch
 class Reporter:
     """Journals and posts the events of a session; ``post`` only posts. ``state`` is the sum of the events so far.
 
-    A continued session begins with the decisions and the warnings of ``past``. ``keeps_complete``: the journal holds a
+    A continued session begins with the decisions and the warnings of ``past``. ``protects_record``: the journal holds a
     complete session, whose record a failure of this one must not spoil. ``watch`` notices when the user's files differ
     from those that the baseline measured.
     """
@@ -35,7 +35,7 @@ class Reporter:
             accepted_values=dict(before.accepted_values),
             messages=[said for said in before.messages if said.about],
         )
-        self.keeps_complete = bool(before.finished and not before.finished.cancelled)
+        self.protects_record = bool(before.finished and not before.finished.cancelled)
         self.watch = SourceWatch({})
         self._journal = journal
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class Reporter:
         with self._lock:
             self.state.apply(event)
         event = printable_event(event)
-        problem = "" if self.keeps_complete and spoils else self._journal.record(event)
+        problem = "" if self.protects_record and spoils else self._journal.record(event)
         self.post(event)
         if problem:
             self.warn(f"the journal cannot be written any more: {problem}; the session goes on without it")

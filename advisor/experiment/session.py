@@ -79,7 +79,7 @@ class Session:
         budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
         emit = self._reporter.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
-        self._lab = MoveTrials(self._bench, consent=self._consented, report=self._report)
+        self._trials = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
 
@@ -125,7 +125,7 @@ class Session:
         """Give the session this much more time."""
         self._bench.budget.extended_s += seconds
         if self._known is not None:
-            self._lab.tell_progress(self._known)
+            self._trials.tell_progress(self._known)
 
     def finish(self) -> None:
         """End the running trial and the search, and report as at the end of any session."""
@@ -182,24 +182,24 @@ class Session:
         check_energy(self.request, hardware)
         gpus = gpus_in_use(self.request, hardware)  # too few are told before anything is measured
         findings = self._read_source()
-        self._lab.enter("baseline")
+        self._trials.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
         self._read_source(*(place.file for place in facts.workload.places))
         if self._past.facts is not None and self._past.baseline is not None:
-            keeps, self._reporter.keeps_complete = self._reporter.keeps_complete, True
+            protects, self._reporter.protects_record = self._reporter.protects_record, True
             check_same_machine(self._past.facts, facts)  # where it is not, the record stays as it is
-            self._reporter.keeps_complete = keeps
+            self._reporter.protects_record = protects
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         if self.request.wants_several:
             self._check_several(gpus)
-        known = self._lab.tell(self._current)
+        known = self._trials.tell(self._current)
         if not self.request.wants_several and not known.plan.candidates:
             self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
         elif not self.request.wants_several and self.request.uses_other_gpus:
-            self._lab.other_gpus.find(known)
+            self._trials.other_gpus.find(known)
         self._search(known)
-        self._lab.other_gpus.stop()
+        self._trials.other_gpus.stop()
         if self.request.wants_several:
             self._search_on_several(gpus, self._current)
         self._conclude(self._current)
@@ -221,16 +221,16 @@ class Session:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
-        self._lab.enter(SEVERAL)
+        self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        lab = RankTrials(self._bench, known.found, self._consented)
+        trials = RankTrials(self._bench, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
-        scaling = lab.tell(lab.begin(facts, gpus, consent, same_losses=compare))
+        scaling = trials.tell(trials.begin(facts, gpus, consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
         if not one.measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
-        lab.end(explore(scaling, lab, scaling_moves))
+        trials.end(explore(scaling, trials, scaling_moves))
 
     def _announce(self) -> None:
         for problem in self.catalog.problems:
@@ -287,7 +287,7 @@ class Session:
 
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state, and keep the result for when the same decisions come back."""
-        known = search(known, self._lab, wanted=wanted)
+        known = search(known, self._trials, wanted=wanted)
         self._known = self._found_by_decisions[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
@@ -301,8 +301,8 @@ class Session:
         for warning in filter(None, (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known))):
             self._reporter.warn(warning)
         self._reporter.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
-        self._lab.enter("done")
-        self._lab.tell_progress(known)
+        self._trials.enter("done")
+        self._trials.tell_progress(known)
 
     def _tell_what_is_left(self, known: Known) -> None:
         """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
@@ -324,9 +324,9 @@ class Session:
             self._reporter.report(found)
         else:
             self._begin_anew()
-            self._known = known = self._lab.tell(self._current)
+            self._known = known = self._trials.tell(self._current)
             self._search(known, wanted=lambda move: _follows_decisions(move, known))
-            self._lab.enter("done")
+            self._trials.enter("done")
         self._tell_what_is_left(self._current)
 
     def _retry(self, name: str) -> None:
@@ -339,7 +339,7 @@ class Session:
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
-        evidence = self._lab.measure(move, known)
+        evidence = self._trials.measure(move, known)
         self._known = known.without_runs(settings).after(move, evidence)
         if followed:
             self._found_by_decisions[self._decided] = self._known
@@ -348,11 +348,11 @@ class Session:
     def _try_more(self, seconds: float | None) -> None:
         self._begin_anew(seconds)
         before = self._current
-        self._search(self._lab.tell(before))
+        self._search(self._trials.tell(before))
         if self._current.judge.runs == before.judge.runs:
             self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
         self._tell_what_is_left(self._current)
-        self._lab.enter("done")
+        self._trials.enter("done")
 
     def _begin_anew(self, seconds: float | None = None) -> None:
         """Begin a budget for measurements after the session: as long as the session's, or of this length."""
@@ -405,7 +405,7 @@ class Session:
         except SessionCancelledError:
             cancelled = finishes
             if not finishes:  # no trial runs any more, and no time is left that would pass
-                self._reporter.emit(events.Held(False))
+                self._reporter.emit(events.Paused(False))
                 self._reporter.emit(events.ProgressMade(1.0, 0.0))
         except AdvisorError as error:
             self._reporter.fail(error)

@@ -29,10 +29,10 @@ _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.ExportVerified: {"verification": "verification"},
     events.StackMeasured: {"measured_stack": "record"},
     events.Ranked: {"_ranked": "recommendations"},
-    events.Held: {"held": "waiting"},
+    events.Paused: {"paused": "waiting"},
 }
 # Events after which no trial runs: one runs at a time, and nothing is ranked meanwhile.
-_NOTHING_RUNS = (events.Ranked, events.Held, events.SessionFailed, events.SessionFinished)
+_NOTHING_RUNS = (events.Ranked, events.Paused, events.SessionFailed, events.SessionFinished)
 
 
 @dataclass
@@ -71,7 +71,7 @@ class SessionState:
     accepted_values: dict[str, records.Value] = field(default_factory=dict)
     running: str = ""
     expected_s: float | None = None
-    held: bool = False
+    paused: bool = False
     activity: str = ""
     live_ms: tuple[float, ...] = ()
     live_samples: float | None = None

@@ -173,7 +173,7 @@ class Context:
                 self.countdown.update(self.state)
             case events.TrialStarted():
                 self.countdown.trial_began()
-            case events.Held(waiting):
+            case events.Paused(waiting):
                 self.countdown.hold(waiting=waiting)
             case events.SessionFinished() | events.SessionFailed():
                 self.paused = False
@@ -215,7 +215,7 @@ class Recorded:
         One that was over, and was left while it went on, ends as it did before.
         """
         ends = [event for event in self.past.events if isinstance(event, SessionFinished | SessionFailed)]
-        yield from self.past.told()
+        yield from self.past.with_damage()
         if not ends or ends[-1] is not self.past.events[-1]:
             yield ends[-1] if ends else SessionFinished(True, 0.0)
 

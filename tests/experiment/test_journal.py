@@ -60,7 +60,7 @@ HISTORIES = {
     "failed": failed_history,
     "cancelled": cancelled_history,
 }
-UNRECORDED = (events.BlockTimed, events.Held, events.ProgressMade, events.TrialActivity)
+UNRECORDED = (events.BlockTimed, events.Paused, events.ProgressMade, events.TrialActivity)
 
 
 @pytest.fixture(autouse=True)
@@ -314,10 +314,12 @@ def test_a_journal_that_one_may_not_read_says_so(monkeypatch):
 
 def test_lines_that_are_lost_are_a_warning_of_the_session():
     path = written(sample_history()).path
-    assert open_session().told() == open_session().events
+    assert open_session().with_damage() == open_session().events
     for lines in ("1 line", "2 lines"):
         path.write_bytes(path.read_bytes() + b"x\n")
-        (told,) = [said.text for said in SessionState.of(open_session().told()).messages if said.about == ABOUT_DAMAGE]
+        (told,) = [
+            said.text for said in SessionState.of(open_session().with_damage()).messages if said.about == ABOUT_DAMAGE
+        ]
         assert told == f"{lines} of the journal of {path.stem} cannot be read; measurements may be missing"
 
 

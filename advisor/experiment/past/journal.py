@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from advisor.errors import UsageError, refusal_of
-from advisor.experiment.events import FORMER_KINDS, KINDS, BlockTimed, Event, Held, ProgressMade, Said, TrialActivity
+from advisor.experiment.events import FORMER_KINDS, KINDS, BlockTimed, Event, Paused, ProgressMade, Said, TrialActivity
 from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
 from advisor.files.paths import content_of, is_file
@@ -43,7 +43,7 @@ _LONGEST_PID = 20
 # The parts of a journal's name: its date, its time, and which of that second it is.
 _NUMBERS = re.compile(r"\d+")
 # Of interest only while they happen.
-_UNRECORDED = (BlockTimed, Held, ProgressMade, TrialActivity)
+_UNRECORDED = (BlockTimed, Paused, ProgressMade, TrialActivity)
 
 
 def sessions_folder() -> Path:
@@ -57,7 +57,7 @@ class Journal:
     def __init__(self, path: Path, request: Request) -> None:
         self.path = path
         self.request = request
-        self._held = _hold(path)
+        self._lock_handle = _locked(path)
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
         if path.stat().st_size:  # a crash may have cut the last line short
@@ -101,9 +101,9 @@ class Journal:
     def close(self) -> None:
         """Close the file, and let others write to it."""
         self._file.close()
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        if self._lock_handle is not None:
+            os.close(self._lock_handle)
+            self._lock_handle = None
 
     def _write(self, line: dict[str, Any]) -> str:
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
@@ -164,7 +164,7 @@ class PastSession:
         lost = f"{counted(self.damaged, 'line')} of the journal of {self.session_id} cannot be read"
         return f"{lost}; measurements may be missing" if self.damaged else ""
 
-    def told(self) -> tuple[Event, ...]:
+    def with_damage(self) -> tuple[Event, ...]:
         """The events, and a warning where some could not be read."""
         return (*self.events, Said(self.damage, "warning", ABOUT_DAMAGE)) if self.damaged else self.events
 
@@ -214,8 +214,8 @@ def _journals() -> list[Path]:
     return sorted(found, key=lambda path: [int(number) for number in _NUMBERS.findall(path.stem)])
 
 
-def _hold(path: Path) -> int | None:
-    """Hold the journal for this process; None where this process holds it already. Raises UsageError and OSError."""
+def _locked(path: Path) -> int | None:
+    """Lock the journal for this process; None where it has locked it already. Raises UsageError and OSError."""
     lock = path.with_suffix("") / _LOCK
     make_private(lock.parent)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
