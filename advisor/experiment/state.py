@@ -201,8 +201,7 @@ class SessionState:
 
     def candidate(self, name: str) -> records.Candidate | None:
         """A candidate by its name, tried or still to be tried; None when there is none of that name."""
-        record = self.trials.get(name)
-        return record.candidate if record else next((c for c in self.planned if c.name == name), None)
+        return self.candidates.get(name)
 
     def has_run(self, name: str) -> bool:
         """Whether a candidate was tried, alone or with others, so that trying it is trying it again."""
