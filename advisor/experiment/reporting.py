@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from advisor import records
-from advisor.errors import AdvisorError, ExitCode
+from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Event, Said, SessionFailed, SessionFinished, TrialEnded, printable_event
@@ -47,21 +47,12 @@ class Reporter:
         """The session's id, which is the journal's."""
         return self._journal.session_id
 
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code of a program that ends with the session."""
-        if self.state.failure is not None:
-            return ExitCode(self.state.failure.exit_code)
-        finished = self.state.finished
-        return ExitCode.INTERRUPTED if finished is not None and finished.cancelled else ExitCode.OK
-
     # --- events ------------------------------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
         """Journal and post an event, from any thread."""
-        spoils = isinstance(event, SessionFailed) or (
-            isinstance(event, SessionFinished) and (event.cancelled or self.exit_code is not ExitCode.OK)
-        )
+        ends_early = isinstance(event, SessionFinished) and (event.cancelled or self.state.failure is not None)
+        spoils = ends_early or isinstance(event, SessionFailed)
         with self._lock:
             self.state.apply(event)
         event = printable_event(event)

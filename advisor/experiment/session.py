@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
-from advisor.errors import AdvisorError, ExitCode, refusal_of
+from advisor.errors import AdvisorError, refusal_of
 from advisor.experiment import caveats, closing, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Steering
@@ -82,11 +82,6 @@ class Session:
         self._trials = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code of a program that ends with the session."""
-        return self._reporter.exit_code
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 

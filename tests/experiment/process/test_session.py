@@ -7,7 +7,6 @@ import pytest
 from planted import TINY_TARGET, plant
 from real_session import Run, short_trials
 
-from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.objective import Goal
 from advisor.experiment.past.journal import open_session
@@ -77,7 +76,7 @@ def finished(tmp_path_factory, recipes):
 
 
 def test_the_stages_come_in_order(finished):
-    assert finished.session.exit_code == ExitCode.OK
+    assert finished.state.failure is None
     stages = [event.stage for event in finished.posted(events.StageStarted)]
     assert stages[:3] == ["baseline", "leap", "instruments"]
     assert set(stages[3:-1]) == {"instruments", "search", "confirmation", "alone"}
@@ -232,7 +231,7 @@ def saving(tmp_path_factory):
 
 
 def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(saving):
-    assert saving.session.exit_code == ExitCode.OK
+    assert saving.state.failure is None
     assert saving.state.goal == saving.request.goal == Goal(Objective.MEMORY)
     assert saving.state.stack_settings == {"planted.lighter": True}
     assert saving.state.stack.confirmed
