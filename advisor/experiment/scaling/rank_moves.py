@@ -42,12 +42,10 @@ def _strategies(known: Scaling) -> Iterator[Move]:
         if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
             continue
         setup = Setup(_fitting(known, Settings(candidate.settings)))
-        expected = _expected(known, candidate, Settings())
-        gain = max(POLICY.bold, expected) if expected > 1 else POLICY.information
         while setup in known.runs and not known.measured(setup) and (other := _mended(known, setup)):
             setup = other
         if setup not in known.runs:
-            yield Move(Kind.STRATEGY, setup, gain)
+            yield Move(Kind.STRATEGY, setup, _expected(known, candidate, Settings()))
 
 
 def _mended(known: Scaling, setup: Setup) -> Setup | None:
@@ -97,15 +95,16 @@ def _options(known: Scaling) -> Iterator[Move]:
         tried = any(other.get(candidate.key) == candidate.value for other in alike)
         if tried or known.catalog.conflict(known.carried.merged(settings)):
             continue
-        gain = max(_expected(known, candidate, lead.settings), POLICY.information)
-        yield Move(Kind.OPTION, Setup(settings), gain)
+        yield Move(Kind.OPTION, Setup(settings), _expected(known, candidate, lead.settings))
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
+    """The gain that is expected of a candidate, of a figure for the report at least."""
     if known.facts is None:
-        return 1.0
+        return POLICY.information
     joined = known.carried.merged(beside)
-    return known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+    gain = known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+    return max(gain, POLICY.information)
 
 
 def _without_compiling(known: Scaling) -> Iterator[Move]:

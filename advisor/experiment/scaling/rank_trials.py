@@ -96,21 +96,20 @@ class RankTrials:
         return median(self._walls) if self._walls else self.bench.expected_s(known.carried) + _START_S
 
     def comes_first(self, move: Move) -> bool:
-        """Whether a move promises so much that it comes before all others."""
-        return move.is_bold
+        """No move comes before all others: what is expected of strategies is the most."""
+        return False
 
     def affords(self, move: Move, known: Scaling) -> bool:
         """Whether the budget has time for a move and for the turns that confirm the stack afterwards.
 
-        No time is kept for turns after a bold move, without a stack, and once it is confirmed.
+        No time is kept for turns without a stack, and once it is confirmed.
         """
         if self.bench.steering.ending:
             return False
         half_the_turns_s = self._once_s(known) * len(_TURNS) / 2
         if move.kind is Kind.TURNS:
             return self.bench.budget.allows(half_the_turns_s)
-        nothing_to_confirm = known.confirmed or move.is_bold or not known.stack
-        reserve_s = 0.0 if nothing_to_confirm else half_the_turns_s
+        reserve_s = half_the_turns_s if known.stack and not known.confirmed else 0.0
         return self.bench.budget.allows(self.cost_s(move, known), reserve_s=reserve_s)
 
     def measure(self, move: Move, known: Scaling) -> tuple[tuple[Setup, TrialResult], ...]:

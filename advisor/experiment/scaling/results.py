@@ -13,7 +13,6 @@ from statistics import median
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.runs import rates
-from advisor.experiment.policy import POLICY
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import REPORT, SELECTION, ProcessSpread, process_spread, ratio_interval
 from advisor.recipe.catalog import Catalog
@@ -95,11 +94,6 @@ class Move:
     kind: Kind
     setup: Setup
     gain: float
-
-    @property
-    def is_bold(self) -> bool:
-        """A strategy that may gain comes before all others: options belong to the best of them."""
-        return self.kind is Kind.STRATEGY and self.gain >= POLICY.bold
 
 
 @dataclass(frozen=True)
