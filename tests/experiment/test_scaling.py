@@ -17,7 +17,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
 from advisor.experiment.scaling.rank_moves import moves
 from advisor.experiment.scaling.rank_trials import carried_over
-from advisor.experiment.scaling.results import ONE, Kind, Scaling
+from advisor.experiment.scaling.results import ONE, Scaling
 from advisor.experiment.search import explore
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
@@ -76,7 +76,7 @@ class FakeLab:
         self.asked = []
 
     def cost_s(self, move, known):
-        return 4.0 if move.kind is Kind.TURNS else 1.0
+        return 4.0 if move.in_turn else 1.0
 
     def comes_first(self, move):
         return False
@@ -85,9 +85,9 @@ class FakeLab:
         return self.left >= self.cost_s(move, known)
 
     def measure(self, move, known):
-        setups = (move.setup, ONE, ONE, move.setup) if move.kind is Kind.TURNS else (move.setup,)
+        setups = (move.setup, ONE, ONE, move.setup) if move.in_turn else (move.setup,)
         self.left -= len(setups)
-        self.asked.append((str(move.kind), move.setup.name))
+        self.asked.append(f"{move.setup.name}, in turn" if move.in_turn else move.setup.name)
         return tuple((setup, self.run(setup)) for setup in setups)
 
     def run(self, setup):
@@ -130,14 +130,13 @@ def rate_of(setup):
 
 def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns():
     known, lab = searched(rate_of, **LARGE)
-    kinds = [kind for kind, _ in lab.asked]
-    assert lab.asked[0] == ("strategy", "ddp")
-    assert kinds.index("option") < lab.asked.index(("strategy", "fully_shard"))
+    weak = next(name for name in lab.asked if "whole batch on each GPU" in name)
+    order = ["ddp", weak, "ddp, gradient_as_bucket_view: true, in turn"]
+    assert lab.asked[0] == "ddp"
+    assert [name for name in lab.asked if name in order] == order
     assert known.stack == {**DDP, "parallel.gradient_as_bucket_view": True}
     assert known.confirmed
-    assert "turns" in kinds
-    assert kinds.index("turns") > kinds.index("weak")
-    assert all("fully_shard" not in name for kind, name in lab.asked if kind == "option")
+    assert [name for name in lab.asked if "fully_shard" in name] == ["fully_shard"]
     row = known.record().row(known.record().best)
     assert row.speedup == pytest.approx(1.836, rel=0.01)
     assert row.ci_low < row.speedup < row.ci_high
@@ -161,8 +160,8 @@ def test_weak_scaling_is_told_apart_and_never_the_stack():
 def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
     known, lab = searched(lambda setup: 1000 if setup == ONE else 700)
     assert known.stack == {}
-    assert ("option", "ddp, gradient_as_bucket_view: true") in lab.asked
-    assert ("turns", "one GPU") not in lab.asked
+    assert "ddp, gradient_as_bucket_view: true" in lab.asked
+    assert not any("in turn" in name for name in lab.asked)
     section = next(several_gpus_section(known.record()))
     assert "nothing on 2 GPUs was faster" in section.blocks[0].text
 
@@ -179,7 +178,7 @@ def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
     known, lab = searched(
         lambda setup: "rank 1: no" if setup.settings == DDP else rate_of(setup), carried={"compile.mode": "default"}
     )
-    assert ("strategy", "ddp, compile.mode: none") in lab.asked
+    assert "ddp, compile.mode: none" in lab.asked
     assert known.stack["compile.mode"] == "none"
 
 
@@ -188,23 +187,23 @@ def test_compiled_code_that_no_graph_helps_is_left_out_next():
         lambda setup: 1500 if setup.settings.get("compile.scope") == "model" else 900,
         carried={"compile.scope": "regional"},
     )
-    assert lab.asked[1:3] == [("option", "ddp, step.cuda_graph: true"), ("without", "ddp, compile.scope: model")]
+    assert lab.asked[1:3] == ["ddp, step.cuda_graph: true", "ddp, compile.scope: model"]
     assert known.stack == {**DDP, "compile.scope": "model"}
 
 
 def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_out_where_it_fails():
     carried = {"compile.mode": "default", "step.cuda_graph": True}
     known, lab = searched(rate_of, carried=carried, **LARGE)
-    assert lab.asked[0] == ("strategy", "ddp")
-    assert "without" not in [kind for kind, _ in lab.asked]
-    assert "step.cuda_graph: false" in next(name for _, name in lab.asked if "fully_shard" in name)
+    assert lab.asked[0] == "ddp"
+    assert "ddp, compile.mode: none" not in lab.asked
+    assert "step.cuda_graph: false" in next(name for name in lab.asked if "fully_shard" in name)
 
     def refuses(setup):
         graph = setup.settings.get("step.cuda_graph", True) and setup.strategy == "ddp"
         return "rank 0: operation not permitted when stream is capturing" if graph else rate_of(setup)
 
     known, lab = searched(refuses, carried=carried)
-    assert lab.asked[1] == ("strategy", "ddp, step.cuda_graph: false")
+    assert lab.asked[1] == "ddp, step.cuda_graph: false"
     assert known.stack["step.cuda_graph"] is False
     assert known.stack["parallel.strategy"] == "ddp"
 
@@ -212,7 +211,7 @@ def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_ou
 def test_a_graph_that_one_gpu_did_not_need_is_tried_over_several():
     """Each has a part of the batch to compute, and as many kernels to launch."""
     known, lab = searched(lambda setup: rate_of(setup) * (1.5 if setup.settings.get("step.cuda_graph") else 1))
-    assert lab.asked[1] == ("option", "ddp, step.cuda_graph: true")
+    assert lab.asked[1] == "ddp, step.cuda_graph: true"
     assert known.stack["step.cuda_graph"] is True
 
 
@@ -371,7 +370,7 @@ def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(ev
 
 def test_a_strategy_switches_off_what_does_not_go_with_it():
     known, lab = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
-    assert ("strategy", "fully_shard, model.memory_format: contiguous") in lab.asked
+    assert "fully_shard, model.memory_format: contiguous" in lab.asked
     assert known.stack["parallel.strategy"] == "ddp"
 
 

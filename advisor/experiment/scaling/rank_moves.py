@@ -6,7 +6,7 @@ As ``moves.py`` for one GPU: functions of what is known.
 from collections.abc import Iterator
 
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.results import ONE, Kind, Move, Scaling, Setup
+from advisor.experiment.scaling.results import ONE, Move, Scaling, Setup
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.parallel_recipe import STRATEGY
 from advisor.recipe.settings import Settings
@@ -45,7 +45,7 @@ def _strategies(known: Scaling) -> Iterator[Move]:
         while setup in known.runs and not known.measured(setup) and (other := _mended(known, setup)):
             setup = other
         if setup not in known.runs:
-            yield Move(Kind.STRATEGY, setup, _expected(known, candidate, Settings()))
+            yield Move(setup, _expected(known, candidate, Settings()))
 
 
 def _mended(known: Scaling, setup: Setup) -> Setup | None:
@@ -95,7 +95,7 @@ def _options(known: Scaling) -> Iterator[Move]:
         tried = any(other.get(candidate.key) == candidate.value for other in alike)
         if tried or known.catalog.conflict(known.carried.merged(settings)):
             continue
-        yield Move(Kind.OPTION, Setup(settings), _expected(known, candidate, lead.settings))
+        yield Move(Setup(settings), _expected(known, candidate, lead.settings))
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
@@ -112,7 +112,7 @@ def _without_compiling(known: Scaling) -> Iterator[Move]:
     lead = leading(known)
     plain = _not_compiled(known, lead) if lead and not _is_captured(known, lead) else None
     if plain and plain not in known.runs:
-        yield Move(Kind.WITHOUT, plain, POLICY.not_compiled)
+        yield Move(plain, POLICY.not_compiled)
 
 
 def _again(known: Scaling) -> Iterator[Move]:
@@ -124,17 +124,17 @@ def _again(known: Scaling) -> Iterator[Move]:
         if comparison is None or comparison.ci_low > 1 or len(known.runs[setup]) >= _MOST_RUNS:
             continue
         if comparison.speedup > POLICY.least_gain:
-            yield Move(Kind.AGAIN, setup, min(comparison.speedup, POLICY.small_gain))
+            yield Move(setup, min(comparison.speedup, POLICY.small_gain))
 
 
 def _weak(known: Scaling) -> Iterator[Move]:
     """The whole batch on each GPU, as many people use several: told apart from the same global batch."""
     lead = leading(known)
     if lead and not any(one.weak and one.strategy == lead.strategy for one in known.runs):
-        yield Move(Kind.WEAK, Setup(lead.settings, weak=True), POLICY.proof)
+        yield Move(Setup(lead.settings, weak=True), POLICY.proof)
 
 
 def _turns(known: Scaling) -> Iterator[Move]:
     """The stack in turn with one GPU: for the figure that is reported."""
     if known.stack and not known.confirmed:
-        yield Move(Kind.TURNS, Setup(known.stack), POLICY.proof)
+        yield Move(Setup(known.stack), POLICY.proof, in_turn=True)

@@ -8,7 +8,7 @@ from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.scaling.rank_moves import moves
-from advisor.experiment.scaling.results import ONE, Kind, Move, Scaling, Setup
+from advisor.experiment.scaling.results import ONE, Move, Scaling, Setup
 from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
@@ -89,7 +89,7 @@ class RankTrials:
 
     def cost_s(self, move: Move, known: Scaling) -> float:
         """The seconds that a move is expected to take."""
-        return self._once_s(known) * (len(_TURNS) if move.kind is Kind.TURNS else 1)
+        return self._once_s(known) * (len(_TURNS) if move.in_turn else 1)
 
     def _once_s(self, known: Scaling) -> float:
         """The seconds that one trial is expected to take."""
@@ -107,14 +107,14 @@ class RankTrials:
         if self.bench.steering.ending:
             return False
         half_the_turns_s = self._once_s(known) * len(_TURNS) / 2
-        if move.kind is Kind.TURNS:
+        if move.in_turn:
             return self.bench.budget.allows(half_the_turns_s)
         reserve_s = half_the_turns_s if known.stack and not known.confirmed else 0.0
         return self.bench.budget.allows(self.cost_s(move, known), reserve_s=reserve_s)
 
     def measure(self, move: Move, known: Scaling) -> tuple[tuple[Setup, TrialResult], ...]:
         """Run the trials of a move. Raises SessionCancelledError when the person ends the session meanwhile."""
-        if move.kind is not Kind.TURNS:
+        if not move.in_turn:
             return ((move.setup, self._trial(known, move.setup)),)
         evidence: list[tuple[Setup, TrialResult]] = []
         for place, ours in enumerate(_TURNS):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
 from statistics import median
 
@@ -76,24 +75,13 @@ class Setup:
 ONE = Setup()
 
 
-class Kind(StrEnum):
-    """The kinds of moves on several GPUs."""
-
-    STRATEGY = "strategy"
-    OPTION = "option"
-    WITHOUT = "without"
-    AGAIN = "again"
-    WEAK = "weak"
-    TURNS = "turns"
-
-
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One thing to measure next over several GPUs, with the gain that is expected of it."""
+    """One thing to measure next over several GPUs, once or ``in_turn`` with one GPU, and the gain expected of it."""
 
-    kind: Kind
     setup: Setup
     gain: float
+    in_turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +122,7 @@ class Scaling:
         known = self
         for setup, result in evidence:
             known = known.with_run(setup, result)
-        proven = move.kind is Kind.TURNS and all(result.measured for _, result in evidence)
+        proven = move.in_turn and all(result.measured for _, result in evidence)
         return replace(known, confirmed=proven or (self.confirmed and known.stack == self.stack))
 
     def measured(self, setup: Setup) -> tuple[TrialResult, ...]:
