@@ -42,7 +42,7 @@ from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources
 
-_REWORK, _MORE, _VERIFY = "rework", "more", "verify"
+_REWORK = "rework"
 
 
 class Session:
@@ -76,7 +76,9 @@ class Session:
         self._running_afterwards = ""
         self._files_read = 0
         self._steering = Steering()
-        budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
+        # Seconds of the budget that are kept for the search on several GPUs.
+        self._several_s = request.budget_s * (1 - POLICY.one_gpu) if request.wants_several else 0.0
+        budget = Budget(request.budget_s - self._several_s, clock)
         emit = self._reporter.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
         self._trials = MoveTrials(self._bench, consent=self._consented, report=self._report)
@@ -158,13 +160,13 @@ class Session:
     def verify(self, exported: Exported, stack: StackRecord) -> None:
         """Time the target's loop with an exported file and without it."""
         self._run_afterwards(
-            _VERIFY, lambda: self._reporter.emit(events.ExportVerified(verify(self._bench, exported, stack)))
+            "verify", lambda: self._reporter.emit(events.ExportVerified(verify(self._bench, exported, stack)))
         )
 
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""
         if self._known is not None:
-            self._run_afterwards(_MORE, lambda: self._try_more(seconds))
+            self._run_afterwards("more", lambda: self._try_more(seconds))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
@@ -198,11 +200,6 @@ class Session:
         if self.request.wants_several:
             self._search_on_several(gpus, self._current)
         self._conclude(self._current)
-
-    @property
-    def _several_s(self) -> float:
-        """The seconds of the budget that are kept for the search on several GPUs."""
-        return self.request.budget_s * (1 - POLICY.one_gpu)
 
     def _check_several(self, gpus: int) -> None:
         """Leave several GPUs out where they make no sense, and their time to the search on one."""
