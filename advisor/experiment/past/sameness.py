@@ -73,21 +73,15 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
     if facts.sources and before.directory != now.directory:
         yield f"the folder is {now.directory}, and was {before.directory}"
     config, _ = without_secrets(now.config)
-    yield from _of_config(before.config, config)
+    if told := differences(before.config, config):
+        yield f"of the config {format_first(told, _MOST_SHOWN)}"
     for path in changed_sources(facts.sources):
         yield f"{_near(path, now.directory)} {'has changed' if exists(path) else 'is gone'}"
 
 
-def _of_config(before: Any, now: Any) -> Iterator[str]:
-    if (before is None) != (now is None):
-        yield "no config is given, and there was one" if now is None else "a config is given, and was not"
-    elif told := differences(before, now):
-        yield f"of the config {format_first(told, _MOST_SHOWN)}"
-
-
 def differences(before: Any, now: Any) -> list[str]:
     """The changes from one config to another, a few words for each value; types count, as 1 and True differ."""
-    old, new = dict(_flat(before, "")), dict(_flat(now, ""))
+    old, new = ({path: text for path, text in _flat(config or {}, "") if path} for config in (before, now))
     told = [f"{path} is {new[path]} (was {text})" for path, text in old.items() if new.get(path, text) != text]
     gone = [f"{path} is gone" for path in old if path not in new]
     return [*told, *gone, *(f"{path} is new" for path in new if path not in old)]
