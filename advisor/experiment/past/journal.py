@@ -181,14 +181,14 @@ class PastSession:
 def open_session(session_id: str | None = None) -> PastSession:
     """A past session by its id (or its unique beginning), the latest when None. Raises UsageError."""
     paths = _journals()
-    matching = [path for path in paths if session_id is None or path.stem.startswith(session_id)]
+    exact = [path for path in paths if path.stem == session_id]
+    matching = exact or [path for path in paths if session_id is None or path.stem.startswith(session_id)]
     if not matching:
         wanted = f"there is no session {session_id!r}." if session_id else "there is no session yet."
         raise UsageError(wanted, "`perf-advisor sessions` lists them.")
-    exact = [path for path in matching if path.stem == session_id]
-    if session_id is not None and len(matching) > 1 and not exact:
+    if session_id is not None and len(matching) > 1:
         raise UsageError(f"{session_id!r} is the beginning of {len(matching)} sessions.", "Give more of the name.")
-    return _read(exact[0] if exact else matching[-1])
+    return _read(matching[-1])
 
 
 def list_sessions() -> Iterator[PastSession]:
