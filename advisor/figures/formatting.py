@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from advisor.records import (
-    AllReduceSweep,
     Candidate,
     Comparison,
     GpuLink,
@@ -293,10 +292,6 @@ def _three_digits(value: float) -> str:
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
 
 
-# A message of this share of the best rate is in the range where bandwidth, not latency, decides. 0 to 1.
-_NEAR_PEAK = 0.8
-
-
 def link_rows(links: Sequence[GpuLink]) -> list[tuple[str, str]]:
     """The pairs of GPUs and what links them; pairs with the same kind of link share a row."""
     pairs: dict[str, list[str]] = {}
@@ -312,18 +307,3 @@ def link_words(link: GpuLink) -> str:
     if link.nvlinks:
         return counted(link.nvlinks, "NVLink")
     return f"no NVLink, {link.path}" if link.path else "no NVLink"
-
-
-def all_reduce_sentence(sweep: AllReduceSweep) -> str:
-    """A sentence on all-reduce: its best bandwidth, the messages that come near it, the time of the smallest one."""
-    if not sweep.times:
-        return f"All-reduce was not measured: {sweep.problem}."
-    rates = {time.size_bytes: sweep.bus_bytes_per_s(time) for time in sweep.times}
-    best = max(rates.values())
-    enough = min(size for size, rate in rates.items() if rate >= _NEAR_PEAK * best)
-    first = min(sweep.times, key=lambda time: time.size_bytes)
-    return (
-        f"All-reduce over {sweep.ranks} ranks by {sweep.backend} reaches {format_rate(best, 'B')} (bus bandwidth); "
-        f"messages of {format_bytes(enough)} and more come to {format_percent(_NEAR_PEAK)} of that, and one of "
-        f"{format_bytes(first.size_bytes)} takes {format_ms(1e3 * first.seconds)}."
-    )

@@ -152,9 +152,9 @@ def collect_rarely_while_compiling() -> None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside a wrapper for several GPUs; else the model itself."""
-    wrapped = isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel)
-    inner: nn.Module = model.module if wrapped else model
-    return inner
+    if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
+        return model.module
+    return model
 
 
 def as_prepared(model: nn.Module) -> nn.Module:

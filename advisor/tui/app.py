@@ -23,14 +23,13 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from advisor.experiment.events import BaselineMeasured, Event, ExportVerified, SessionFailed, SessionFinished
+from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.deciding import Decider
 from advisor.tui.exporting import FileExporter
-from advisor.tui.gpus import GpusQuestion
 from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.leaving import AppResult, Then, bug_of, result_of, result_of_recorded
@@ -94,7 +93,6 @@ class AdvisorApp(ThemedApp[AppResult]):
         self.jobs = Jobs(self._start_job, self.set_timer)
         self.steering = Steering(self)
         self.decider = Decider(self, rework_delay_s)
-        self.gpus_question = GpusQuestion(self, self)
         self._stopping = False
         self._then: Then | None = None
 
@@ -165,8 +163,6 @@ class AdvisorApp(ThemedApp[AppResult]):
         match event:
             case SessionFailed():
                 self._show_failure(event)
-            case BaselineMeasured():
-                self.call_after_refresh(self.gpus_question.ask_once)
             case SessionFinished(cancelled, session_s):
                 self.decider.session_finished()
                 if session_s > RINGS_AFTER_S and not cancelled and self.alive:
@@ -278,18 +274,12 @@ class AdvisorApp(ThemedApp[AppResult]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the keys that do nothing just now."""
-        if action == "choose_gpus":
-            return self.alive and self.context.gpus_to_offer > 0
         return action != "steer" or (self.alive and self.steering.can(str(parameters[0])))
 
     def action_steer(self, name: str) -> None:
         """Carry out a key that steers the session."""
         self.steering.do(name)
         self._draw()
-
-    def action_choose_gpus(self) -> None:
-        """Ask on how many GPUs to train."""
-        self.gpus_question.ask()
 
     def action_help(self) -> None:
         """Show the help screen."""

@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
 from textual.widget import Widget
-from textual.widgets import Button, Footer, OptionList, Static
+from textual.widgets import Button, Footer, Static
 
 from advisor.experiment.events import SessionFailed
 from advisor.tui.keys import key
@@ -22,7 +22,6 @@ from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
 from advisor.tui.widgets.fact_list import FactList
-from advisor.tui.widgets.lists import ChoiceList
 
 # Cells for the name of a trial in a question.
 _WIDEST_NAME = 40
@@ -189,36 +188,6 @@ class QuitScreen(Choice[Leaving]):
         finish = {Leaving.FINISH: "End and report"} if can_finish else {}
         answers = {Leaving.STAY: "Keep measuring", **finish, Leaving.LEAVE: "Leave"}
         super().__init__("Still measuring", question, about, answers)
-
-
-class PickScreen(Question[int]):
-    """A list to choose one of. Answers with its position; none when it is cancelled."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("pick.cancel", "escape,q", "dismiss", "Cancel", "Change nothing", key_display="esc"),
-    ]
-
-    def __init__(self, title: str, entries: Sequence[Content | str], chosen: int, about: str = "") -> None:
-        super().__init__()
-        self._title, self._entries, self._chosen, self._about = title, entries, chosen, about
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog question") as dialog:
-            dialog.border_title, dialog.border_subtitle = Content(self._title), "Enter picks it"
-            if self._about:
-                yield Static(Content.styled(self._about, DIM))
-            yield ChoiceList(*self._entries, id="entries", markup=False)
-        yield Footer(show_command_palette=False)
-
-    def on_mount(self) -> None:
-        """Highlight the present choice: Enter changes nothing."""
-        entries = self.query_one("#entries", OptionList)
-        entries.highlighted = self._chosen
-        entries.focus()
-
-    @on(OptionList.OptionSelected)
-    def _on_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option_index)
 
 
 WORDS = (

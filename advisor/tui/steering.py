@@ -63,7 +63,7 @@ class Steering:
         live = state.finished is None
         measured = state.baseline is not None
         offered = {
-            "skip": live and measured and not state.held,  # also between two trials: the keys would jump
+            "skip": live and measured and not state.paused,  # also between two trials: the keys would jump
             "pause": live and not self._app.context.paused,
             "wait": self._app.context.can_wait,
             "go_on": live and self._app.context.paused,
@@ -121,7 +121,7 @@ class Steering:
             time.sleep(_LOOKS_FOR_S)
             busy = any((sample.utilization_percent or 0) > _BUSY_GPU_PERCENT for sample in sample_gpus())
             # A trial may still run, which is ours on a GPU too.
-            quiet = quiet + 1 if self._app.context.state.held and not busy and cores.foreign() < _QUIET_CORES else 0
+            quiet = quiet + 1 if self._app.context.state.paused and not busy and cores.foreign() < _QUIET_CORES else 0
         if self._app.context.paused:
             self._app.context.paused = False
             control.go_on()

@@ -31,7 +31,7 @@ def revisit(session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], 
 
     past = open_session(session_id or None)
     outputs = beside_own_files(outputs, past.request)
-    state, catalog = SessionState.of(past.told()), load_catalog(recipe_folders)
+    state, catalog = SessionState.of(past.with_damage()), load_catalog(recipe_folders)
     if past.damage and not (show and state.baseline):  # or it is shown with the rest
         print(f"warning: {past.damage}.", file=sys.stderr)
     if missing := sorted(_not_loaded(state, catalog)):

@@ -20,7 +20,7 @@ def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch
     started = time.monotonic()
     run.run()
     assert time.monotonic() - started < 2.0 + GRACE_S
-    assert run.session.exit_code is ExitCode.TARGET
+    assert run.state.failure.exit_code == ExitCode.TARGET
     assert run.state.failure.message.startswith("building the model takes more than 1 s")
     assert "--budget" in run.state.failure.hint
     assert "This machine is busy: 64.0 programs" in run.state.failure.hint
@@ -35,7 +35,7 @@ def test_a_first_step_that_never_ends_has_the_grace_of_the_first_baseline(real_s
     started = time.monotonic()
     run.run()
     assert time.monotonic() - started < 3.0 + GRACE_S
-    assert run.session.exit_code is ExitCode.TARGET
+    assert run.state.failure.exit_code == ExitCode.TARGET
     assert run.state.failure.message.startswith("the baseline could not be measured: no result after 3 s")
 
 
@@ -53,5 +53,5 @@ def test_a_model_that_fails_in_a_fork_is_built_in_each_trial(real_sessions, tmp_
     text = text.replace("def build():\n", "def build():\n    built_in.append(os.getpid())\n")
     run = Run(tmp_path, ONLY_WHERE_IT_WAS_BUILT + text, budget_s=10.0)
     run.run()
-    assert run.session.exit_code is ExitCode.OK, run.state.failure
+    assert run.state.failure is None, run.state.failure
     assert any("this model cannot be forked" in event.text for event in run.posted(Said))

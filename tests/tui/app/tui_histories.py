@@ -34,7 +34,6 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
-    WorkloadFacts,
 )
 
 
@@ -297,17 +296,6 @@ def start() -> list[Event]:
         events.FactsFound(Facts(hardware, RESNET)),
         events.TrialActivity("baseline", "warming up"),
     ]
-
-
-def beside_others(gpus: int, workload: WorkloadFacts = RESNET) -> list[Event]:
-    """Up to the baseline, and the search after it, on a machine with several H200s."""
-    hardware = Hardware(HOST, tuple(replace(H200, index=number, uuid=f"GPU-{number}") for number in range(gpus)))
-    found = [
-        events.HardwareFound(hardware),
-        events.StageStarted("baseline"),
-        events.FactsFound(Facts(hardware, workload)),
-    ]
-    return [*found, events.BaselineMeasured(BASELINE), events.StageStarted("search")]
 
 
 def to_trials() -> list[Event]:
