@@ -153,7 +153,8 @@ def collect_rarely_while_compiling() -> None:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside a wrapper for several GPUs; else the model itself."""
     if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
-        return model.module
+        inner: nn.Module = model.module
+        return inner
     return model
 
 
