@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import libcst as cst
+from libcst import matchers
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from advisor.records import Place
@@ -210,7 +212,7 @@ class _Editor(cst.CSTTransformer):
         inside[0] = inside[0].with_changes(leading_lines=())
         if piece.contexts:
             block = self._lines([f"with {', '.join(piece.contexts)}:\n    pass"])[0]
-            inside = [block.with_changes(body=cst.IndentedBlock(inside))]
+            inside = list(_entering(block, inside))
         if piece.name:
             inside = self._as_function(inside, place, piece)
         inside[0] = inside[0].with_changes(leading_lines=above)
@@ -276,6 +278,28 @@ def _without(call: cst.Call, name: str) -> cst.Call:
         last = call.args[-1]
         args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
     return call.with_changes(args=args)
+
+
+def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
+    """Statements under a ``with``. One of the script's own enters its contexts last, or ``enabled=False`` undoes them.
+
+    Statements beside that, which call nothing, stay as they are.
+    """
+    for is_own, group in itertools.groupby(statements, lambda one: isinstance(one, cst.With)):
+        inside = list(group)
+        if is_own:
+            yield from (_with_items(one, block.items) for one in inside)
+        elif any(matchers.findall(one, matchers.Call()) for one in inside):
+            above, inside[0] = inside[0].leading_lines, inside[0].with_changes(leading_lines=())
+            yield block.with_changes(body=cst.IndentedBlock(inside), leading_lines=above)
+        else:
+            yield from inside
+
+
+def _with_items(statement: cst.With, more: Sequence[cst.WithItem]) -> cst.With:
+    apart = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    *others, last = statement.items
+    return statement.with_changes(items=[*others, last.with_changes(comma=apart), *more])
 
 
 def _behind_a_blank(statement: Any) -> Any:

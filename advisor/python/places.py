@@ -10,7 +10,7 @@ import linecache
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -328,7 +328,8 @@ class _Piece:
         self, kind: str, file: str, names: Mapping[str, Any], *, on_device: bool = False, name: str = ""
     ) -> Place:
         """Their place, with the names that such a function would take and give."""
-        read, stored = self._used()
+        used = self._used()
+        read, stored = list(used.read), list(used.stored)
         others = list(self._outside(self.scope))
         bound = {one.id for one in others if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
         bound |= {one.arg for one in others if isinstance(one, ast.arg)}
@@ -338,9 +339,11 @@ class _Piece:
         }
         made = {one.name for one in others if isinstance(one, _FUNCTIONS | ast.ClassDef) and one is not self.scope}
         tensors = {name for name in takes if isinstance(names.get(name), torch.Tensor)} if on_device else {*takes}
+        gives = tuple(name for name in stored if name in later)
         problems = (
             *(f"`{name}` is defined anew in each round" for name in read if name in made),
             *(f"`{name}` is carried from round to round" for name in read if name in stored),
+            *(f"`{name}` gets a value in some rounds only" for name in gives if name not in used.bound),
             *(f"`{name}` is no tensor and changes from round to round" for name in takes if name not in tensors),
         )
         return _at(
@@ -350,7 +353,7 @@ class _Piece:
             self.statements[-1],
             name=name,
             takes=takes,
-            gives=tuple(name for name in stored if name in later),
+            gives=gives,
             problem=next(iter((*self._on_host(on_device=on_device), *problems)), ""),
         )
 
@@ -371,26 +374,48 @@ class _Piece:
             if on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 yield f"line {node.lineno} assigns to an attribute, which a replay would not"
 
-    def _used(self) -> tuple[list[str], list[str]]:
-        """The names that the statements read before they bind them, and those that they bind, in their order."""
-        read: dict[str, None] = {}
-        stored: dict[str, None] = {}
-        for statement in _in_order(self.statements):
-            inner = [node.target for node in ast.walk(statement) if isinstance(node, ast.comprehension)]
-            own = {node.id for target in inner for node in ast.walk(target) if isinstance(node, ast.Name)}
-            nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id not in own]
-            nodes.sort(key=lambda node: (node.lineno, node.col_offset))
-            added = {node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)}
-            loaded = [node.id for node in nodes if isinstance(node.ctx, ast.Load) or node in added]
-            read |= dict.fromkeys(name for name in loaded if name not in stored)
-            stored |= dict.fromkeys(node.id for node in nodes if isinstance(node.ctx, ast.Store))
-        return list(read), list(stored)
+    def _used(self) -> _Used:
+        used = _Used()
+        used.bound = used.after(self.statements, frozenset())
+        return used
 
 
-def _in_order(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
-    """Statements, and in the place of a ``with`` what it enters, and the statements inside it."""
-    for one in statements:
-        yield from [*one.items, *_in_order(one.body)] if isinstance(one, ast.With) else [one]
+@dataclass(slots=True)
+class _Used:
+    """The names that statements read before they bind them, and those that they bind, in their order.
+
+    ``bound`` are those that have a value after them in any case.
+    """
+
+    read: dict[str, None] = field(default_factory=dict)
+    stored: dict[str, None] = field(default_factory=dict)
+    bound: frozenset[str] = frozenset()
+
+    def after(self, statements: Iterable[ast.stmt], bound: frozenset[str]) -> frozenset[str]:
+        """Note the names of statements before which some are bound; return those that are bound after them."""
+        for one in statements:
+            if isinstance(one, ast.With):
+                for item in one.items:
+                    bound = self._after_one(item, bound)
+                bound = self.after(one.body, bound)
+            elif isinstance(one, ast.If):
+                bound = self._after_one(one.test, bound)
+                bound = self.after(one.body, bound) & self.after(one.orelse, bound)
+            else:
+                bound = self._after_one(one, bound)
+        return bound
+
+    def _after_one(self, statement: ast.AST, bound: frozenset[str]) -> frozenset[str]:
+        inner = [node.target for node in ast.walk(statement) if isinstance(node, ast.comprehension)]
+        own = {node.id for target in inner for node in ast.walk(target) if isinstance(node, ast.Name)}
+        nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id not in own]
+        nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+        added = {node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)}
+        loaded = [node.id for node in nodes if isinstance(node.ctx, ast.Load) or node in added]
+        stored = [node.id for node in nodes if isinstance(node.ctx, ast.Store)]
+        self.read |= dict.fromkeys(name for name in loaded if name not in bound)
+        self.stored |= dict.fromkeys(stored)
+        return bound.union(stored)
 
 
 def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:

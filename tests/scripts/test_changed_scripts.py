@@ -116,7 +116,7 @@ def test_autocast_stands_around_the_forward_pass_and_the_loss(name, tmp_path):
     for file, text in patched.files.items():
         Path(file).write_bytes(text)
     assert losses_of(path) == pytest.approx(before, rel=0.2, abs=0.05)
-    assert any("with torch.autocast(" in text.decode() for text in patched.files.values())
+    assert any('torch.autocast("cpu", dtype=torch.bfloat16):' in text.decode() for text in patched.files.values())
 
 
 class TestPlaces:
@@ -168,6 +168,27 @@ class TestPlaces:
         assert "    @torch.compile\n    def forward_and_loss(images, true_masks):\n        with torch.autocast(" in text
         assert "            loss = forward_and_loss(images, true_masks)\n\n            optimizer.zero_grad" in text
         assert "loss += dice_loss(  # of the foreground\n" in text
+
+    def test_an_autocast_of_the_scripts_own_does_not_undo_ours(self, written):
+        step = (
+            "optimizer.zero_grad()\n    with torch.autocast('cpu', enabled=False):\n        output = model(x)\n"
+            "    loss = (output - y).square().mean()\n    loss.backward()\n    optimizer.step()"
+        )
+        text, _ = written(f"{HEAD}for x, y in loader:\n    {step}\n", {"precision.autocast": "bfloat16"})
+        ours = 'torch.autocast("cpu", dtype=torch.bfloat16)'
+        assert f"    with torch.autocast('cpu', enabled=False), {ours}:\n        output = model(x)\n" in text
+        assert f"    with {ours}:\n        loss = (output - y)" in text
+
+    @pytest.mark.parametrize(("otherwise", "becomes"), [("else", True), ("elif False", False)])
+    def test_a_name_that_every_branch_gives_a_value_is_returned(self, otherwise, becomes, written):
+        step = (
+            "optimizer.zero_grad()\n    output = model(x)\n    if x.ndim > 1:\n        loss = output.mean()\n"
+            f"        loss += 1\n    {otherwise}:\n        loss = output.sum()\n"
+            "    loss.backward()\n    optimizer.step()"
+        )
+        settings = {"compile.mode": "default", "compile.scope": "with_loss"}
+        text, _ = written(f"{HEAD}for x, y in loader:\n    {step}\n", settings)
+        assert ("    loss = forward_and_loss(x)\n" in text) == becomes
 
     def test_a_plain_step_is_captured_by_the_templates_class(self, tmp_path):
         path = copies("mnist", tmp_path)
