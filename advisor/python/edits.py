@@ -199,8 +199,9 @@ class _Editor(cst.CSTTransformer):
         for start, row in zip(starts, rows, strict=True):
             self._done.add(start)
             if start == self._edits.loop and row and self._functions:
-                body += self._functions
-                row[0] = _behind_a_blank(row[0])
+                blanks = 2 if isinstance(original, cst.Module) else 1
+                body += [_behind_blanks(self._functions[0], blanks), *self._functions[1:]]
+                row[0] = _behind_blanks(row[0], blanks)
                 self._functions = []
             body += [*self._lines(self._edits.before.get(start, ())), *row]
             body += self._lines(self._edits.after.get(start, ()))
@@ -227,7 +228,7 @@ class _Editor(cst.CSTTransformer):
         head = [piece.decorator] if piece.decorator else []
         head.append(f"def {piece.name}({'batch' if piece.wrapped else takes}):\n    pass")
         function = self._lines(head)[0]
-        self._functions.append(_behind_a_blank(function.with_changes(body=cst.IndentedBlock(body))))
+        self._functions.append(function.with_changes(body=cst.IndentedBlock(body)))
         if piece.wrapped:
             self._functions += self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
         called = f"{piece.name}({f'({row})' if piece.wrapped else takes})"
@@ -302,8 +303,11 @@ def _with_items(statement: cst.With, more: Sequence[cst.WithItem]) -> cst.With:
     return statement.with_changes(items=[*others, last.with_changes(comma=apart), *more])
 
 
-def _behind_a_blank(statement: Any) -> Any:
-    return statement.with_changes(leading_lines=[cst.EmptyLine(indent=False), *statement.leading_lines])
+def _behind_blanks(statement: Any, number: int) -> Any:
+    """A statement with at least this number of empty lines above it and its comments."""
+    there = list(itertools.takewhile(lambda line: line.comment is None, statement.leading_lines))
+    more = [cst.EmptyLine(indent=False)] * (number - len(there))
+    return statement.with_changes(leading_lines=[*more, *statement.leading_lines])
 
 
 def _with_body(block: Any, parts: Sequence[Any]) -> Any:

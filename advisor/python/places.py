@@ -257,9 +257,9 @@ class LoopPlaces:
             return
         code, backward = common
         file, whole = code.co_filename, scope_of(code)
-        block, begin, end = _block_with(
-            getattr(whole, "body", []), min(line for one, line in lines if one is code), backward
-        )
+        body: list[ast.stmt] = getattr(whole, "body", [])
+        called = _nearest({line for one, line in lines if one is code}, body, backward)
+        block, begin, end = _block_with(body, min(called), backward)
         if not block or begin == end:
             problem = "the forward and the backward pass are one statement"
             yield from [_at("forward", file, block[begin], problem=problem)] if block else []
@@ -296,6 +296,19 @@ def _with_clearing(block: list[ast.stmt], begin: int, done: int) -> list[ast.stm
     while done + 1 < len(block) and clearing[done + 1]:
         done += 1
     return block[begin : done + 1]
+
+
+def _nearest(lines: set[int], block: list[ast.stmt], backward: int) -> set[int]:
+    """The lines of the innermost block around the backward pass that has any: others are calls for another purpose.
+
+    Such as those for the actions of an agent, in a loop whose loss is computed in some rounds.
+    """
+    inner = [part for one in block for part in blocks(one) if part]
+    around = next((one for one in inner if one[0].lineno <= backward <= (one[-1].end_lineno or 0)), None)
+    if around is None:
+        return lines
+    within = {line for line in lines if around[0].lineno <= line <= (around[-1].end_lineno or 0)}
+    return _nearest(within, around, backward) if within else lines
 
 
 def _calls(statements: Iterable[ast.AST], name: str) -> list[ast.Call]:

@@ -72,7 +72,9 @@ _NO_GPU = (
 )
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
+_OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
 _HINTS = (
+    (("<urlopen error", "Name or service not known", "Temporary failure in name resolution"), _OFFLINE),
     (_NO_GPU, "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."),
     (
         _TWO_DEVICES,
@@ -185,7 +187,7 @@ def hint_for(error: BaseException, usual: str) -> str:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
     if any(isinstance(one, _NO_NETWORK) for one in _causes_of(error)):
-        return "It asks the network, which does not answer here: let it read files that are on this machine already."
+        return _OFFLINE
     said = message_of(error)
     if isinstance(error, EOFError) and "reading a line" in said:
         return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."

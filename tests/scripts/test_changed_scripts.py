@@ -129,6 +129,14 @@ class TestPlaces:
         assert len(patched.files) == 1
         assert "model = model.to(memory_format=torch.channels_last)" in text
 
+    def test_a_loader_that_the_script_gave_away_is_changed_where_it_is_made(self, tmp_path):
+        pytest.importorskip("accelerate")
+        pytest.importorskip("transformers")
+        path = tmp_path / "train.py"
+        path.write_bytes((PUBLIC.parent / "accelerate_loop.py").read_bytes())
+        text = changed(path, {"data.num_workers": 1}).files[str(path)].decode()
+        assert "shuffle=True, collate_fn=collate, num_workers=1)\n" in text
+
     def test_a_loop_in_another_file_is_changed_there(self, tmp_path):
         path = copies("reference", tmp_path)
         patched = changed(path, {"precision.autocast": "bfloat16", "data.num_workers": 1})
@@ -168,6 +176,16 @@ class TestPlaces:
         assert "    @torch.compile\n    def forward_and_loss(images, true_masks):\n        with torch.autocast(" in text
         assert "            loss = forward_and_loss(images, true_masks)\n\n            optimizer.zero_grad" in text
         assert "loss += dice_loss(  # of the foreground\n" in text
+
+    def test_the_forward_pass_is_the_one_beside_the_backward_pass(self, written):
+        loop = (
+            "for number, (x, y) in enumerate(loader):\n    action = model(x) > 0\n    if number % 2 == 0:\n"
+            "        loss = (model(x) - y).square().mean()\n        optimizer.zero_grad()\n"
+            "        loss.backward()\n        optimizer.step()\n"
+        )
+        text, _ = written(f"{HEAD}{loop}", {"precision.autocast": "bfloat16"})
+        assert "\n    action = model(x) > 0\n" in text
+        assert "bfloat16):\n            loss = (model(x) - y)" in text
 
     def test_an_autocast_of_the_scripts_own_does_not_undo_ours(self, written):
         step = (

@@ -12,6 +12,27 @@ from advisor.trial.timed_loop import set_mode
 from scripts.steps import HEAD, STEP, batches
 
 
+def test_a_thread_that_writes_logs_is_not_started_and_nobody_waits_for_it(script):
+    loop, names = script("""
+        import queue, threading
+        class Writing(threading.Thread):
+            def __init__(self):
+                super().__init__(daemon=True)
+                self._queue = queue.Queue(2)
+            def run(self):
+                while True:
+                    self._queue.get()
+        Writing.__module__ = "tensorboard.summary.writer.event_file_writer"
+        writer = Writing()
+        writer.start()
+        for x, y in loader:
+            STEP
+            writer._queue.put(1)
+    """)
+    batches(loop, 5)
+    assert not names["writer"].is_alive()
+
+
 class TestNames:
     def test_a_name_of_the_module_is_what_it_is_now(self, script):
         loop, names = script("""

@@ -307,6 +307,11 @@ def test_a_tensor_that_stayed_on_the_host_is_told_how_to_move():
     assert entrypoint.hint_for(RuntimeError("shapes differ"), "usual") == "usual"
 
 
+def test_a_download_that_fails_is_told_as_such():
+    error = RuntimeError("Error downloading train.gz: Tried https://a.b/, got: <urlopen error [Errno -2] ...>")
+    assert "network" in entrypoint.hint_for(error, "usual")
+
+
 @pytest.mark.parametrize("said", entrypoint._NO_GPU)
 def test_code_that_wants_a_gpu_where_there_is_none_is_told_who_moves_things(load, said):
     error = failure(load, f"def build(): raise RuntimeError({said!r} + ': ...')")

@@ -96,7 +96,7 @@ class Seen:
     calls: list[ModelCall] = field(default_factory=list)
     backward: list[torch.Tensor] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
-    made: weakref.WeakKeyDictionary[Any, Place] = field(default_factory=weakref.WeakKeyDictionary)
+    made: dict[Any, Place] = field(default_factory=dict)
     updates: list[Optimizer] = field(default_factory=list)
     frames: list[Where] = field(default_factory=list)
     called_at: list[Where] = field(default_factory=list)

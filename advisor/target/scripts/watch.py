@@ -34,6 +34,8 @@ from advisor.target.scripts.surroundings import without_workers
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
+# Modules of TensorBoard whose threads write what is logged.
+_LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
 # An optimizer that makes more rounds than this in one update is all of a training; a few of them show its closure.
@@ -92,6 +94,7 @@ class Watch:
                 (_BaseDataLoaderIter, "__next__", self._on_next_batch),
                 (torch.nn.utils, "clip_grad_norm_", self._on_clip_norm),
                 (torch.nn.utils, "clip_grad_value_", self._on_clip_values),
+                (threading.Thread, "start", _on_new_thread),
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
                 (multiprocessing.process.BaseProcess, "join", self._on_join),
                 (os, "fork", self._on_fork),
@@ -411,6 +414,14 @@ def _on_free_port(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     if os.environ.get("WORLD_SIZE", "1") == "1":
         os.environ["MASTER_PORT"] = "0"
     return function(*args, **kwargs)
+
+
+def _on_new_thread(function: Callable[..., Any], thread: Any) -> None:
+    """Start a thread, but none that writes logs: it would not be in a fork, and its queue would fill up there."""
+    if type(thread).__module__ in _LOGGERS:
+        thread._queue.put = thread.join = lambda *_, **__: None
+    else:
+        function(thread)
 
 
 def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
