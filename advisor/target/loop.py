@@ -102,10 +102,10 @@ class GivenBatches(DataLoader[Any]):
     """Batches from something else than a DataLoader: its way of making them cannot be changed."""
 
     def __init__(self, dataset: Any, made_by: str) -> None:
-        super().__init__(dataset, batch_size=None, collate_fn=_as_given)
+        super().__init__(dataset, batch_size=None, collate_fn=as_given)
         self.made_by = made_by
 
 
-def _as_given(batch: Any) -> Any:
+def as_given(batch: Any) -> Any:
     """A batch with tensors as it is; PyTorch would make lists of its tuples. What has none is made to tensors."""
     return batch if next(tensors_of(batch), None) is not None else default_convert(batch)

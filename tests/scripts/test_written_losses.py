@@ -142,6 +142,31 @@ def test_a_batch_that_a_model_made_leaves_the_body_whole(body, script):
     assert loop.step is not None
 
 
+def test_arrays_that_a_loop_makes_are_given_to_its_model_as_they_are(script):
+    loop, _ = script("""
+        class Reads(nn.Linear):
+            def forward(self, rows):
+                return super().forward(torch.LongTensor(rows).float())
+        model = Reads(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for step in range(500):
+            rows = numbers.numpy()[:8].astype("int32")
+            loss = 2 * model(rows).square().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()
+    """)
+    assert len(batches(loop, 2)) == 2
+
+
+def test_a_target_of_another_type_than_the_loaders_is_made_in_the_loss(script):
+    loop, _ = script("""
+        loader = DataLoader(TensorDataset(numbers, torch.ones(64, 1, dtype=torch.long)), batch_size=8)
+        criterion = nn.BCEWithLogitsLoss()
+        for x, y in loader:
+            y = y.float()
+            optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); optimizer.step()
+    """)
+    assert len(batches(loop, 2)) == 2
+
+
 def test_a_graph_may_hold_them(script):
     text = "    guess = model(x)\n    loss = 0.5 * (guess - y).abs().mean() + other.weight.mean()"
     torch.manual_seed(0)

@@ -155,9 +155,11 @@ def gradients() -> str:
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Whether two nests of tensors hold the same values, wherever they are."""
+    """Whether two nests of tensors hold the same values, wherever they are, and in what floating-point type."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one is other or (one.shape == other.shape and bool((one.cpu() == other.cpu().to(one.dtype)).all()))
+        floats = one.is_floating_point() and other.is_floating_point()
+        alike = one.shape == other.shape and (floats or one.dtype == other.dtype)
+        return one is other or (alike and torch.equal(one.cpu(), other.cpu().to(one.dtype)))
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(same_values, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -22,6 +22,7 @@ from advisor.python.positions import COUNTED, reads_once, value_of
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.target.draws import buffers_kept, draws_kept
+from advisor.target.loop import as_given
 from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of, position_in
 from advisor.target.scripts.seen import Seen, same_values
 
@@ -72,7 +73,8 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     taken = _Takes(loop, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
     loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
-    batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, Again) else data
+    first_made = next(iter(data)) if isinstance(data, Again) else data
+    batch = seen.batch if seen.loader is not None else as_given(first_made)
     return (data, WrittenLoss(loss)) if taken.found and _is_a_loss(loss, model, batch) else None
 
 
