@@ -139,6 +139,14 @@ def test_the_app_says_what_to_type_for_a_compiled_model(state):
         compiled.preview(Found(state, sample_request(), Outputs(), Catalog({})))
 
 
+def test_a_script_whose_loop_is_a_trainers_gets_its_settings_from_a_file(state):
+    fitted = replace(state.facts.workload, trainer="transformers", places=())
+    fits = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=fitted))])
+    with pytest.raises(UsageError, match="transformers") as refused:
+        format_of("script").preview(Found(fits, sample_request(), Outputs(own_file="train.py"), Catalog({})))
+    assert "tuned.yaml" in refused.value.hint
+
+
 def test_next_steps_follow_the_mode(state):
     assert state.facts is not None
     inferring = replace(state.facts.workload, mode=Mode.INFER)

@@ -80,6 +80,11 @@ def _patched(found: Found) -> Patched:
 
     state, settings, stack = found.state, found.settings, found.state.stack
     facts = state.facts.workload if state.facts else None
+    if facts is not None and facts.trainer and not facts.places:
+        raise UsageError(
+            f"the loop is the one of {facts.trainer}, so no line of your file is changed.",
+            "Export tuned.yaml: its callback gives the trainer the settings.",
+        )
     if facts is None or not facts.places:
         raise UsageError("where the settings belong in your file is not known.", "Measure again, or export tuned.yaml.")
     measured = f": {stack_line(stack, state)}" if stack and stack.comparison and stack.settings == settings else ""
