@@ -294,14 +294,13 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 def _defined_in(module: ModuleType, wanted: str) -> str:
     """The names that a module offers, those most like the wanted one first."""
-    names = sorted(name for name, value in vars(module).items() if _is_offered(name, value, module))
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    public = {name: value for name, value in public.items() if not isinstance(value, ModuleType)}
+    own = [name for name, value in public.items() if isinstance(value, nn.Module) or not callable(value)]
+    own += [name for name, value in public.items() if getattr(value, "__module__", "") == module.__name__]
+    names = sorted({*own} or public)  # a package may define nothing itself and offer what its modules define
     ordered = dict.fromkeys([*difflib.get_close_matches(wanted, names), *names])
     return ", ".join(list(ordered)[:_NAMES_SHOWN]) or "nothing public"
-
-
-def _is_offered(name: str, value: Any, module: ModuleType) -> bool:
-    own = isinstance(value, nn.Module) or not callable(value) or getattr(value, "__module__", "") == module.__name__
-    return own and not name.startswith("_") and not isinstance(value, ModuleType)
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:

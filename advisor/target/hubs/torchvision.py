@@ -12,13 +12,14 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.target.guess import image_samples, momentum, noise, whole_numbers
-from advisor.target.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
-from advisor.target.sizing import refuses
+from advisor.target.hubs.contract import Adapted, Adapter, Samples, built, check_input, options_of, unknown_name
+from advisor.target.sizing import refuses, runs_on_gpu
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
 # Sides of images and of clips for a machine on which the usual ones take too long: pixels.
 _SMALLER_SIDES = {"segmentation": (_USUAL_SIZE,), "video": (112,)}
+_SMALLER_DETECTED = 320  # of detectors that resize images, on a CPU
 _TRIED = 2  # samples of a batch by which a size is tried
 # Boxes in each made-up image.
 _BOXES = 4
@@ -44,7 +45,7 @@ class Torchvision(Adapter):
 
         return attribute in models.list_models()
 
-    def load(self, name: str, spec: TargetSpec) -> nn.Module:
+    def load(self, name: str, spec: TargetSpec) -> Any:
         models = self.imported(".models")
         try:
             build = models.get_model_builder(name)
@@ -54,7 +55,15 @@ class Torchvision(Adapter):
         usual = {*taken, "num_classes", "dropout", "norm_layer"} - {"weights", "kwargs"}
         # Some builders load a pretrained backbone unasked.
         offline = {"weights_backbone": None} if "weights_backbone" in taken else {}
-        return built(name, options_of(spec), build, usual, weights=None, **offline)
+        options = options_of(spec)
+        model = built(name, options, build, usual, weights=None, **offline)
+        transform: Any = getattr(model, "transform", None)
+        own = 0 if getattr(transform, "fixed_size", None) else max(getattr(transform, "min_size", (0,)))
+        if runs_on_gpu(spec) or spec.input_shape or "min_size" in options or own <= _SMALLER_DETECTED:
+            return model
+        transform.min_size, transform.max_size = (_SMALLER_DETECTED,), _SMALLER_DETECTED
+        resized = f"the model resizes images to a side of {_SMALLER_DETECTED}, for this machine"
+        return Adapted(model=model, notes=[f"{resized}; `-- min_size={own}` keeps its own"])
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
         room, _, rest = type(model).__module__.partition(".models.")

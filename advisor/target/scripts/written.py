@@ -56,8 +56,8 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     if call is None or loop.contexts:
         return None
     statements = list(_opened(loop.statement.body, call, loop))
-    place = next(place for place, one in enumerate(statements) if call in ast.walk(one))
-    if _leaves(statements[:place]) or not isinstance(statements[place], ast.Expr):
+    place = next((place for place, one in enumerate(statements) if call in ast.walk(one)), None)
+    if place is None or _leaves(statements[:place]) or not isinstance(statements[place], ast.Expr):
         return None
     result = ast.copy_location(ast.Return(_unscaled(call, loop)), call)
     before = [one for one in statements[:place] if not clears(one)]
@@ -86,11 +86,14 @@ def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     users = [where for where in seen.frames if where.is_users]
     place = next(place for place, where in enumerate(users) if where.frame.f_code is loop.code)
     function: Any = scope_of(users[place - 1].frame.f_code) if place else None
-    if not isinstance(function, ast.FunctionDef):
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return loop
     calls = [node for node in ast.walk(loop.statement) if isinstance(node, ast.Call)]
     called = next((one for one in calls if name_called(one) == function.name), None)
-    if called is None or any(isinstance(one, ast.Starred) for one in called.args):
+    if called is None:
+        return loop
+    several = function.args.vararg or function.args.kwarg or any(one.arg is None for one in called.keywords)
+    if several or any(isinstance(one, ast.Starred) for one in called.args):
         return loop
     inner, outer = users[place - 1].frame, users[place].frame
     parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
