@@ -184,12 +184,13 @@ class _Writer:
 
 
 def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phrase]:
+    """What the config's program, and the objects that the config makes, have words for."""
+    tree = document.tree
     settings = {key: value for key, value in wanted.everything.items() if key not in wanted.key_map}
-    loop = (wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
-    config = Config(settings, document.tree, home_of(kind, document.tree), *loop)
-    phrases = [*words_of(kind)(config), *phrases_of_nodes(config)]
-    follow = MAKE_A_TOTAL if divides_a_total(document.tree) else ()
-    return [phrase for phrase in phrases if not set(phrase.keys) & set(follow)]
+    if divides_a_total(tree):
+        settings = {key: value for key, value in settings.items() if key not in MAKE_A_TOTAL}
+    config = Config(settings, tree, home_of(kind, tree), wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
+    return [*words_of(kind, config), *phrases_of_nodes(config)]
 
 
 def _rest(writer: _Writer, wanted: Wanted) -> dict[str, Value]:
@@ -261,16 +262,11 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
     """A setting's value as the config says it at the path that a person named. Raises UsageError where it cannot."""
     present = at(tree, path)
     option = f"--map {key}={'.'.join(path)}"
-    if isinstance(present, bool) and (said := switched(path[-1], key, value)) is not None:
-        return said
-    found = [
-        entry.value
-        for phrase in words_of(kind)(Config({key: value}, tree, path[:-1]))
-        for entry in phrase.entries
-        if entry.path[-1] == path[-1] and not entry.only_there
-    ]
-    if found:
-        return found[0]
+    if isinstance(present, bool) and (switch := switched(path[-1], key, value)) is not None:
+        return switch
+    entries = (entry for phrase in words_of(kind, Config({key: value}, tree, path[:-1])) for entry in phrase.entries)
+    if said := [entry.value for entry in entries if entry.path[-1] == path[-1] and not entry.only_there]:
+        return said[0]
     try:
         return in_the_words_of(present, key, value)
     except TypeError as error:

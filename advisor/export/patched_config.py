@@ -22,10 +22,8 @@ _PROGRAMS: Mapping[ConfigKind, str] = {
     ConfigKind.ACCELERATE: "Accelerate",
     ConfigKind.TIMM: "timm's train.py",
     ConfigKind.ULTRALYTICS: "Ultralytics",
-    ConfigKind.MMENGINE: "mmengine",
     ConfigKind.HYDRA: "Hydra",
     ConfigKind.DEEPSPEED: "DeepSpeed",
-    ConfigKind.DETECTRON2: "detectron2",
     ConfigKind.TORCHTITAN: "torchtitan",
 }
 _CALLBACKS: Mapping[ConfigKind, tuple[str, str]] = {

@@ -101,7 +101,6 @@ def changes(name: str, settings, **options) -> list[str]:
         ("lightning_cli_optimizer.yaml", {"backends.deterministic": False}, ["deterministic: false"]),
         ("hydra_template_model.yaml", {"compile.mode": "default"}, ["compile: true"]),
         ("hydra_template_model.yaml", {"optimizer.implementation": "foreach"}, ["foreach: true"]),
-        ("mmdet_retinanet.yaml", {"backends.cudnn_benchmark": True}, ["cudnn_benchmark: true"]),
         (
             "axolotl_lora.yml",
             {"data.batch_size": 8, "optimizer.state": "8-bit"},
