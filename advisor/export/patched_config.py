@@ -23,7 +23,6 @@ _PROGRAMS: Mapping[ConfigKind, str] = {
     ConfigKind.TIMM: "timm's train.py",
     ConfigKind.ULTRALYTICS: "Ultralytics",
     ConfigKind.HYDRA: "Hydra",
-    ConfigKind.DEEPSPEED: "DeepSpeed",
     ConfigKind.TORCHTITAN: "torchtitan",
 }
 _CALLBACKS: Mapping[ConfigKind, tuple[str, str]] = {

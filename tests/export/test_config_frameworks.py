@@ -294,7 +294,7 @@ def test_ultralytics(name, tmp_path):
 
 
 def test_deepspeed_keeps_its_rules(tmp_path):
-    made = json.loads(written("deepspeed_zero2.json", tmp_path).read_text())
+    made = json.loads(written("plain_deepspeed.json", tmp_path).read_text())
     product = made["train_micro_batch_size_per_gpu"] * made["gradient_accumulation_steps"]
     assert made["train_batch_size"] % product == 0
 

@@ -52,9 +52,13 @@ _SWITCHES_OF_WORDS: Mapping[str, str] = {
     "precision.autocast": "amp use_amp amp_enabled autocast use_autocast mixed_precision use_mixed_precision enabled",
     "compile.mode": "compile torch_compile use_compile compile_model torchcompile enabled enable",
 }
-# Settings whose product is a total of samples to an update, and names of that total.
+# Settings whose product is a total of samples to an update; names of that total, and of its parts beside it.
 MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
-_TOTALS = frozenset({"global_batch_size", "total_batch_size", "effective_batch_size"})
+_PARTS = {"batch_size", "micro_batch_size"}
+_TOTALS = {
+    **dict.fromkeys(("global_batch_size", "total_batch_size", "effective_batch_size"), _PARTS),
+    "train_batch_size": {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"},  # DeepSpeed's
+}
 # The ways to write a type of numbers: for float32 (or no autocast), float16 and bfloat16.
 _FAMILIES = (
     ("32-true", "16-mixed", "bf16-mixed"),  # Lightning's
@@ -154,7 +158,7 @@ def divides_a_total(tree: Mapping[str, Any]) -> bool:
     """Whether a mapping has a total of samples to an update beside those to a batch: one follows from the other."""
     mappings = (node for _, node in walk(tree) if isinstance(node, dict))
     named = ({_name((name,)) for name in mapping} for mapping in mappings)
-    return any(names & _TOTALS and names & {"batch_size", "micro_batch_size"} for names in named)
+    return any(total in names and names & parts for names in named for total, parts in _TOTALS.items())
 
 
 def in_the_words_of(present: object, key: str, value: Value) -> Scalar:

@@ -264,7 +264,7 @@ def _accelerate(config: Config) -> Iterator[Phrase]:
     yield from config.by({"parallel.no_sync": {True: {}}})
 
 
-# --- timm, Ultralytics, DeepSpeed and torchtitan ----------------------------------------------------------------
+# --- timm, Ultralytics and torchtitan ---------------------------------------------------------------------------
 
 _TIMM: Rules = {
     "precision.autocast": {"none": {"amp": False}, "*": {"amp": True, "amp_dtype": "*"}},
@@ -315,20 +315,6 @@ def _ultralytics(config: Config) -> Iterator[Phrase]:
         yield from config.say("step.accumulate", {"nbs": batch * count})
 
 
-def _deepspeed(config: Config) -> Iterator[Phrase]:
-    """A config of DeepSpeed. Its ``bf16`` holds the weights in bfloat16, which is not autocast."""
-    names = {"step.accumulate": "gradient_accumulation_steps", "data.batch_size": "train_micro_batch_size_per_gpu"}
-    given = {key: config.settings[key] for key in names if key in config.settings}
-    words: dict[str, Scalar] = {names[key]: value for key, value in given.items()}
-    total, now = config.get("train_batch_size"), [config.get(name) for name in names.values()]
-    new = [given.get(key, value) for key, value in zip(names, now, strict=True)]
-    if total is not None and all(isinstance(number, int) and number > 0 for number in (total, *now, *new)):
-        # DeepSpeed refuses a total that is not the product of the three.
-        words["train_batch_size"] = total // (now[0] * now[1]) * new[0] * new[1]
-    if given and (total is None or "train_batch_size" in words):
-        yield from config.say(tuple(given), words)
-
-
 def _torchtitan(config: Config) -> Iterator[Phrase]:
     """A config of torchtitan with a ``[compile]`` table. It compiles block by block, in the usual mode."""
     mode, components = config.settings.get("compile.mode"), config.get("compile", "components")
@@ -344,6 +330,5 @@ _SAY: Mapping[ConfigKind, Callable[[Config], Iterator[Phrase]]] = {
     ConfigKind.ACCELERATE: _accelerate,
     ConfigKind.TIMM: _timm,
     ConfigKind.ULTRALYTICS: _ultralytics,
-    ConfigKind.DEEPSPEED: _deepspeed,
     ConfigKind.TORCHTITAN: _torchtitan,
 }
