@@ -270,7 +270,7 @@ def test_two_maps_to_one_value_are_refused():
         ("a: \x00\n", "not valid YAML"),
         ("- 1\n- 2\n", "a list at its top level \\(line 1\\)"),
         ("# c\nword\n", "a single value at its top level \\(line 2\\)"),
-        ("a: 1\n---\nb: 2\n", "2 YAML documents"),
+        ("a: 1\n---\nb: 2\n", "found another document"),
         ("perf_advisor: [1]\n", "is not a mapping of settings"),
         ("perf_advisor: yes\n", "is not a mapping of settings"),
         ("x: &x {a.b: 1}\nperf_advisor: *x\n", "shared through an anchor"),
