@@ -332,6 +332,13 @@ def test_options_of_workers_go_where_the_workers_go():
     assert yaml.safe_load(alone.text)["train"] == {"num_workers": 4, "persistent_workers": True}
 
 
+def test_a_map_is_followed_whatever_stands_in_the_section_and_wherever_the_workers_are():
+    text = "perf_advisor: {data.num_workers: 1}\njobs: 0\npw: false\n"
+    settings = {"data.persistent_workers": True, "data.num_workers": 4}
+    patch = patched(text, settings, key_map={"data.persistent_workers": "pw", "data.num_workers": "jobs"})
+    assert patch.text == text.replace("jobs: 0", "jobs: 4").replace("false", "true")
+
+
 @pytest.mark.parametrize(("text", "end"), [("[a]\r\nb = 1\r\n", "\r\n"), ("[a]\nb = 1\r\n", "\n"), ("", "\n")])
 def test_lines_that_are_added_to_toml_end_as_the_others(text, end):
     patch = patch_of(text, Wanted({"x.y": 2}), name="config.toml")

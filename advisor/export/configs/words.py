@@ -169,9 +169,8 @@ def _training_arguments(config: Config) -> Iterator[Phrase]:
     if config.mode is Mode.TRAIN and config.has("micro_batch_size") and not config.has(batch):
         batch = "micro_batch_size"
     yield from config.batch_per_gpu(batch)
-    checkpointing = next(filter(config.has, ("activation_checkpointing", "gradient_checkpointing")), "")
-    checkpoints = _switch(checkpointing or "gradient_checkpointing", on="blocks")
-    yield from config.by({"memory.activation_checkpointing": checkpoints})
+    saved = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
+    yield from config.by({"memory.activation_checkpointing": _switch(saved, on="blocks")})
     yield from config.by(_HUGGINGFACE)
     yield from config.loader_options("dataloader_")
     strategy = config.settings.get("parallel.strategy")
