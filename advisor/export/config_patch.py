@@ -18,7 +18,7 @@ from typing import Any
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
-from advisor.export.configs.names import MAKE_A_TOTAL, divides_a_total, entries_for, in_the_words_of, switched
+from advisor.export.configs.names import entries_for, in_the_words_of, places_of, switched, without_parts_of_a_total
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
@@ -172,9 +172,14 @@ class _Writer:
             # A plain name does not say whose samples it counts, nor which of two settings it means.
             of_one_process = key == "data.batch_size" and wanted.gpus > 1
             is_alone = last_names.count(key.rpartition(".")[2]) == (key in wanted.settings)
-            entries = entries_for(key, value, self.tree, wanted.current, wanted.mode)
-            if entries and is_alone and not of_one_process and self.is_open(key):
+            if of_one_process or not is_alone or not self.is_open(key):
+                continue
+            places = places_of(key, self.tree, wanted.mode)
+            if entries := entries_for(key, value, self.tree, wanted.current, places):
                 self.say(Phrase((key,), entries))
+            elif len({path[-1] for path in places}) == 1 < len(places) and key in wanted.settings:
+                named = " or ".join(map(".".join, places))
+                self.remarks.append(f"{key}: {named} may be meant: say which by --map {key}=PATH")
 
     def drop_options_of_workers(self) -> None:
         """Switch off what a loader refuses without workers, where the config now says that there are none."""
@@ -212,9 +217,8 @@ class _Writer:
 def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phrase]:
     """What the config's program, and the objects that the config makes, have words for."""
     tree = document.tree
-    settings = {key: value for key, value in wanted.everything.items() if key not in wanted.key_map}
-    if divides_a_total(tree):
-        settings = {key: value for key, value in settings.items() if key not in MAKE_A_TOTAL}
+    everything = without_parts_of_a_total(wanted.everything, tree)
+    settings = {key: value for key, value in everything.items() if key not in wanted.key_map}
     config = Config(settings, tree, home_of(kind, tree), wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
     return [*words_of(kind, config), *phrases_of_nodes(config)]
 

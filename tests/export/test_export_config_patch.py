@@ -173,6 +173,13 @@ def test_a_word_is_replaced_only_where_the_config_says_the_same_word():
     assert "mode: train\n" in other.text
 
 
+def test_several_values_of_one_name_are_proposed():
+    patch = patched("first: {batch_size: 64}\nsecond: {batch_size: 16}\n", {"data.batch_size": 128})
+    (remark,) = patch.remarks
+    assert "first.batch_size or second.batch_size" in remark
+    assert "--map data.batch_size=" in remark
+
+
 def test_two_settings_of_one_name_take_nobodys_value():
     patch = patched("size: 1\n", {"a.size": 2, "b.size": 3})
     assert patch.mapped == {}

@@ -53,7 +53,7 @@ _SWITCHES_OF_WORDS: Mapping[str, str] = {
     "compile.mode": "compile torch_compile use_compile compile_model torchcompile enabled enable",
 }
 # Settings whose product is a total of samples to an update; names of that total, and of its parts beside it.
-MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
+_MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
 _PARTS = {"batch_size", "micro_batch_size"}
 _TOTALS = {
     **dict.fromkeys(("global_batch_size", "total_batch_size", "effective_batch_size"), _PARTS),
@@ -76,19 +76,13 @@ _OF_DTYPES = ("precision.autocast", "precision.weights")
 
 
 def entries_for(
-    key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value], mode: Mode = Mode.TRAIN
+    key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value], found: Sequence[Path]
 ) -> tuple[Entry, ...]:
-    """Entries for a setting, found by name in a config of no known kind; none unless the match is unique.
-
-    Of sections for training and for evaluation the one that ``mode`` speaks of counts.
-    """
-    places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
-    exact = [path for path, _ in places if ".".join(path) == key]
-    names = {key.rpartition(".")[2], *_NAMES.get(key, "").split(), *_switches_of(key)}
-    found = exact or _of_mode(mode, [path for path, node in places if _name(path) in names and _may_say(path, node)])
-    if key in MAKE_A_TOTAL and not exact and divides_a_total(tree):
+    """Entries for a setting in a config of no known kind, of those found by name; none unless one is meant alone."""
+    exact = any(".".join(path) == key for path in found)
+    if not exact and not without_parts_of_a_total({key: value}, tree):
         return ()
-    setting = _Setting(key, value, tree, current.get(key), exact=bool(exact))
+    setting = _Setting(key, value, tree, current.get(key), exact=exact)
     if sorted(map(_name, found)) == ["bf16", "fp16"] and found[0][:-1] == found[1][:-1]:
         return setting.pair(found)
     words = [path for path in found if isinstance(at(tree, path), str) and setting.is_named_by(path)]
@@ -97,6 +91,17 @@ def entries_for(
         return setting.word_and_switch(words[0], switch) if {*found} <= {words[0], switch} else ()
     said = setting.said_at(found[0]) if len(found) == 1 else None
     return () if said is None else (Entry(found[0], said),)
+
+
+def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
+    """The paths of values that a setting may mean, by their names.
+
+    Of sections for training and for evaluation the one that ``mode`` speaks of counts.
+    """
+    places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
+    names = {key.rpartition(".")[2], *_NAMES.get(key, "").split(), *_switches_of(key)}
+    exact = [path for path, _ in places if ".".join(path) == key]
+    return exact or _of_mode(mode, [path for path, node in places if _name(path) in names and _may_say(path, node)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +159,12 @@ class _Setting:
         return (Entry(switch, False),) if self.value == "none" else (Entry(word, said), Entry(switch, True))
 
 
-def divides_a_total(tree: Mapping[str, Any]) -> bool:
-    """Whether a mapping has a total of samples to an update beside those to a batch: one follows from the other."""
+def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, Any]) -> Mapping[str, Value]:
+    """The settings of which none follows from others, as where a config has a total of samples beside its parts."""
     mappings = (node for _, node in walk(tree) if isinstance(node, dict))
     named = ({_name((name,)) for name in mapping} for mapping in mappings)
-    return any(total in names and names & parts for names in named for total, parts in _TOTALS.items())
+    has_total = any(total in names and names & parts for names in named for total, parts in _TOTALS.items())
+    return {key: value for key, value in settings.items() if not has_total or key not in _MAKE_A_TOTAL}
 
 
 def in_the_words_of(present: object, key: str, value: Value) -> Scalar:
