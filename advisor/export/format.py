@@ -51,6 +51,15 @@ class Found:
         return dict(self.catalog.without_removed(settings_to_export(self.state)))
 
     @property
+    def speedup(self) -> str:
+        """The speed-up of the settings in one line; empty where they were not measured together."""
+        from advisor.export.settings_file import stack_line
+
+        stack = self.state.stack
+        measured = stack is not None and stack.comparison and stack.settings == self.settings
+        return stack_line(stack, self.state) if stack and measured else ""
+
+    @property
     def launch_lines(self) -> tuple[str, ...]:
         """Lines that say how a script with these settings is started, where it needs several processes."""
         from advisor.report.several_gpus import launch_lines

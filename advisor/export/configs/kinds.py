@@ -41,9 +41,9 @@ _OWN: Mapping[ConfigKind, frozenset[str]] = {
         sync_batchnorm default_root_dir"""
     ),
 }
-# A program is believed from this number of its own names on; a name of these counts as one more beside a batch size of
-# the Hugging Face Trainer's, or an argument of Lightning's.
+# A program is believed from this number of names on. A count.
 _ENOUGH = 2
+# Names that are surely a program's, and names that it shares with others: these count beside one of the first.
 _BESIDE: Mapping[ConfigKind, tuple[frozenset[str], frozenset[str]]] = {
     ConfigKind.HUGGINGFACE: (
         _words("per_device_train_batch_size per_device_eval_batch_size"),
