@@ -114,6 +114,8 @@ class Format(ABC):
     needs_baseline: ClassVar[bool] = True
     # Whether the file is about the settings that won: without any it changes nothing.
     applies_settings: ClassVar[bool] = False
+    # The sentence that a session has nothing for it; empty where every measured session has something.
+    missing: ClassVar[str] = ""
     # Its entry in the app's list, where it has one in every session.
     offered: ClassVar[Offer | None] = None
 
@@ -140,10 +142,6 @@ class Format(ABC):
         content = next(iter(self.files(found, offered.default_name))).content()
         assert isinstance(content, str), "only text is offered"
         return content
-
-    def missing(self) -> str:
-        """The sentence that a session has nothing for this format; empty where every measured session has something."""
-        return ""
 
     def verifiable(self, found: Found, path: str) -> Exported | None:
         """The written file as ``to_verify`` has it; None where no settings won: such a file changes nothing."""
