@@ -18,7 +18,7 @@ from typing import Any
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
-from advisor.export.configs.names import MAKE_A_TOTAL, divides_a_total, entries_for, in_the_words_of, switched
+from advisor.export.configs.names import entries_for, in_the_words_of, places_of, switched, without_parts_of_a_total
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
@@ -90,35 +90,23 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     """
     document = open_document(text, name)
     kind = kind or (ConfigKind.HYDRA if _IN_A_GROUP.search(text) else kind_of(document.tree))
-    writer = _Writer(document)
-    _write_mapped(writer, wanted, kind)
+    writer = _Writer(document, wanted)
+    mapped = {key: path for key, path in wanted.key_map.items() if key in wanted.settings}
+    for key, path in _paths_of(mapped, document).items():
+        value = _in_its_words(document.tree, key, wanted.settings[key], path, kind)
+        writer.say(Phrase((key,), (Entry(path, value),)))
     for phrase in _phrases(document, wanted, kind):
-        if all(writer.is_open(key) and _goes_with_workers(writer, wanted, key) for key in phrase.keys):
+        if all(map(writer.is_open, phrase.keys)):
             writer.say(phrase)
-    _write_by_name(writer, wanted)
-    _drop_options_of_workers(writer, wanted)
-    rest = _rest(writer, wanted)
+    writer.say_by_name()
+    writer.drop_options_of_workers()
+    rest = writer.rest()
     takes_others = not names_classes(document.tree) and not refuses_new_names(document.tree)
     in_section = (kind is ConfigKind.PLAIN and takes_others) or SECTION in document.tree
     if in_section:
         writer.document = _with_section(writer.document, rest)
     added, left = (rest, {}) if in_section else ({}, rest)
     return Patch(writer.document.text, writer.mapped, added, kind, left, writer.said, tuple(writer.remarks))
-
-
-def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
-    """Write the open settings at places that are found by the usual names.
-
-    The settings go first: what they bring with them depends on whether they were written.
-    """
-    for key, value in {**wanted.settings, **wanted.brought}.items():
-        # A plain name does not say whose samples it counts.
-        of_one_process = key == "data.batch_size" and wanted.gpus > 1
-        if of_one_process or not writer.is_open(key) or not _is_alone(key, wanted.settings):
-            continue
-        entries = entries_for(key, value, writer.tree, wanted.current, wanted.mode)
-        if entries and _goes_with_workers(writer, wanted, key):
-            writer.say(Phrase((key,), entries))
 
 
 def open_document(text: str, name: str) -> Document:
@@ -128,8 +116,7 @@ def open_document(text: str, name: str) -> Document:
 
 def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yaml") -> None:
     """Raise UsageError, as ``patched`` would, where a path of ``key_map`` is not a value in the config."""
-    document = open_document(text, name)
-    _refuse_clashes({key: _by_path(document, key, path) for key, path in key_map.items()})
+    _paths_of(key_map, open_document(text, name))
 
 
 def diff(old: str, new: str, name: str) -> str:
@@ -145,19 +132,15 @@ def diff(old: str, new: str, name: str) -> str:
 class _Writer:
     """Says phrases in a document, all of a phrase or nothing of it."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, wanted: Wanted) -> None:
         self.document = document
         self.tree = document.tree  # what it held before all changes
+        self.wanted = wanted
         self.mapped: dict[str, str] = {}
         self.said: dict[str, str] = {}
         self.remarks: list[str] = []
-        self.taken: set[Path] = set()
-        self._blocked: set[str] = set()
-
-    def is_open(self, key: str) -> bool:
-        """Whether a setting still looks for its place: one whose place cannot be changed does not."""
-        in_section = isinstance(section := self.tree.get(SECTION), dict) and key in section
-        return key not in self.said and key not in self._blocked and not in_section
+        self._taken: set[Path] = set()
+        self._blocked: set[str] = set()  # settings whose place cannot be changed
 
     def say(self, phrase: Phrase) -> None:
         """Write a phrase's entries, or note the obstacle."""
@@ -170,13 +153,61 @@ class _Writer:
             self.remarks.append(f"{', '.join(phrase.keys)}: the config's {error}")
             self._blocked.update(phrase.keys)
             return
-        if any(entry.path in self.taken for entry in entries):
+        if any(entry.path in self._taken for entry in entries):
             return
         self.document = changed
-        self.taken.update(entry.path for entry in entries)
+        self._taken.update(entry.path for entry in entries)
         for key in phrase.keys:
             self.mapped[key] = ", ".join(".".join(entry.path) for entry in entries)
             self.said[key] = ", ".join(map(str, entries))
+
+    def say_by_name(self) -> None:
+        """Write the open settings at places that are found by the usual names.
+
+        The settings go first: what they bring with them depends on whether they were written.
+        """
+        wanted = self.wanted
+        last_names = [key.rpartition(".")[2] for key in wanted.settings]
+        for key, value in {**wanted.settings, **wanted.brought}.items():
+            # A plain name does not say whose samples it counts, nor which of two settings it means.
+            of_one_process = key == "data.batch_size" and wanted.gpus > 1
+            is_alone = last_names.count(key.rpartition(".")[2]) == (key in wanted.settings)
+            if of_one_process or not is_alone or not self.is_open(key):
+                continue
+            places = places_of(key, self.tree, wanted.mode)
+            if entries := entries_for(key, value, self.tree, wanted.current, places):
+                self.say(Phrase((key,), entries))
+            elif len({path[-1] for path in places}) == 1 < len(places) and key in wanted.settings:
+                named = " or ".join(map(".".join, places))
+                self.remarks.append(f"{key}: {named} may be meant: say which by --map {key}=PATH")
+
+    def drop_options_of_workers(self) -> None:
+        """Switch off what a loader refuses without workers, where the config now says that there are none."""
+        if self.wanted.settings.get(WORKERS) != 0:
+            return
+        written = [path for path in self._taken if "num_workers" in path[-1]]
+        for key, name, off in ((PREFETCH, "prefetch_factor", None), (PERSISTENT, "persistent_workers", False)):
+            beside = [(*path[:-1], path[-1].replace("num_workers", name)) for path in written]
+            entries = tuple(Entry(path, off) for path in beside if at(self.tree, path))
+            if entries and self.is_open(key):
+                self.say(Phrase((key,), entries))
+
+    def rest(self) -> dict[str, Value]:
+        """The settings that the config does not hold, with those that a written setting implies in a trial only."""
+        wanted = self.wanted
+        left = {key: value for key, value in wanted.settings.items() if key not in self.said}
+        for key, brought in wanted.implied.items():
+            if key in self.said:
+                new = brought.keys() - self.said.keys() - wanted.settings.keys()
+                left |= {other: value for other, value in brought.items() if other in new}
+        return left
+
+    def is_open(self, key: str) -> bool:
+        """Whether a setting looks for its place: a loader refuses options of workers where it has none."""
+        section, settings = self.tree.get(SECTION), self.wanted.settings
+        in_section = isinstance(section, dict) and key in section
+        without_workers = key in (PERSISTENT, PREFETCH) and WORKERS in settings and WORKERS not in self.said
+        return not in_section and not without_workers and key not in self.said and key not in self._blocked
 
     def _is_needed(self, entry: Entry) -> bool:
         present = at(self.tree, entry.path)
@@ -184,44 +215,12 @@ class _Writer:
 
 
 def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phrase]:
-    settings = {key: value for key, value in wanted.everything.items() if key not in wanted.key_map}
-    loop = (wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
-    config = Config(settings, document.tree, home_of(kind, document.tree), *loop)
-    phrases = [*words_of(kind)(config), *phrases_of_nodes(config)]
-    follow = MAKE_A_TOTAL if divides_a_total(document.tree) else ()
-    return [phrase for phrase in phrases if not set(phrase.keys) & set(follow)]
-
-
-def _rest(writer: _Writer, wanted: Wanted) -> dict[str, Value]:
-    """The settings that the config does not hold, with those that a written setting implies in a trial only."""
-    left = {key: value for key, value in wanted.settings.items() if key not in writer.said}
-    for key, brought in wanted.implied.items():
-        if key in writer.said:
-            left |= {other: value for other, value in brought.items() if other not in (*writer.said, *wanted.settings)}
-    return left
-
-
-def _goes_with_workers(writer: _Writer, wanted: Wanted, key: str) -> bool:
-    """Whether a config may say a setting where its number of workers is: a loader refuses workers' options without."""
-    return key not in (PERSISTENT, PREFETCH) or WORKERS not in wanted.settings or WORKERS in writer.said
-
-
-def _drop_options_of_workers(writer: _Writer, wanted: Wanted) -> None:
-    """Switch off what a loader refuses without workers, where the config now says that there are none."""
-    if wanted.settings.get(WORKERS) != 0:
-        return
-    written = [path for path in writer.taken if "num_workers" in path[-1]]
-    for key, name, off in ((PREFETCH, "prefetch_factor", None), (PERSISTENT, "persistent_workers", False)):
-        beside = [(*path[:-1], path[-1].replace("num_workers", name)) for path in written]
-        entries = tuple(Entry(path, off) for path in beside if at(writer.tree, path))
-        if entries and writer.is_open(key):
-            writer.say(Phrase((key,), entries))
-
-
-def _is_alone(key: str, settings: Mapping[str, Value]) -> bool:
-    """Whether no other setting has the same last name, which a config's value of that name could mean."""
-    own = key.rpartition(".")[2]
-    return [other.rpartition(".")[2] for other in {*settings, key}].count(own) == 1
+    """What the config's program, and the objects that the config makes, have words for."""
+    tree = document.tree
+    everything = without_parts_of_a_total(wanted.everything, tree)
+    settings = {key: value for key, value in everything.items() if key not in wanted.key_map}
+    config = Config(settings, tree, home_of(kind, tree), wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
+    return [*words_of(kind, config), *phrases_of_nodes(config)]
 
 
 # --- the section ------------------------------------------------------------------------------------------------
@@ -247,30 +246,26 @@ def _with_section(document: Document, settings: Mapping[str, Value]) -> Document
 # --- what --map says --------------------------------------------------------------------------------------------
 
 
-def _write_mapped(writer: _Writer, wanted: Wanted, kind: ConfigKind) -> None:
-    places = {
-        key: _by_path(writer.document, key, path) for key, path in wanted.key_map.items() if key in wanted.settings
-    }
-    _refuse_clashes(places)
-    for key, path in places.items():
-        value = _in_its_words(writer.tree, key, wanted.settings[key], path, kind)
-        writer.say(Phrase((key,), (Entry(path, value),)))
+def _paths_of(key_map: Mapping[str, str], document: Document) -> dict[str, Path]:
+    """The entry that each ``--map`` names. Raises UsageError where one names none, or two name the same."""
+    paths = {key: _by_path(document, key, path) for key, path in key_map.items()}
+    for key, path in paths.items():
+        first = next(other for other in paths if paths[other] == path)
+        if first != key:
+            problem = f"{first} and {key} both go to {'.'.join(path)!r} of the config."
+            raise UsageError(problem, "Give one of them another --map.")
+    return paths
 
 
 def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, kind: ConfigKind) -> Scalar:
     """A setting's value as the config says it at the path that a person named. Raises UsageError where it cannot."""
     present = at(tree, path)
     option = f"--map {key}={'.'.join(path)}"
-    if isinstance(present, bool) and (said := switched(path[-1], key, value)) is not None:
-        return said
-    found = [
-        entry.value
-        for phrase in words_of(kind)(Config({key: value}, tree, path[:-1]))
-        for entry in phrase.entries
-        if entry.path[-1] == path[-1] and not entry.only_there
-    ]
-    if found:
-        return found[0]
+    if isinstance(present, bool) and (switch := switched(path[-1], key, value)) is not None:
+        return switch
+    entries = (entry for phrase in words_of(kind, Config({key: value}, tree, path[:-1])) for entry in phrase.entries)
+    if said := [entry.value for entry in entries if entry.path[-1] == path[-1] and not entry.only_there]:
+        return said[0]
     try:
         return in_the_words_of(present, key, value)
     except TypeError as error:
@@ -303,21 +298,10 @@ def _by_path(document: Document, key: str, path: str) -> Path:
 def _what_exists(tree: Any, parts: Sequence[str]) -> str:
     """A hint: the keys at the deepest part of the path that exists."""
     for taken in range(len(parts) - 1, -1, -1):
-        for path in resolved(tree, parts[:taken]):
-            node = at(tree, path)
-            where = ".".join(parts[:taken]) or "its top level"
-            if isinstance(node, list):
-                return f"{where} is a list of {len(node)}: give an index from 0 to {len(node) - 1}."
-            if isinstance(node, dict):
-                return f"{where} has: {', '.join(node)}." if node else f"{where} is empty."
+        node = next((at(tree, path) for path in resolved(tree, parts[:taken])), None)
+        where = ".".join(parts[:taken]) or "its top level"
+        if isinstance(node, list):
+            return f"{where} is a list of {len(node)}: give an index from 0 to {len(node) - 1}."
+        if isinstance(node, dict):
+            return f"{where} has: {', '.join(node)}." if node else f"{where} is empty."
     return "The config is empty."
-
-
-def _refuse_clashes(places: Mapping[str, Path]) -> None:
-    owners: dict[Path, str] = {}
-    for key, path in places.items():
-        other = owners.setdefault(path, key)
-        if other != key:
-            raise UsageError(
-                f"{other} and {key} both go to {'.'.join(path)!r} of the config.", "Give one of them another --map."
-            )

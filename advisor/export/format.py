@@ -51,6 +51,15 @@ class Found:
         return dict(self.catalog.without_removed(settings_to_export(self.state)))
 
     @property
+    def speedup(self) -> str:
+        """The speed-up of the settings in one line; empty where they were not measured together."""
+        from advisor.export.settings_file import stack_line
+
+        stack = self.state.stack
+        measured = stack is not None and stack.comparison and stack.settings == self.settings
+        return stack_line(stack, self.state) if stack and measured else ""
+
+    @property
     def launch_lines(self) -> tuple[str, ...]:
         """Lines that say how a script with these settings is started, where it needs several processes."""
         from advisor.report.several_gpus import launch_lines
@@ -105,6 +114,8 @@ class Format(ABC):
     needs_baseline: ClassVar[bool] = True
     # Whether the file is about the settings that won: without any it changes nothing.
     applies_settings: ClassVar[bool] = False
+    # The sentence that a session has nothing for it; empty where every measured session has something.
+    missing: ClassVar[str] = ""
     # Its entry in the app's list, where it has one in every session.
     offered: ClassVar[Offer | None] = None
 
@@ -131,10 +142,6 @@ class Format(ABC):
         content = next(iter(self.files(found, offered.default_name))).content()
         assert isinstance(content, str), "only text is offered"
         return content
-
-    def missing(self) -> str:
-        """The sentence that a session has nothing for this format; empty where every measured session has something."""
-        return ""
 
     def verifiable(self, found: Found, path: str) -> Exported | None:
         """The written file as ``to_verify`` has it; None where no settings won: such a file changes nothing."""

@@ -55,34 +55,34 @@ def report(state: SessionState, request: Request, version: str = __version__, ca
         "schema": SCHEMA,
         "version": version,
         "target": request.target.target,
-        "arguments": list(arguments_without_secrets(request.target.arguments)[0]),
-        "objective": request.objective.value,
+        "arguments": arguments_without_secrets(request.target.arguments)[0],
+        "objective": request.objective,
         "keep_speed": request.keep_speed if request.objective is records.Objective.MEMORY else None,
         **_some(request, "memory_limit_bytes", "latency_limit_ms", "budget_s", "seed"),
-        "hardware": msgspec.to_builtins(state.hardware),
-        "versions": dict(facts.versions) if facts else {},
-        "workload": msgspec.to_builtins(facts.workload) if facts else None,
-        "baseline": _with_tokens(_baseline(state.baseline, profile.phases if profile else {}), facts),
-        "bottleneck": profile.bottleneck.value if profile and profile.bottleneck else None,
+        "hardware": state.hardware,
+        "versions": facts.versions if facts else {},
+        "workload": facts.workload if facts else None,
+        "baseline": _with_tokens(_baseline(state.baseline, profile), facts),
+        "bottleneck": profile.bottleneck if profile else None,
         "bottleneck_evidence": profile.evidence if profile else "",
-        "profile": msgspec.to_builtins(profile),
+        "profile": profile,
         "habits": [_whole(row, "share") for row in habit_rows(state)],
-        "findings": [msgspec.to_builtins(finding) for finding in state.findings],
+        "findings": state.findings,
         **_some(profile, "ceilings"),
-        "roof": _roof(state),
+        "roof": dict(zip(("baseline", "stack"), roof_shares(state), strict=True)),
         "sweep": _sweep(state),
         "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state, recipes),
         "recommendations": [_recommendation(item, state.yardstick) for item in state.recommendations],
-        "decisions": {recipe: decision.value for recipe, decision in state.decisions.items()},
+        "decisions": state.decisions,
         "stack": _with_tokens(_stack(state), facts),
         "parallel": _parallel(state.scaling),
-        "verification": msgspec.to_builtins(state.verification),
+        "verification": state.verification,
         "pareto": [_pareto_point(point) for point in front_of(state)],
         "messages": [_some(said, "severity", "text") for said in state.messages],
         "session_s": finished.session_s if finished else None,
         "time": _whole(finished.spent if finished else None, "outside_s", "outside_share"),
         "cancelled": finished.cancelled if finished else False,
-        "error": _some(failure, "message", "hint") if failure else None,
+        "error": failure and _some(failure, "message", "hint"),
     }
     finite: Json = _finite(msgspec.to_builtins(full, str_keys=True))
     return finite
@@ -94,14 +94,15 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --- parts, of records and built-in values ----------------------------------------------------------------------
 
 
 def _some(record: Any, *names: str) -> Json:
     """These fields and properties of a record; None for each where there is no record."""
-    return {name: record and msgspec.to_builtins(getattr(record, name)) for name in names}
+    return {name: record and getattr(record, name) for name in names}
 
 
 def _whole(record: Any, *more: str) -> Json | None:
@@ -109,30 +110,24 @@ def _whole(record: Any, *more: str) -> Json | None:
     return {**msgspec.to_builtins(record), **_some(record, *more)} if record else None
 
 
-def _baseline(baseline: records.BaselineRecord | None, phases: dict[str, float]) -> Json | None:
+def _baseline(baseline: records.BaselineRecord | None, profile: records.Profile | None) -> Json | None:
     if baseline is None:
         return None
     speed = _some(baseline, "step_ms", "samples_per_s", "half_width", "apart", "cpu_step_ms")
-    return {**speed, "phases": dict(phases), **_some(baseline.result, *_OF_RESULT.split(), "whole_rounds")}
+    phases = profile.phases if profile else {}
+    return {**speed, "phases": phases, **_some(baseline.result, *_OF_RESULT.split(), "whole_rounds")}
 
 
 def _with_tokens(record: Json | None, facts: records.Facts | None) -> Json | None:
-    return {**record, "tokens_per_s": tokens_per_s(facts, record["samples_per_s"])} if record else None
+    return record and {**record, "tokens_per_s": tokens_per_s(facts, record["samples_per_s"])}
 
 
 def _parallel(scaling: records.ScalingRecord | None) -> Json | None:
     """Several GPUs: ``efficiency`` is the speed-up over one GPU as a share of their number."""
     if scaling is None:
         return None
-    return {
-        **msgspec.to_builtins(scaling),
-        "rows": [_whole(row, "efficiency", "exposed_share") for row in scaling.rows],
-    }
-
-
-def _roof(state: SessionState) -> Json:
-    before, after = roof_shares(state)
-    return {"baseline": msgspec.to_builtins(before), "stack": msgspec.to_builtins(after)}
+    rows = [_whole(row, "efficiency", "exposed_share") for row in scaling.rows]
+    return {**msgspec.to_builtins(scaling), "rows": rows}
 
 
 def _sweep(state: SessionState) -> list[Json]:
@@ -146,7 +141,7 @@ def _trial(record: records.TrialRecord, facts: records.Facts | None, catalog: Ca
     return {
         "recipe": record.candidate.recipe,
         "candidate": record.candidate.settings,
-        "settings": dict(record.settings),
+        **_some(record, "settings"),
         **_some(record.result, "outcome", "reason", "hint"),
         "already_on": record.candidate.already_on,
         **_some(record, "confirmed", "verdict"),
@@ -158,14 +153,9 @@ def _trial(record: records.TrialRecord, facts: records.Facts | None, catalog: Ca
 
 def _skipped(state: SessionState, catalog: Catalog) -> list[Json]:
     nothing = records.TrialRecord(records.Candidate("", "", False), {}, records.TrialResult(records.Outcome.SKIPPED))
-    unknown = dict.fromkeys(_trial(nothing, None, catalog))
-    known = {
-        "candidate": {},
-        "settings": {},
-        "outcome": records.Outcome.SKIPPED.value,
-        "verdict": records.Verdict.SKIPPED.value,
-    }
-    return [{**unknown, **known, "recipe": recipe, "reason": reason} for recipe, reason in state.skipped.items()]
+    skipped: Json = {**dict.fromkeys(_trial(nothing, None, catalog)), "candidate": {}, "settings": {}}
+    skipped |= {"outcome": records.Outcome.SKIPPED, "verdict": records.Verdict.SKIPPED}
+    return [{**skipped, "recipe": recipe, "reason": reason} for recipe, reason in state.skipped.items()]
 
 
 def _stack(state: SessionState) -> Json | None:
@@ -173,12 +163,12 @@ def _stack(state: SessionState) -> Json | None:
     if stack is None:
         return None
     return {
-        "settings": dict(stack.settings),
+        **_some(stack, "settings"),
         **_some(stack.result, "outcome", "reason"),
         **_some(stack, "confirmed", "verdict"),
         "exported": bool(settings_to_export(state)),
         **_some(stack, "dropped", "baseline_step_ms", "baseline_samples_per_s"),
-        "gain": _gain(stack, by),
+        "gain": by and by.gain(stack.result, stack.comparison),
         **_effect(stack),
     }
 
@@ -186,8 +176,8 @@ def _stack(state: SessionState) -> Json | None:
 def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
     return {
         **_some(item, "rank", "recipe"),
-        "settings": dict(item.record.settings),
-        "gain": _gain(item.record, by),
+        **_some(item.record, "settings"),
+        "gain": by and by.gain(item.record.result, item.record.comparison),
         **_some(item.record.comparison, *_OF_COMPARISON),
         "contribution": _contribution(item.record),
         **_some(item.record, "verdict", "confirmed"),
@@ -196,19 +186,8 @@ def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
 
 
 def _pareto_point(point: records.ParetoPoint) -> Json:
-    return {
-        "name": point.name,
-        "settings": dict(point.settings),
-        "speedup": point.speedup,
-        "ci_low": point.comparison.ci_low if point.comparison else 1.0,
-        "ci_high": point.comparison.ci_high if point.comparison else 1.0,
-        "peak_reserved_bytes": point.peak_reserved_bytes,
-    }
-
-
-def _gain(record: records.TrialRecord | records.StackRecord, by: Yardstick | None) -> Json | None:
-    gain: Json | None = msgspec.to_builtins(by.gain(record.result, record.comparison) if by else None)
-    return gain
+    interval = _some(point.comparison, "ci_low", "ci_high") if point.comparison else {"ci_low": 1.0, "ci_high": 1.0}
+    return {**_some(point, "name", "settings", "speedup", "peak_reserved_bytes"), **interval}
 
 
 def _effect(record: records.TrialRecord | records.StackRecord) -> Json:
@@ -216,7 +195,7 @@ def _effect(record: records.TrialRecord | records.StackRecord) -> Json:
         **_some(record, "step_ms", "samples_per_s"),
         **_some(record.comparison, *_OF_COMPARISON),
         "numerics": _numerics(record.numerics),
-        "break_even_steps": record.break_even_steps,
+        **_some(record, "break_even_steps"),
         **_some(record.result, *_OF_RESULT.split()),
     }
 
@@ -228,8 +207,5 @@ def _contribution(record: records.TrialRecord) -> Json | None:
 def _numerics(numerics: records.NumericsResult | None) -> Json | None:
     if numerics is None:
         return None
-    return {
-        "class": numerics.measured.value,
-        "declared": numerics.declared.value,
-        **_some(numerics, "worse_than_declared", "difference", "from_reference", "baseline_from_reference", "text"),
-    }
+    of_losses = ("worse_than_declared", "difference", "from_reference", "baseline_from_reference", "text")
+    return {"class": numerics.measured, "declared": numerics.declared, **_some(numerics, *of_losses)}

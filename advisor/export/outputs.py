@@ -77,7 +77,7 @@ def _write(form: Format, found: Found, path: str, sentences: list[str]) -> None:
         if file.path != STANDARD_OUTPUT:
             sentences += [f"{file.title} written to {file.path}{file.remark}.", *file.more]
     if not files:
-        sentences.append(form.missing())
+        sentences.append(form.missing)
 
 
 def _write_file(file: File) -> None:

@@ -8,6 +8,7 @@ from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.config_patch import Patch, Wanted, patched
 from advisor.export.configs.words import DDP_KEYS, LOADER_KEYS
+from advisor.export.formats.settings import lines_in_script
 from advisor.files.config_file import read_text
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import SECTION
@@ -22,15 +23,12 @@ _PROGRAMS: Mapping[ConfigKind, str] = {
     ConfigKind.ACCELERATE: "Accelerate",
     ConfigKind.TIMM: "timm's train.py",
     ConfigKind.ULTRALYTICS: "Ultralytics",
-    ConfigKind.MMENGINE: "mmengine",
     ConfigKind.HYDRA: "Hydra",
-    ConfigKind.DEEPSPEED: "DeepSpeed",
-    ConfigKind.DETECTRON2: "detectron2",
     ConfigKind.TORCHTITAN: "torchtitan",
 }
 _CALLBACKS: Mapping[ConfigKind, tuple[str, str]] = {
-    ConfigKind.HUGGINGFACE: ("advisor.transformers", "trainer.add_callback(TunedCallback({path!r}))"),
-    ConfigKind.LIGHTNING: ("advisor.lightning", "trainer = Trainer(callbacks=[TunedCallback({path!r})])"),
+    ConfigKind.HUGGINGFACE: ("transformers", "trainer.add_callback({})"),
+    ConfigKind.LIGHTNING: ("lightning", "trainer = Trainer(callbacks=[{}])"),
 }
 
 
@@ -56,7 +54,7 @@ def patched_for(
     patch = patched(read_text(config), wanted, name=config, kind=outputs.config_kind)
     rest_path = _rest_path(path) if patch.rest else None
     sentences = tuple(_sentences(patch, path, said=outputs.config_kind is not None))
-    code = (*_code(patch, rest_path, wanted.mode), *_ddp_kwargs(patch), *launch_lines(state, settings))
+    code = (*_code(patch, rest_path, state), *_ddp_kwargs(patch), *launch_lines(state, settings))
     return ExportedConfig(patch, rest_path, sentences, code)
 
 
@@ -101,22 +99,15 @@ def _sentences(patch: Patch, path: Path, *, said: bool) -> Iterator[str]:
         yield f"{reader} has no place for these: {', '.join(patch.rest)}."
 
 
-def _code(patch: Patch, path: Path | None, mode: Mode) -> Iterator[str]:
+def _code(patch: Patch, path: Path | None, state: SessionState) -> Iterator[str]:
     if path is None:
         return
     yield "Apply it in your code:"
+    lines = lines_in_script(path.name, state)
     if patch.kind in _CALLBACKS:
-        module, line = _CALLBACKS[patch.kind]
-        yield f"  from {module} import TunedCallback"
-        yield f"  {line.format(path=path.name)}"
-        return
-    yield "  import advisor"
-    yield f"  tuning = advisor.load({path.name!r})"
-    if mode is Mode.TRAIN:
-        yield "  model, optimizer, loader = tuning.prepare(model, optimizer, loader)"
-        yield "  step = tuning.train_step(model, optimizer, loss)"
-    else:
-        yield "  step = tuning.infer(model)"
+        library, line = _CALLBACKS[patch.kind]
+        lines = f"from advisor.{library} import TunedCallback", line.format(f"TunedCallback({path.name!r})")
+    yield from (f"  {line}" for line in lines)
 
 
 def _ddp_kwargs(patch: Patch) -> Iterator[str]:

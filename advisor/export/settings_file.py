@@ -36,17 +36,6 @@ def settings_yaml(
     return "\n".join([*header, "", *entries]) + "\n"
 
 
-def provenance(state: SessionState, target: str) -> Iterator[str]:
-    """Lines that say what was measured, and where: the target, the hardware, the versions."""
-    if target:
-        yield f"target: {target}"
-    if state.hardware:
-        yield f"hardware: {measured_on(state)}"
-    versions = state.facts.versions if state.facts else {}
-    if versions:
-        yield "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
 def stack_line(stack: StackRecord, state: SessionState) -> str:
     """A stack's speed-up in one line: ``1.84x (1.80–1.88), confirmed``."""  # noqa: RUF002 - an interval
     unclear = "unclear, " if stack_is_unclear(state) else ""
@@ -55,7 +44,12 @@ def stack_line(stack: StackRecord, state: SessionState) -> str:
 
 def _header(state: SessionState, settings: Settings, target: str, date: datetime.date, beside: str) -> Iterator[str]:
     yield f"Made by perf-advisor {__version__} on {date.isoformat()}."
-    yield from provenance(state, target)
+    if target:
+        yield f"target: {target}"
+    if state.hardware:
+        yield f"hardware: {measured_on(state)}"
+    if state.facts and state.facts.versions:
+        yield "versions: " + ", ".join(f"{name} {version}" for name, version in state.facts.versions.items())
     stack = state.stack
     if beside and stack and stack.comparison:
         yield f"the settings that {beside} has no place for"

@@ -143,7 +143,7 @@ class _Patch:
             case Stage.MODEL:
                 problem = self._model(recipe, value, code)
             case _ if recipe.plan_field == "non_blocking":
-                problem = self._copies("non_blocking", str(bool(value)))
+                problem = self._arguments("copy", {"non_blocking": str(bool(value))})
             case _ if recipe.plan_field == "zero_grad" and value != "manual":
                 problem = self._arguments("clear", {"set_to_none": str(value == "none")})
             case _ if recipe.plan_field == "cuda_graph":
@@ -177,20 +177,17 @@ class _Patch:
                 self.files[place.file].arguments[position_of(place)].update(given)
         return ""
 
-    def _copies(self, argument: str, value: str, dimensions: str | None = None) -> str:
-        return self._arguments("copy", {argument: value}, name=dimensions)
-
     def _loader(self, recipe: Recipe, value: Value, code: str) -> str:
         calls = self._places("loader call")
         options: Mapping[str, object] = recipe.options(value)  # type: ignore[attr-defined]
         if not calls or (value and not options):
             return _TOO_MUCH if calls else _NO_PLACE["loader"]
-        self._arguments(
-            "loader call", {name: repr(one).replace("loader.dataset", "{}") for name, one in options.items()}
-        )
+        given = {name: repr(one).replace("loader.dataset", "{}") for name, one in options.items()}
+        self._arguments("loader call", given)
         for place in calls:
             self._defined(place.file, code)
-        return self._copies("non_blocking", "True") if recipe.plan_field == "non_blocking" and value else ""
+        pins = recipe.plan_field == "non_blocking" and value
+        return self._arguments("copy", {"non_blocking": "True"}) if pins else ""
 
     def _optimizer(self, recipe: Recipe, value: Value, code: str) -> str:
         if recipe.key == "optimizer.implementation" and self._places("optimizer call"):
@@ -199,9 +196,10 @@ class _Patch:
 
     def _model(self, recipe: Recipe, value: Value, code: str) -> str:
         if recipe.plan_field == "memory_format" and value != "contiguous":
-            self._copies("memory_format", f"torch.{value}", "5 5f" if str(value).endswith("3d") else "4 4f")
+            dimensions = "5 5f" if str(value).endswith("3d") else "4 4f"
+            self._arguments("copy", {"memory_format": f"torch.{value}"}, name=dimensions)
         if recipe.plan_field == "input_dtype" and value != recipe.default:
-            self._copies("dtype", f"torch.{value}", "1f 2f 3f 4f 5f")
+            self._arguments("copy", {"dtype": f"torch.{value}"}, name="1f 2f 3f 4f 5f")
         return self._after("model", code)
 
     def _after(self, kind: str, code: str) -> str:

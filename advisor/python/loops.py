@@ -50,13 +50,8 @@ def _binds_before(branch: ast.If, needed: set[str], line: int) -> bool:
 
 def _needed(block: Sequence[ast.stmt], line: int) -> set[str]:
     """The names that the loss is computed of, those that they are computed of in turn among them."""
-    needed = {
-        name
-        for statement in block
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == _BACKWARD
-        for name in _read_in(node)
-    }
+    calls = [node for statement in block for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    needed = {name for call in calls if name_called(call) == _BACKWARD for name in _read_in(call)}
     if not needed:  # the line calls what goes backward
         needed = {name for one in block if one.lineno <= line <= (one.end_lineno or line) for name in _read_in(one)}
     while more := {name for value in _values_of(block, needed) for name in _read_in(value)} - needed:
@@ -181,8 +176,7 @@ def told_of_others(file: str, loop: ast.stmt, lines: Iterable[int]) -> str:
     ``loop`` is the one that is measured. What it calls belongs to it, and so does what stands around ``lines``, those
     of its functions that were running.
     """
-    others = other_loops("".join(linecache.getlines(file)), loop, lines)
-    if not others:
+    if not (others := other_loops(tree_of_file(file), loop, lines)):
         return ""
     if len(others) == 1:
         return f"another loop that trains is at line {others[0]}: to measure that, let the script skip this one"
@@ -190,9 +184,8 @@ def told_of_others(file: str, loop: ast.stmt, lines: Iterable[int]) -> str:
     return f"other loops that train are at lines {named}: to measure one of them, let the script skip this one"
 
 
-def other_loops(source: str, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
-    """The first lines of the innermost loops with a backward pass that are no part of ``loop``."""
-    tree = tree_of(source)
+def other_loops(tree: ast.Module, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
+    """The first lines of a program's innermost loops with a backward pass that are no part of ``loop``."""
     own = [(node.lineno, node.end_lineno or node.lineno) for node in (loop, *_called_from(tree, loop))]
     inside = [*lines, loop.lineno]
     training = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While) and _trains(node)]
@@ -213,6 +206,11 @@ def tree_of(source: str) -> ast.Module:
         return ast.Module([], [])
 
 
+def tree_of_file(file: str) -> ast.Module:
+    """The tree of a file as it was when it was read first."""
+    return tree_of("".join(linecache.getlines(file)))
+
+
 def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], names: dict[str, Any]) -> bool:
     """Whether a loop of a few rounds stands beside statements that go backward too, in functions that they call or not.
 
@@ -231,8 +229,7 @@ def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
 
     ``train`` of ``model.train()`` is neither.
     """
-    tree = tree_of("".join(linecache.getlines(file)))
-    return [*statements, *_called_from(tree, ast.Module([*statements], []), _own_called)]
+    return [*statements, *_called_from(tree_of_file(file), ast.Module([*statements], []), _own_called)]
 
 
 def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
@@ -245,23 +242,22 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     backward = [is_in_some_rounds(loop, one.lineno) for one in places if _BACKWARD in _names_called(one)]
     if clearing and all(clearing) and not all(backward):
         return False
-    return any(map(clears, (loop, *_called_from(tree_of("".join(linecache.getlines(file))), loop), *within)))
+    return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
 
 
 def clears(part: ast.AST) -> bool:
     """Whether a piece of source calls ``zero_grad``, or sets a gradient, as to None."""
-    for node in ast.walk(part):
-        if isinstance(node, ast.Attribute) and (
-            node.attr in ("zero_grad", "zero_gradients") or (node.attr == "grad" and isinstance(node.ctx, ast.Store))
-        ):
-            return True
-        if isinstance(node, ast.Attribute) and node.attr == "zero_" and ast.unparse(node.value).endswith("grad"):
-            return True
-    return False
+    return any(
+        node.attr in ("zero_grad", "zero_gradients")
+        or (node.attr == "grad" and isinstance(node.ctx, ast.Store))
+        or (node.attr == "zero_" and ast.unparse(node.value).endswith("grad"))
+        for node in ast.walk(part)
+        if isinstance(node, ast.Attribute)
+    )
 
 
 def _trains(node: ast.AST) -> bool:
-    return isinstance(node, ast.For | ast.While) and "backward" in _names_called(node)
+    return isinstance(node, ast.For | ast.While) and _BACKWARD in _names_called(node)
 
 
 def _names_called(node: ast.AST) -> set[str]:

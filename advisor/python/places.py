@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
-from advisor.python.loops import blocks, bound_in, clears, name_called, tree_of
+from advisor.python.loops import blocks, bound_by, bound_in, clears, name_called, tree_of_file
 from advisor.python.positions import Loop, value_of
 from advisor.records import Place
 
@@ -58,16 +58,12 @@ class Pass:
 
 def scope_of(code: CodeType) -> ast.AST:
     """The function, or the module, whose code this is; an empty module where its source cannot be read."""
-    tree = _tree(code.co_filename)
+    tree = tree_of_file(code.co_filename)
     if code.co_name == "<module>":
         return tree
     named = (node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS) and node.name == code.co_name)
     first = ((node, min([node.lineno, *(one.lineno for one in node.decorator_list)])) for node in named)
     return next((node for node, line in first if line == code.co_firstlineno), ast.Module([], []))
-
-
-def _tree(file: str) -> ast.Module:
-    return tree_of("".join(linecache.getlines(file)))
 
 
 def call_in_users_code() -> Place | None:
@@ -165,7 +161,7 @@ def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
         for name in _names_of(value, view.names):
             scopes = [(scope_of(view.code), view.line)]
             if name.startswith("self."):
-                functions = [node for node in ast.walk(_tree(view.file)) if isinstance(node, ast.FunctionDef)]
+                functions = [node for node in ast.walk(tree_of_file(view.file)) if isinstance(node, ast.FunctionDef)]
                 methods = [one for one in functions if one.args.args and one.args.args[0].arg == "self"]
                 scopes = [(one, 1 + (one.end_lineno or 0)) for one in methods]
             for scope, line in scopes:
@@ -198,9 +194,7 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
     if isinstance(statement, _FUNCTIONS | ast.ClassDef):
         return False
     for node in ast.walk(statement):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        parts = (part for one in targets if one is not None for part in getattr(one, "elts", [one]))
-        if isinstance(node, ast.Assign | ast.AnnAssign) and name in map(ast.unparse, parts):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and name in bound_by(node):
             return True
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
@@ -235,7 +229,7 @@ class LoopPlaces:
         yield _at("loop", file, self.loop)
         yield _at("above", file, self._outermost())
         yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
-        scopes = {self.code: self.loop, **{one: scope_of(one) for each in passes for one, _ in each.at[:1]}}
+        scopes = {self.code: self.loop} | {one: scope_of(one) for each in passes for one, _ in each.at[:1]}
         scopes[self.code] = self.loop
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
@@ -284,8 +278,9 @@ class LoopPlaces:
     def _step(self, statements: list[ast.stmt], code: CodeType, whole: ast.AST) -> Place:
         names = self._names_in(code)
         model = next(_names_of(self.model, names), "")
-        place = _Piece(statements, self.loop, whole).place("step", code.co_filename, names, on_device=True, name=model)
-        return place if code is self.code else replace(place, problem="it is in a function that the loop calls")
+        place = _Piece(statements, self.loop, whole).place("step", code.co_filename, names, on_device=True)
+        problem = place.problem if code is self.code else "it is in a function that the loop calls"
+        return replace(place, name=model, problem=problem)
 
 
 def _with_clearing(block: list[ast.stmt], begin: int, done: int) -> list[ast.stmt]:
@@ -337,19 +332,14 @@ class _Piece:
     scope: ast.AST
     whole: ast.AST
 
-    def place(
-        self, kind: str, file: str, names: Mapping[str, Any], *, on_device: bool = False, name: str = ""
-    ) -> Place:
+    def place(self, kind: str, file: str, names: Mapping[str, Any], *, on_device: bool = False) -> Place:
         """Their place, with the names that such a function would take and give."""
         used = self._used()
         read, stored = list(used.read), list(used.stored)
         others = list(self._outside(self.scope))
-        bound = {one.id for one in others if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-        bound |= {one.arg for one in others if isinstance(one, ast.arg)}
+        bound = {one.arg for one in others if isinstance(one, ast.arg)} | _named(others, ast.Store)
         takes = tuple(name for name in read if name in bound)
-        later = {
-            one.id for one in self._outside(self.whole) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
-        }
+        later = _named(self._outside(self.whole), ast.Load)
         made = {one.name for one in others if isinstance(one, _FUNCTIONS | ast.ClassDef) and one is not self.scope}
         tensors = {name for name in takes if isinstance(names.get(name), torch.Tensor)} if on_device else {*takes}
         gives = tuple(name for name in stored if name in later)
@@ -359,16 +349,8 @@ class _Piece:
             *(f"`{name}` gets a value in some rounds only" for name in gives if name not in used.bound),
             *(f"`{name}` is no tensor and changes from round to round" for name in takes if name not in tensors),
         )
-        return _at(
-            kind,
-            file,
-            self.statements[0],
-            self.statements[-1],
-            name=name,
-            takes=takes,
-            gives=gives,
-            problem=next(iter((*self._on_host(on_device=on_device), *problems)), ""),
-        )
+        problem = next(iter((*self._on_host(on_device=on_device), *problems)), "")
+        return _at(kind, file, self.statements[0], self.statements[-1], takes=takes, gives=gives, problem=problem)
 
     def _outside(self, scope: ast.AST) -> Iterator[Any]:
         """The nodes of a scope that are not among the statements."""
@@ -429,6 +411,11 @@ class _Used:
         self.read |= dict.fromkeys(name for name in loaded if name not in bound)
         self.stored |= dict.fromkeys(stored)
         return bound.union(stored)
+
+
+def _named(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
+    """The names among nodes that are read (``ast.Load``), or bound (``ast.Store``)."""
+    return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
 
 
 def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:

@@ -79,11 +79,10 @@ def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(expression, ast.Attribute):
         return getattr(value_of(expression.value, names), expression.attr, None)
     if isinstance(expression, ast.Subscript):
-        key = expression.slice
+        inside = expression.slice
+        key = inside.value if isinstance(inside, ast.Constant) else value_of(inside, names)
         try:
-            return value_of(expression.value, names)[
-                key.value if isinstance(key, ast.Constant) else value_of(key, names)
-            ]
+            return value_of(expression.value, names)[key]
         except (TypeError, KeyError, IndexError):
             return None
     return None

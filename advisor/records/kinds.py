@@ -171,10 +171,7 @@ class ConfigKind(StrEnum):
     ACCELERATE = "accelerate"
     TIMM = "timm"
     ULTRALYTICS = "ultralytics"
-    MMENGINE = "mmengine"
     HYDRA = "hydra"
-    DEEPSPEED = "deepspeed"
-    DETECTRON2 = "detectron2"
     TORCHTITAN = "torchtitan"
     PLAIN = "plain"
 

@@ -173,6 +173,13 @@ def test_a_word_is_replaced_only_where_the_config_says_the_same_word():
     assert "mode: train\n" in other.text
 
 
+def test_several_values_of_one_name_are_proposed():
+    patch = patched("first: {batch_size: 64}\nsecond: {batch_size: 16}\n", {"data.batch_size": 128})
+    (remark,) = patch.remarks
+    assert "first.batch_size or second.batch_size" in remark
+    assert "--map data.batch_size=" in remark
+
+
 def test_two_settings_of_one_name_take_nobodys_value():
     patch = patched("size: 1\n", {"a.size": 2, "b.size": 3})
     assert patch.mapped == {}
@@ -270,7 +277,7 @@ def test_two_maps_to_one_value_are_refused():
         ("a: \x00\n", "not valid YAML"),
         ("- 1\n- 2\n", "a list at its top level \\(line 1\\)"),
         ("# c\nword\n", "a single value at its top level \\(line 2\\)"),
-        ("a: 1\n---\nb: 2\n", "2 YAML documents"),
+        ("a: 1\n---\nb: 2\n", "found another document"),
         ("perf_advisor: [1]\n", "is not a mapping of settings"),
         ("perf_advisor: yes\n", "is not a mapping of settings"),
         ("x: &x {a.b: 1}\nperf_advisor: *x\n", "shared through an anchor"),
@@ -330,6 +337,13 @@ def test_options_of_workers_go_where_the_workers_go():
     assert patch.added == {"data.num_workers": 4}
     alone = patch_of(text.partition("\n")[0], Wanted({"data.num_workers": 4}, implied=IMPLIED))
     assert yaml.safe_load(alone.text)["train"] == {"num_workers": 4, "persistent_workers": True}
+
+
+def test_a_map_is_followed_whatever_stands_in_the_section_and_wherever_the_workers_are():
+    text = "perf_advisor: {data.num_workers: 1}\njobs: 0\npw: false\n"
+    settings = {"data.persistent_workers": True, "data.num_workers": 4}
+    patch = patched(text, settings, key_map={"data.persistent_workers": "pw", "data.num_workers": "jobs"})
+    assert patch.text == text.replace("jobs: 0", "jobs: 4").replace("false", "true")
 
 
 @pytest.mark.parametrize(("text", "end"), [("[a]\r\nb = 1\r\n", "\r\n"), ("[a]\nb = 1\r\n", "\n"), ("", "\n")])

@@ -27,7 +27,7 @@ def exported(config, path, **options):
     [
         ("hf_run_glue.json", "  trainer.add_callback(TunedCallback('tuned.yaml'))"),
         ("lightning_cli.yaml", "  trainer = Trainer(callbacks=[TunedCallback('tuned.yaml')])"),
-        ("accelerate_default.yaml", "  tuning = advisor.load('tuned.yaml')"),
+        ("accelerate_default.yaml", '  tuning = advisor.load("tuned.yaml")'),
     ],
 )
 def test_the_rest_goes_beside_the_config_and_can_be_loaded(name, code, tmp_path):

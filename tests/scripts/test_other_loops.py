@@ -64,4 +64,5 @@ def test_a_loop_of_several_functions_is_one(script):
     ],
 )
 def test_a_loop_that_is_called_or_around_belongs_to_the_measured_one(source, lines, others):
-    assert other_loops(source, ast.parse(source).body[0], lines) == others
+    tree = ast.parse(source)
+    assert other_loops(tree, tree.body[0], lines) == others

@@ -22,8 +22,6 @@ _END_OF_DOCUMENT = re.compile(r"^\.\.\.(?=\s|\Z)", re.MULTILINE)
 # What may follow the last entry in braces: a comma, and a comment on the same line.
 _AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*(?:#|//|/\*)[^\r\n]*)?")
 _SWITCHES = (("true", "false"), ("yes", "no"), ("on", "off"))
-# The nodes on a path, each with its key.
-_Nodes = list[tuple[Node | None, Any]]
 
 
 class YamlDocument(Document):
@@ -43,22 +41,35 @@ class YamlDocument(Document):
 
     def place_of(self, path: Path) -> str:
         """A path in words, with its line."""
-        node = self._nodes(path)[-1][1]
+        node = self._nodes(path)[-1]
         return super().place_of(path) + (f" (line {node.start_mark.line + 1})" if node else "")
 
     def texts_with(self, path: Path, value: Scalar) -> Iterator[str]:
         """Texts with a value at a path: only reading them tells which of them say that and nothing else."""
         nodes = self._nodes(path)
-        rest = path[len(nodes) - 1 :]
-        if rest:
-            return self._with_entry(nodes, rest, value)
-        return self._replaced(nodes[-1][1], self._spelled(value, nodes[-1][1]))
+        node, names = nodes[-1], [self._spelled(name) for name in path[len(nodes) - 1 :]]
+        if not names:
+            yield from self._replaced(node, self._spelled(value, node))
+            return
+        said = self._spelled(value)
+        in_braces = f"{': {'.join(names)}: {said}{'}' * (len(names) - 1)}"
+        if isinstance(node, MappingNode) and node.flow_style:
+            yield from self._in_braces(node, in_braces)
+        elif isinstance(node, MappingNode):
+            for index in self._places(node):
+                yield self._with_lines(index, self._indent(node), names, said)
+        elif node is None or not nodes[1:]:  # an empty config
+            yield self._with_lines(self._end(), "", names, said)
+        elif node.start_mark.index < node.end_mark.index or nodes[-2].flow_style:
+            yield from self._replaced(node, f"{{{in_braces}}}")
+        else:
+            yield self._with_lines(self._next_line(node), self._indent(nodes[-2]) + "  ", names, said)
 
-    def _nodes(self, path: Path) -> _Nodes:
-        """The nodes on a path, as far as there are any, from the root on; each with its key."""
-        nodes: _Nodes = [(None, self._root)]
+    def _nodes(self, path: Path) -> list[Any]:
+        """The nodes on a path, as far as there are any, from the root on."""
+        nodes: list[Any] = [self._root]
         for part in path:
-            found = _below(nodes[-1][1], part)
+            found = _below(nodes[-1], part)
             if len(found) > 1:
                 raise ObstacleError(f"{super().place_of(path[: len(nodes)])} is repeated")
             if not found:
@@ -66,29 +77,11 @@ class YamlDocument(Document):
             nodes += found
         return nodes
 
-    def _replaced(self, node: Any, said: str) -> Iterator[str]:
+    def _replaced(self, node: Node, said: str) -> Iterator[str]:
         """A scalar exchanged, unless it is a block of text, or has an anchor or a tag."""
-        text = self.text
-        if node and not text.startswith(("&", "!", "*", "|", ">"), node.start_mark.index):
-            start, end = node.start_mark.index, node.end_mark.index
+        text, start, end = self.text, node.start_mark.index, node.end_mark.index
+        if not text.startswith(("&", "!", "*", "|", ">"), start):
             yield text[:start] + ("" if start < end else " ") + said + text[end:]
-
-    def _with_entry(self, nodes: _Nodes, rest: Path, value: Scalar) -> Iterator[str]:
-        """A new entry in the last of these nodes, each of which is in the one before."""
-        key, node = nodes[-1]
-        names, said = [self._spelled(name) for name in rest], self._spelled(value)
-        in_braces = f"{': {'.join(names)}: {said}{'}' * (len(rest) - 1)}"
-        if isinstance(node, MappingNode) and node.flow_style:
-            yield from self._in_braces(node, in_braces)
-        elif isinstance(node, MappingNode):
-            for index in self._places(node):
-                yield self._with_lines(index, self._indent(node), names, said)
-        elif node is None or key is None:  # an empty config
-            yield self._with_lines(self._end(), "", names, said)
-        elif node.start_mark.index < node.end_mark.index or nodes[-2][1].flow_style:
-            yield from self._replaced(node, f"{{{in_braces}}}")
-        else:
-            yield self._with_lines(self._next_line(node), self._indent(nodes[-2][1]) + "  ", names, said)
 
     def _places(self, mapping: MappingNode) -> Iterator[int]:
         """The indices for lines in a block mapping: the config's end, behind a value, before the first key."""
@@ -113,8 +106,6 @@ class YamlDocument(Document):
         comma, comment = _AFTER_ENTRY.match(text, last).groups("")  # type: ignore[union-attr]  # it takes nothing, too
         comment = comment if gap != " " else ""
         yield text[:last] + (comma or ",") + comment + gap + entry + text[last + len(comma + comment) :]
-        before = text[:closing].rstrip()  # where the last value is an alias, whose node is elsewhere
-        yield before + ("" if before.endswith(",") else ",") + gap + entry + text[len(before) :]
 
     def _with_lines(self, index: int, indent: str, names: list[str], said: str) -> str:
         """Whole lines at a line's start or the text's end; a file without a final line end stays without one."""
@@ -188,26 +179,21 @@ def _json(text: str) -> tuple[Node | None, Any] | None:
 
 
 def _yaml(text: str) -> tuple[Node | None, Any]:
-    roots: list[Any] = []
     try:
         loader = _Words(text)
-        while loader.check_node():
-            roots.append(loader.get_node())
-        if len(roots) <= 1:
-            return (roots[0], loader.construct_document(roots[0])) if roots else (None, {})
+        root = loader.get_single_node()
+        return root, loader.construct_document(root) if root else {}
     except YAML_FAILURES as error:
-        raise UsageError(f"the config is not valid YAML: {reason(error)}.", "Fix the file and try again.") from error
-    raise UsageError(
-        f"the config holds {len(roots)} YAML documents.", "Give a config of one document, without `---` between."
-    )
+        hint = "Give a config of one YAML document, and fix what is wrong in it."
+        raise UsageError(f"the config is not valid YAML: {reason(error)}.", hint) from error
 
 
-def _below(node: Node | None, part: str) -> list[tuple[Node | None, Node]]:
-    """The entries of a mapping under a key, more than one when the config repeats it; or a list's item."""
+def _below(node: Node | None, part: str) -> list[Node]:
+    """The values of a mapping under a key, more than one when the config repeats it; or a list's item."""
     if isinstance(node, SequenceNode):
-        return [(None, node.value[int(part)])] if holds(node.value, part) else []
+        return [node.value[int(part)]] if holds(node.value, part) else []
     entries = node.value if isinstance(node, MappingNode) else []
-    return [(key, value) for key, value in entries if isinstance(key, ScalarNode) and key.value == part]
+    return [value for key, value in entries if isinstance(key, ScalarNode) and key.value == part]
 
 
 def _line_start(node: Node) -> int:

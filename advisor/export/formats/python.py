@@ -30,17 +30,14 @@ class PythonFile(Format):
 
 
 def _source(found: Found) -> str:
-    from advisor.export.settings_file import stack_line
     from advisor.python.file import python_source
     from advisor.python.step import WrittenFor
     from advisor.report.figures import measured_on
 
     state = found.state
     baseline = state.baseline.result if state.baseline else None
-    measured = ""
-    if state.stack and state.stack.comparison and state.stack.settings == found.settings:
-        target, where = found.request.target.target, measured_on(state) if state.hardware else "this machine"
-        measured = f"{stack_line(state.stack, state)}, for {target} on {where}"
+    where = measured_on(state) if state.hardware else "this machine"
+    measured = f"{found.speedup}, for {found.request.target.target} on {where}" if found.speedup else ""
     workload = WrittenFor(
         "step" if _has_own_step(found) else baseline.loss_form if baseline else "",
         baseline.batch_form if baseline else None,

@@ -75,10 +75,9 @@ def _paths(found: Found, path: str) -> dict[str, str]:
 
 
 def _patched(found: Found) -> Patched:
-    from advisor.export.settings_file import stack_line
     from advisor.python.changes import patched_files
 
-    state, settings, stack = found.state, found.settings, found.state.stack
+    state, settings = found.state, found.settings
     facts = state.facts.workload if state.facts else None
     if facts is not None and facts.trainer and not facts.places:
         raise UsageError(
@@ -87,6 +86,6 @@ def _patched(found: Found) -> Patched:
         )
     if facts is None or not facts.places:
         raise UsageError("where the settings belong in your file is not known.", "Measure again, or export tuned.yaml.")
-    measured = f": {stack_line(stack, state)}" if stack and stack.comparison and stack.settings == settings else ""
+    measured = f": {found.speedup}" if found.speedup else ""
     evaluations = [one for one in state.findings if one.recipe == "eval_no_grad"]
     return patched_files(found.catalog, settings, facts, _own(found), measured=measured, evaluations=evaluations)

@@ -17,6 +17,7 @@ class Trace(Format):
     suffixes = (".json", ".json.gz")
     order = 70
     needs_baseline = False
+    missing = "The session ended before its profile, so there is no trace to write."
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         """One file, gzipped when it ends in .gz; none where the session was not profiled."""
@@ -24,9 +25,6 @@ class Trace(Format):
         if facts and facts.profile and facts.profile.trace_path:
             kept, compressed = facts.profile.trace_path, path.lower().endswith(".gz")
             yield File("Trace", path, lambda: _content(kept, compressed=compressed))
-
-    def missing(self) -> str:
-        return "The session ended before its profile, so there is no trace to write."
 
 
 def _content(path: str, *, compressed: bool) -> bytes:
