@@ -68,14 +68,5 @@ def test_a_data_file_is_in_the_package_data(path):
     assert any(place.match(pattern) and len(place.parts) == len(Path(pattern).parts) for pattern in patterns)
 
 
-def test_the_typing_marker_is_there():
-    assert resources.files("advisor").joinpath("py.typed").is_file()
-
-
-def test_a_recipe_module_imports_under_its_name():
-    names = [info.name for info in pkgutil.iter_modules(RECIPES.__path__)]
-    assert all(importlib.import_module(f"advisor.recipes.{name}").__doc__ for name in names)
-
-
 def test_the_group_for_recipes_of_others_holds_none_of_ours():
     assert not metadata.entry_points(group=ENTRY_POINT_GROUP)

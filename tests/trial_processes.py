@@ -19,10 +19,10 @@ time.sleep(600)
 """
 
 
-def spec_of(folder, file, **changes):
+def spec_of(folder, file, *, device="cpu", mode=None, **changes):
     options = {
         "trial_id": "t",
-        "target": TargetSpec(file, str(folder), device="cpu"),
+        "target": TargetSpec(file, str(folder), device=device, mode=mode),
         "settings": {},
         "measure_s": 0.1,
         "warmup_limit_s": 0.2,

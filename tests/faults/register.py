@@ -1,4 +1,4 @@
-"""The register of faults: each is provoked for real, and says what the person sees and what was lost."""
+"""The register of faults: each is provoked for real, on a CPU."""
 
 import contextlib
 import io
@@ -14,18 +14,8 @@ from advisor.experiment.past.journal import Journal
 from advisor.records import Outcome, TargetSpec, TrialResult, TrialSpec
 from advisor.runner.trials import Runner
 
-NOTHING = "nothing"
-TRIAL = "the trial in hand"
 # A session is recorded for 2 s at the latest after a fault; the figure is generous, for loaded machines. Seconds.
 SOON_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Met:
-    """How a fault was met: what the person sees, and what was lost."""
-
-    seen: str
-    lost: str = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +24,16 @@ class Fault:
 
     phase: str
     name: str
-    provoke: Callable[[Path], Met]
+    provoke: Callable[[Path], object]
 
 
 FAULTS: list[Fault] = []
 
 
-def fault(phase: str, name: str) -> Callable[[Callable[[Path], Met]], Callable[[Path], Met]]:
+def fault(phase: str, name: str) -> Callable[[Callable[[Path], object]], Callable[[Path], object]]:
     """Put a function into the register."""
 
-    def register(provoke: Callable[[Path], Met]) -> Callable[[Path], Met]:
+    def register(provoke: Callable[[Path], object]) -> Callable[[Path], object]:
         FAULTS.append(Fault(phase, name, provoke))
         return provoke
 
@@ -92,18 +82,16 @@ def run(folder: Path, name: str, *, timeout_s: float = SOON_S) -> TrialResult:
     return Runner().run(spec, lambda message: None)
 
 
-def ends_its_trial(result: TrialResult) -> Met:
+def ends_its_trial(result: TrialResult) -> None:
     """The trial failed, and says why in one line."""
     assert result.outcome is not Outcome.MEASURED
     assert result.reason
     assert "\n" not in result.reason
-    return Met(result.reason, TRIAL)
 
 
-def measured(result: TrialResult, seen: str = "nothing: it is measured") -> Met:
+def measured(result: TrialResult) -> None:
     """The trial measured all the same."""
     assert result.outcome is Outcome.MEASURED, result.reason
-    return Met(seen)
 
 
 def recorded() -> Path:

@@ -23,7 +23,7 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
 from faults.inputs import in_build
-from faults.register import SOON_S, Met, fault, recorded
+from faults.register import SOON_S, fault, recorded
 
 _NOBODY = 65534
 _AS_NOBODY = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
@@ -132,25 +132,22 @@ def _empty(folder: Path) -> None:
 
 
 @fault("disk", "TMPDIR emptied while a session runs")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     temporary = folder / "tmp"
     temporary.mkdir()
     _headless(folder, lambda: _empty(temporary), User(environment={"TMPDIR": str(temporary)}))
-    return Met("nothing: the session goes on")
 
 
 @fault("disk", "TMPDIR emptied while the app runs")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     temporary = folder / "tmp"
     temporary.mkdir()
     _in_the_app(folder, lambda: _empty(temporary), User(environment={"TMPDIR": str(temporary)}))
-    return Met("nothing: the session goes on")
 
 
 @fault("command line", "a budget of 50 days")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     _headless(folder, lambda: None, User(), budget="1200h")
-    return Met("nothing: it is measured")
 
 
 # --- another user ---------------------------------------------------------------------------------------------
@@ -192,7 +189,7 @@ def _python_of_all() -> str:
 
 
 @fault("privacy", "another user with a shared, sticky TMPDIR")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     user = _other_user(folder)
     planted = folder / "shared" / f"perf-advisor-{_NOBODY}-planted"  # of root's, under a name of theirs
     planted.mkdir()
@@ -212,7 +209,6 @@ def _(folder: Path) -> Met:
     state = folder / "home" / "state"
     assert {path.stat().st_uid for path in (state, *state.rglob("*"))} == {_NOBODY}
     assert planted.is_dir()
-    return Met("nothing: it is measured, reported and opened")
 
 
 CLOSED = {
@@ -236,7 +232,7 @@ def _closed(folder: Path) -> User:
     return user
 
 
-def _refused(folder: Path, arguments: list[str], environment: Mapping[str, str] | None = None) -> Met:
+def _refused(folder: Path, arguments: list[str], environment: Mapping[str, str] | None = None) -> None:
     user = _closed(folder)
     user = replace(user, environment={**user.environment, **(environment or {})})
     done = user.said(folder / "home", *arguments)
@@ -244,7 +240,6 @@ def _refused(folder: Path, arguments: list[str], environment: Mapping[str, str] 
     assert "a bug" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("perf-advisor: ")]
     assert "cannot be" in line or "Permission denied" in line
-    return Met(line.removeprefix("perf-advisor: "))
 
 
 for _name, _arguments in CLOSED.items():
@@ -252,9 +247,9 @@ for _name, _arguments in CLOSED.items():
 
 
 @fault("command line", "a state folder that one may not enter")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     state = {"PERF_ADVISOR_STATE": str(folder / "home" / "closed")}
-    return _refused(folder, ["demo", "--headless"], state)
+    _refused(folder, ["demo", "--headless"], state)
 
 
 # --- what a target does to its streams ------------------------------------------------------------------------
@@ -267,7 +262,7 @@ sys.stdout = Tee()"""
 
 
 @fault("target", "a session of one that replaces sys.stdout and prints surrogates")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     home = folder / "h"
     home.mkdir()
     text = in_build(_TEE)
@@ -276,7 +271,6 @@ def _(folder: Path) -> Met:
     done = user.said(home, "target.py", "--headless", "--budget", "30s", *_OPTIONS)
     assert done.returncode == 0, done.stderr
     assert _baseline_is_measured()
-    return Met("nothing: the baseline is kept")
 
 
 # --- the streams of the command itself ------------------------------------------------------------------------
@@ -289,7 +283,7 @@ STREAMS = {
 }
 
 
-def _redirected(folder: Path, redirection: str, code: int) -> Met:
+def _redirected(folder: Path, redirection: str, code: int) -> None:
     """A report of a recorded session with some of its streams elsewhere: its files are written all the same."""
     recorded()
     line = User().line("report", "--json", "out.json", "--report", "out.md")
@@ -301,7 +295,6 @@ def _redirected(folder: Path, redirection: str, code: int) -> Met:
     assert not list((folder / "state").glob("crash-*"))
     refused = [line for line in done.stderr.splitlines() if line.startswith("perf-advisor: ")]
     assert len(refused) == (1 if code else 0), done.stderr
-    return Met(refused[0].removeprefix("perf-advisor: ") if code else "nothing: the files are written")
 
 
 for _name, (_redirection, _code) in STREAMS.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 from planted import TINY_TARGET
 
 from faults.inputs import in_build
-from faults.register import SOON_S, TRIAL, Met, fault
+from faults.register import SOON_S, fault
 from faults.system import _status
 
 # Enough for the baseline, also on a loaded machine; nothing is tried after it.
@@ -55,23 +55,22 @@ def _command(
     return done.stderr
 
 
-def _refusal(said: str) -> Met:
-    (line,) = [line for line in said.splitlines() if line.startswith("perf-advisor: ")]
-    return Met(line.removeprefix("perf-advisor: "))
+def _refusal(said: str) -> None:
+    assert [line.startswith("perf-advisor: ") for line in said.splitlines()].count(True) == 1, said
 
 
-def _named(folder: Path, name: str, code: int) -> Met:
+def _named(folder: Path, name: str, code: int) -> None:
     (folder / name).write_text(TINY_TARGET)
-    return _refusal(_command(folder, name, code=code))
+    _refusal(_command(folder, name, code=code))
 
 
 fault("command line", "a target called json.py")(lambda folder: _named(folder, "json.py", 2))
 fault("command line", "a target called torch.py")(lambda folder: _named(folder, "torch.py", 3))
 
 
-def _limited(folder: Path, kind: int, most: int) -> Met:
+def _limited(folder: Path, kind: int, most: int) -> None:
     (folder / "target.py").write_text(TINY_TARGET)
-    return _refusal(_command(folder, "target.py", code=3, limits={kind: most}))
+    _refusal(_command(folder, "target.py", code=3, limits={kind: most}))
 
 
 fault("command line", "no descriptors left")(lambda folder: _limited(folder, resource.RLIMIT_NOFILE, 12))
@@ -79,38 +78,36 @@ fault("command line", "no address space left")(lambda folder: _limited(folder, r
 fault("command line", "no processor time left")(lambda folder: _limited(folder, resource.RLIMIT_CPU, 2))
 
 
-def _measures(folder: Path, **environment: str) -> Met:
+def _measures(folder: Path, **environment: str) -> None:
     (folder / "target.py").write_text(TINY_TARGET)
     assert "baseline: " in _command(folder, "target.py", environment=environment)
-    return Met("nothing: it is measured")
 
 
 fault("command line", "PYTHONOPTIMIZE=2")(lambda folder: _measures(folder, PYTHONOPTIMIZE="2"))
 
 
 @fault("disk", "a folder of temporary files with a long path")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     long = folder / ("x" * 100)
     long.mkdir()
-    return _measures(folder, TMPDIR=str(long))
+    _measures(folder, TMPDIR=str(long))
 
 
 @fault("processes", "a baseline that is killed once")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     kill = "import os\nif not os.path.exists('killed') and os.getppid() != 1:\n    open('killed', 'w').close()"
     (folder / "target.py").write_text(in_build(f"{kill}\n    os.kill(os.getpid(), 9)"))
     assert "baseline: " in _command(folder, "target.py")
-    return Met("nothing: it is started again", TRIAL)
 
 
 @fault("processes", "a build that hangs in a session of 2 s")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     (folder / "target.py").write_text(in_build("import time; time.sleep(600)"))
-    return _refusal(_command(folder, "target.py", code=3))
+    _refusal(_command(folder, "target.py", code=3))
 
 
 @fault("processes", "a child of a DataLoader's worker")
-def _(folder: Path) -> Met:
+def _(folder: Path) -> None:
     start = "import subprocess\n    made = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
     note = f"    open({str(folder / 'pid')!r}, 'w').write(str(made.pid))\n"
     loader = f"\ndef worker(number):\n    {start}{note}\n"
@@ -121,4 +118,3 @@ def _(folder: Path) -> Met:
     (folder / "target.py").write_text(text + loader)
     assert "baseline: " in _command(folder, "target.py")
     assert "\nState:\tZ" in _status(int((folder / "pid").read_text()))
-    return Met("nothing: the process is ended")

@@ -1,11 +1,13 @@
 """Trials that are forked from a process which has built the target once, with CUDA in each of them."""
 
+import contextlib
 import subprocess
 import sys
 
 import pytest
+from trial_processes import spec_of
 
-from advisor.records import Mode, TargetSpec, TrialSpec
+from advisor.records import Mode
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu
@@ -27,22 +29,34 @@ def build():
 
 
 @pytest.fixture
-def target(tmp_path):
-    (tmp_path / "target.py").write_text(ASKS, encoding="utf-8")
-    return TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
+def built(tmp_path):
+    """Build a target's text once: why that cannot be, and a function that measures a trial of it."""
+    with contextlib.ExitStack() as stack:
+
+        def build(text):
+            (tmp_path / "target.py").write_text(text, encoding="utf-8")
+            Runner.prepare()
+            runner = Runner()
+            stack.callback(runner.forget_build)
+            gpu = {"mode": Mode.TRAIN, "device": "cuda", "measure_s": 0.2, "warmup_limit_s": 0.3, "timeout_s": SOON_S}
+
+            def measure(name, settings, *, forked=False, **changes):
+                spec = spec_of(tmp_path, "target.py", trial_id=name, settings=settings, **gpu, **changes)
+                result = runner.run(spec, lambda message: None)
+                assert result.measured, (name, result.reason)
+                assert runner._builder.serves(spec) or not forked, name
+
+            target = spec_of(tmp_path, "target.py", **gpu).target
+            return runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S), measure
+
+        yield build
 
 
-def test_the_target_is_built_once_though_the_compiler_is_imported_beside_a_trial(target, tmp_path):
-    Runner.prepare()
-    runner = Runner()
-    problem = runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
+def test_the_target_is_built_once_though_the_compiler_is_imported_beside_a_trial(built, tmp_path):
+    problem, measure = built(ASKS)
     assert not problem
     for name, settings in [("first", {}), ("second", {}), ("compiled", {"compile.mode": "default"})]:
-        spec = TrialSpec(name, target, settings, 0.2, 0.3, SOON_S, str(tmp_path / "trial.log"))
-        result = runner.run(spec, lambda message: None)
-        assert result.measured, (name, result.reason)
-        assert runner._builder.serves(spec), name
-    runner.forget_build()
+        measure(name, settings, forked=True)
     assert (tmp_path / "builds").read_text() == "built "
 
 
@@ -85,17 +99,11 @@ def build():
 """
 
 
-def test_trials_that_fill_more_than_half_of_the_memory_follow_one_another_at_once(tmp_path):
-    (tmp_path / "target.py").write_text(FILLS, encoding="utf-8")
-    target = TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
-    Runner.prepare()
-    runner = Runner()
-    assert not runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
+def test_trials_that_fill_more_than_half_of_the_memory_follow_one_another_at_once(built):
+    problem, measure = built(FILLS)
+    assert not problem
     for number, environment in enumerate([{}, {}, {}, {}, {"A_VARIABLE": "1"}]):
-        spec = TrialSpec("t", target, {}, 0.1, 0.1, SOON_S, str(tmp_path / "trial.log"), environment=environment)
-        result = runner.run(spec, lambda message: None)
-        assert result.measured, (number, result.reason)
-    runner.forget_build()
+        measure(str(number), {}, environment=environment)
 
 
 ENCODER = """
@@ -113,22 +121,13 @@ def build():
 """
 
 
-def test_a_hugging_face_encoder_is_built_once_for_its_trials(tmp_path):
+def test_a_hugging_face_encoder_is_built_once_for_its_trials(built, tmp_path):
     pytest.importorskip("transformers")
     pytest.importorskip("pandas")
-    (tmp_path / "target.py").write_text(ENCODER, encoding="utf-8")
-    target = TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
-    Runner.prepare()
-    runner = Runner()
-    try:
-        assert not runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
-        for name, settings in [("plain", {}), ("bfloat16", {"precision.autocast": "bfloat16"})]:
-            spec = TrialSpec(name, target, settings, 0.2, 0.3, SOON_S, str(tmp_path / "trial.log"))
-            result = runner.run(spec, lambda message: None)
-            assert result.measured, (name, result.reason)
-            assert runner._builder.serves(spec), name
-    finally:
-        runner.forget_build()
+    problem, measure = built(ENCODER)
+    assert not problem
+    measure("plain", {}, forked=True)
+    measure("bfloat16", {"precision.autocast": "bfloat16"}, forked=True)
     assert (tmp_path / "builds").read_text() == "built "
 
 
@@ -143,15 +142,7 @@ def build():
 """
 
 
-def test_where_building_uses_cuda_each_trial_builds(tmp_path):
-    (tmp_path / "target.py").write_text(ASKS_WHAT_IT_CAN_DO, encoding="utf-8")
-    target = TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
-    Runner.prepare()
-    runner = Runner()
-    try:
-        problem = runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
-        assert "uses CUDA" in problem
-        spec = TrialSpec("plain", target, {}, 0.2, 0.3, SOON_S, str(tmp_path / "trial.log"))
-        assert runner.run(spec, lambda message: None).measured
-    finally:
-        runner.forget_build()
+def test_where_building_uses_cuda_each_trial_builds(built):
+    problem, measure = built(ASKS_WHAT_IT_CAN_DO)
+    assert "uses CUDA" in problem
+    measure("plain", {})

@@ -7,9 +7,10 @@ import textwrap
 import pytest
 from planted import TINY_TARGET
 from real_session import Run
+from trial_processes import spec_of
 
 from advisor.experiment import events
-from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind, TrialSpec
+from advisor.records import BlockDone, Outcome, TrialKind
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu
@@ -78,23 +79,21 @@ def filler():
 
 
 @pytest.fixture
-def spec_of(tmp_path):
+def gpu_spec(tmp_path):
     """The spec of a short trial of a target's text on the GPU."""
 
-    def spec_of(text, name="target", **changes):
+    def spec(text, name="target", **changes):
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        target = TargetSpec(f"{name}.py", str(tmp_path), device="cuda")
-        log = str(tmp_path / f"{name}.log")
-        return TrialSpec("t", target, {}, measure_s=0.1, warmup_limit_s=0.2, timeout_s=60.0, log_path=log, **changes)
+        return spec_of(tmp_path, f"{name}.py", device="cuda", timeout_s=60.0, **changes)
 
-    return spec_of
+    return spec
 
 
 @pytest.fixture
-def run(spec_of):
+def run(gpu_spec):
     """The result of such a trial."""
     runner = Runner()
-    return lambda text, name="target": runner.run(spec_of(text, name), lambda message: None)
+    return lambda text, name="target": runner.run(gpu_spec(text, name), lambda message: None)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -108,8 +107,8 @@ def test_a_fault_ends_its_trial_with_a_reason_and_nothing_else(run, fault):
     assert run(TINY_TARGET, "after").outcome is Outcome.MEASURED
 
 
-def test_what_a_trial_holds_already_is_not_taken_by_another_process(spec_of, filler):
-    with Runner().open(spec_of(NEEDS_MUCH, kind=TrialKind.TURNS), lambda message: None) as trial:
+def test_what_a_trial_holds_already_is_not_taken_by_another_process(gpu_spec, filler):
+    with Runner().open(gpu_spec(NEEDS_MUCH, kind=TrialKind.TURNS), lambda message: None) as trial:
         assert trial.wait_ready() is None
         assert isinstance(trial.measure_block(0.1), BlockDone)
         filler.start()

@@ -7,10 +7,11 @@ import sys
 import time
 
 import pytest
+from trial_processes import spec_of
 
 from advisor.machine.hardware import GpuGauges, compute_pids, inspect_hardware
 from advisor.machine.nvml import Nvml
-from advisor.records import Activity, Mode, Outcome, TargetSpec, TrialSpec
+from advisor.records import Activity, Mode, Outcome
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu
@@ -51,15 +52,8 @@ def trial(tmp_path):
 
     def run(listen=lambda message: None, measure_s=3.0):
         (tmp_path / "target.py").write_text(MATMULS, encoding="utf-8")
-        spec = TrialSpec(
-            trial_id="t",
-            target=TargetSpec("target.py", str(tmp_path), mode=Mode.INFER, device="cuda"),
-            settings={},
-            measure_s=measure_s,
-            warmup_limit_s=2.0,
-            timeout_s=300.0,
-            log_path=str(tmp_path / "trial.log"),
-        )
+        times = {"measure_s": measure_s, "warmup_limit_s": 2.0, "timeout_s": 300.0}
+        spec = spec_of(tmp_path, "target.py", mode=Mode.INFER, device="cuda", **times)
         result = Runner().run(spec, listen)
         assert result.outcome is Outcome.MEASURED, result.reason
         return result

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
+from advisor.records import Inspected, Mode, Outcome, Profiled, TrialKind
 from advisor.runner.trials import Runner
 from advisor.step.prefetch import DeviceLoader, loop_loader
 from advisor.step.step import TrainStep
@@ -303,24 +303,13 @@ def build():
 """
 
 
-def test_trials_of_the_recipes(tmp_path):
-    (tmp_path / "target.py").write_text(TARGET, encoding="utf-8")
+def test_trials_of_the_recipes(trial):
     Runner.prepare()
     runner, catalog = Runner(), load_catalog()
 
     def run(settings, **changes):
-        messages = []
-        spec = TrialSpec(
-            trial_id="t",
-            target=TargetSpec("target.py", str(tmp_path)),
-            settings=settings,
-            measure_s=0.3,
-            warmup_limit_s=1.0,
-            timeout_s=120.0,
-            log_path=str(tmp_path / "trial.log"),
-            **changes,
-        )
-        return runner.run(spec, messages.append), messages
+        times = {"measure_s": 0.3, "warmup_limit_s": 1.0}
+        return trial(TARGET, runner=runner, device="auto", settings=settings, **times, **changes)
 
     baseline, inspected = run({}, kind=TrialKind.BASELINE)
     assert baseline.measured, baseline.reason

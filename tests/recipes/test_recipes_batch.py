@@ -106,17 +106,6 @@ def test_the_reason_says_what_a_larger_batch_asks_for(facts, expected):
     assert "weight decay" in text
 
 
-def test_inference_needs_no_advice_on_training():
-    assert "learning rate" not in CATALOG["batch_size"].why(gpu_facts(mode=Mode.INFER), 128)
-    assert "learning rate" not in CATALOG["batch_size"].why(gpu_facts(), 0)
-
-
-def test_the_code_says_the_batch_size():
-    assert CATALOG["batch_size"].code(6) == "loader = torch.utils.data.DataLoader(..., batch_size=6)\n"
-    assert CATALOG["batch_size"].options(6) == {"batch_size": 6}
-    assert CATALOG["batch_size"].options(0) == {}
-
-
 # --- the sweep ------------------------------------------------------------------------------------------------
 
 

@@ -152,12 +152,6 @@ def test_checkpointed_models_can_be_copied_and_pickled():
         assert training_steps(other, x) == training_steps(copy.deepcopy(model), x)
 
 
-def test_checkpoints_can_be_taken_off_again():
-    model = applied("checkpointing", "blocks", Stacked())
-    applied("checkpointing", "none", model)
-    assert not any("forward" in vars(module) for module in model.modules())
-
-
 def test_a_model_that_has_a_switch_of_its_own_is_switched_off_and_seen():
     class Switched(Stacked):
         gradient_checkpointing = True

@@ -152,10 +152,6 @@ def test_autocasts_code_trains_as_the_step(value):
     assert not torch.equal(plain["head.weight"], weights_by_code("autocast", value)["head.weight"])
 
 
-def test_without_autocast_the_code_computes_in_float32():
-    assert run_code(CATALOG["autocast"], "none", components())["output"].dtype is torch.float32
-
-
 def test_the_loss_is_read_or_summed():
     names = {"loss": torch.tensor(2.0), "loss_sum": torch.tensor(1.0)}
     for value in CATALOG["loss_sync"].examples:
@@ -188,17 +184,6 @@ def test_tensors_are_created_on_the_device(value, device):
     names = {"torch": torch, "model": Creates(), "inputs": None, "device": torch.device("meta")}
     exec(CATALOG["create_on_device"].code(value), names)
     assert names["output"].type == device
-
-
-@pytest.mark.parametrize("value", ["none", "anomaly", "profiler"])
-def test_debugging_aids_by_code_and_by_apply(value):
-    states = []
-    for change in (CATALOG["debug_off"].apply, lambda workload, value: run_code(CATALOG["debug_off"], value, workload)):
-        change(components(), value)
-        states.append(process_state())
-        CATALOG["debug_off"].apply(components(), "none")
-    assert states[0] == states[1]
-    assert (states[0]["grad"][2], states[0]["profiler"]) == (value == "anomaly", value == "profiler")
 
 
 class Moved:

@@ -1,6 +1,4 @@
-"""What a recipe does to the plan, the workload and the process: by `apply`, and by its code."""
-
-import sys
+"""What a recipe does to the plan, the workload and the process."""
 
 import pytest
 import torch
@@ -39,67 +37,42 @@ def test_the_plan_says_how_the_step_runs(recipe_id, value, field, expected):
     assert getattr(workload.plan, field) == expected
 
 
-@pytest.mark.parametrize(
-    "recipe_id", ["tf32", "threads", "cudnn_benchmark", "control", "fused_optimizer", "num_workers"]
-)
-def test_other_recipes_leave_the_plan_alone(recipe_id):
-    workload = components()
-    plan = workload.plan
-    CATALOG[recipe_id].apply(workload, CATALOG[recipe_id].examples[-1])
-    assert workload.plan == plan
+# --- effects on objects and the process; that the code has the same is in test_recipes_code.py -----------------
 
 
-# --- apply and code have the same effect ----------------------------------------------------------------------
-
-
-def effect_of_apply(recipe, value):
+def applied(recipe_id, value):
+    recipe = CATALOG[recipe_id]
     workload = components(mode_for(recipe))
     recipe.apply(workload, value)
-    return workload.model, workload.optimizer, workload.data
+    return workload
 
 
-def effect_of_code(recipe, value):
-    namespace = run_code(recipe, value, components(mode_for(recipe)))
-    return namespace["model"], namespace["optimizer"], namespace["loader"]
-
-
-both_ways = pytest.mark.parametrize("effect", [effect_of_apply, effect_of_code], ids=["apply", "code"])
-
-
-@both_ways
 @pytest.mark.parametrize("value", ["high", "medium"])
-def test_tf32_sets_both_switches(effect, value):
+def test_tf32_sets_both_switches(value):
     torch.backends.cudnn.allow_tf32 = False
-    effect(CATALOG["tf32"], value)
+    applied("tf32", value)
     assert torch.get_float32_matmul_precision() == value
     assert torch.backends.cudnn.allow_tf32
-    effect(CATALOG["tf32"], "highest")
+    applied("tf32", "highest")
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-@both_ways
-def test_channels_last_changes_the_weights_strides(effect):
-    model, _, _ = effect(CATALOG["channels_last"], "channels_last")
+def test_channels_last_changes_the_weights_strides():
+    workload = applied("channels_last", "channels_last")
+    model = workload.model
     assert model.conv.weight.is_contiguous(memory_format=torch.channels_last)
     assert not model.conv.weight.is_contiguous()
-    model, _, _ = effect(CATALOG["channels_last"], "contiguous")
+    CATALOG["channels_last"].apply(workload, "contiguous")
     assert model.conv.weight.is_contiguous()
 
 
-def test_channels_last_can_be_taken_back():
-    workload = components()
-    for value in ("channels_last", "contiguous"):
-        CATALOG["channels_last"].apply(workload, value)
-    assert workload.model.conv.weight.is_contiguous()
-
-
-@both_ways
 @pytest.mark.parametrize(
     ("value", "fused", "foreach"),
     [("default", None, None), ("fused", True, False), ("foreach", False, True), ("for-loop", False, False)],
 )
-def test_the_optimizer_is_rebuilt(effect, value, fused, foreach):
-    model, optimizer, _ = effect(CATALOG["fused_optimizer"], value)
+def test_the_optimizer_is_rebuilt(value, fused, foreach):
+    workload = applied("fused_optimizer", value)
+    model, optimizer = workload.model, workload.optimizer
     group = optimizer.param_groups[0]
     assert (group["fused"], group["foreach"]) == (fused, foreach)
     assert (group["lr"], group["momentum"]) == (0.1, 0.9)
@@ -110,57 +83,22 @@ def test_the_optimizer_is_rebuilt(effect, value, fused, foreach):
     assert not torch.equal(model.head.weight, before)
 
 
-@both_ways
-def test_the_optimizers_state_goes_along(effect, monkeypatch):
-    workload = components()
-    workload.optimizer = torch.optim.AdamW(workload.model.parameters(), foreach=True)
-    workload.model(torch.ones(2, 3, 8, 8)).sum().backward()
-    workload.optimizer.step()
-    monkeypatch.setattr(sys.modules[__name__], "components", lambda mode: workload)
-    model, optimizer, _ = effect(CATALOG["fused_optimizer"], "fused")
-    assert optimizer.state[model.head.weight]["step"].item() == 1
-    assert optimizer.state[model.head.weight]["exp_avg"].abs().sum() > 0
-
-
-def test_an_implementation_that_the_class_lacks_is_refused():
-    workload = components()
-    workload.optimizer = torch.optim.RMSprop(workload.model.parameters())
-    with pytest.raises(ValueError, match="fused"):
-        CATALOG["fused_optimizer"].apply(workload, "fused")
-
-
-def test_num_workers_rebuilds_the_loader():
-    _, _, loader = effect_of_apply(CATALOG["num_workers"], 2)
-    assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (2, False, 4)
-    _, _, loader = effect_of_apply(CATALOG["num_workers"], 0)
-    assert (loader.num_workers, loader.persistent_workers) == (0, False)
-
-
 def test_pin_memory_rebuilds_the_loader():
-    _, _, loader = effect_of_apply(CATALOG["pin_memory"], True)
+    loader = applied("pin_memory", True).data
     assert (loader.pin_memory, loader.batch_size) == (True, 4)
 
 
-def test_batch_size_rebuilds_the_loader():
-    _, _, loader = effect_of_apply(CATALOG["batch_size"], 8)
-    assert [len(labels) for _, labels in loader] == [8, 8]
-    _, _, loader = effect_of_apply(CATALOG["batch_size"], 0)
-    assert loader.batch_size == 4
-
-
-@both_ways
-def test_threads_are_set(effect):
-    effect(CATALOG["threads"], 1)
+def test_threads_are_set():
+    applied("threads", 1)
     assert torch.get_num_threads() == 1
-    effect(CATALOG["threads"], 0)
+    applied("threads", 0)
     assert torch.get_num_threads() == 1
 
 
-@both_ways
-def test_cudnn_benchmark_is_set(effect):
-    effect(CATALOG["cudnn_benchmark"], True)
+def test_cudnn_benchmark_is_set():
+    applied("cudnn_benchmark", True)
     assert torch.backends.cudnn.benchmark is True
-    effect(CATALOG["cudnn_benchmark"], False)
+    applied("cudnn_benchmark", False)
     assert torch.backends.cudnn.benchmark is False
 
 

@@ -1,6 +1,5 @@
 import sys
 import warnings
-from dataclasses import replace
 
 import pytest
 import torch
@@ -26,7 +25,6 @@ from advisor.trial.profile.habits import (
     clearing_rows,
     recording,
     stop_debugging,
-    sync_places,
     validation_rows,
     with_habits,
 )
@@ -280,11 +278,6 @@ def test_a_compiled_model_is_looked_at_as_the_user_wrote_it():
     assert seen
 
 
-@pytest.mark.parametrize(("phase_ms", "step_ms", "share"), [(1.0, 4.0, 0.25), (None, 4.0, None), (1.0, None, None)])
-def test_the_share_of_a_phase(phase_ms, step_ms, share):
-    assert HabitRow("zero_grad", "zeros", phase_ms, step_ms).share == share
-
-
 # --- host waits -----------------------------------------------------------------------------------------------
 
 
@@ -369,10 +362,6 @@ def test_recording_leaves_warnings_and_pytorch_as_they_were():
     assert (warnings.showwarning, torch.cuda.synchronize, warnings.filters) == (shown, synchronize, filters)
 
 
-def test_nobody_looks_on_the_cpu():
-    assert sync_places(train_step(), Feed(batch())) is None
-
-
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=20))
 def test_times_of_one_line_add_up(seconds):
     recorder = SyncRecorder()
@@ -381,9 +370,3 @@ def test_times_of_one_line_add_up(seconds):
     places = recorder.places(1)
     assert sum(place.calls_per_step for place in places) == len(seconds)
     assert sum(place.blocked_ms for place in places) == pytest.approx(1e3 * sum(seconds))
-
-
-def test_plans_of_a_step_are_what_the_recipes_say():
-    plan = StepPlan(Mode.TRAIN, "cuda")
-    assert (plan.loss_item, plan.empty_cache) == (CATALOG["loss_sync"].default, CATALOG["empty_cache"].default)
-    assert replace(plan, loss_item="every_step") != plan

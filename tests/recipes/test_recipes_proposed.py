@@ -104,12 +104,6 @@ def test_implementations_other_than_the_default_one():
     assert "no optimizer" in reason("fused_optimizer", gpu_facts(optimizer=None))
 
 
-def test_cudnn_benchmark_needs_convolutions():
-    assert proposed("cudnn_benchmark", gpu_facts()) == [True]
-    profiled = gpu_facts(families=LINEAR, profile=profile_facts())
-    assert reason("cudnn_benchmark", profiled) == "the step computes no convolution"
-
-
 @pytest.mark.parametrize(
     ("recipe_id", "called"),
     [
@@ -182,11 +176,6 @@ def test_a_ladder_is_climbed_from_where_one_stands(recipe_id, present, values):
     loader = loader_facts(num_workers=present if recipe_id == "num_workers" else 2)
     facts = cpu_facts(loader=loader, usable_cores=6, current={CATALOG[recipe_id].key: present})
     assert proposed(recipe_id, facts) == values
-
-
-def test_pinned_memory_needs_a_loader():
-    assert proposed("pin_memory", gpu_facts(loader=loader_facts())) == [True]
-    assert "DataLoader" in reason("pin_memory", gpu_facts())
 
 
 def test_threads_other_than_the_present_number():

@@ -1,5 +1,4 @@
 import copy
-import enum
 import types
 from collections import UserDict, defaultdict
 from dataclasses import dataclass, field
@@ -220,14 +219,6 @@ def test_a_signature_tells_shapes_and_types_apart():
     assert signature_of((ones(2, 3), ones(2))) == signature_of([ones(2, 3), ones(2)])
     assert signature_of(ones(2, 3)) != signature_of(ones(1, 3))
     assert signature_of(ones(2)) != signature_of(ones(2, dtype=torch.float64))
-
-
-class Colour(enum.Enum):
-    RED = 1
-    BLUE = 2
-
-
-ALIKE = {"x": ones(2), "epoch": 1}
 
 
 def test_batches_as_a_person_reads_them():

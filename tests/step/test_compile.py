@@ -58,23 +58,6 @@ def test_each_of_several_models_is_compiled():
     assert counters["frames"]["ok"] == 1
 
 
-@pytest.mark.usefixtures("fresh_compiler")
-def test_a_model_decodes_uncompiled():
-    class Generates(nn.Linear):
-        def generate(self):
-            raise NotImplementedError
-
-        def forward(self, x, past_key_values=None):
-            return super().forward(x)
-
-    model = Generates(2, 2)
-    compile_in_place(model, backend="eager")
-    model(torch.ones(1, 2), past_key_values=())
-    assert counters["frames"]["total"] == 0
-    model(torch.ones(1, 2))
-    assert counters["frames"]["ok"] == 1
-
-
 @pytest.mark.usefixtures("eager_backend", "fresh_compiler")
 @pytest.mark.parametrize("before_2_12", [False, True])
 @pytest.mark.parametrize("settings", [{"compile.mode": "default"}, {"compile.scope": "with_loss"}])

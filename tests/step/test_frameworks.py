@@ -121,18 +121,6 @@ def assert_same(model, other, **tolerances):
 
 
 @pytest.mark.process
-def test_a_tuned_fit_of_lightning_is_the_plain_one(tuned, tmp_path, eager_backend, fresh_compiler):
-    from advisor.lightning import TunedCallback
-
-    _, expected = fitted(tmp_path)
-    trainer, module = fitted(tmp_path, [TunedCallback(tuned(COMPILED))])
-    assert_same(module, expected)
-    assert module.rates == expected.rates
-    assert trainer.optimizers[0].param_groups[0]["foreach"] is True
-    assert counters["frames"]["ok"] == 2  # the body and the head
-
-
-@pytest.mark.process
 def test_lightning_gets_what_it_can_be_told_and_the_rest_in_one_warning(tuned, tmp_path, eager_backend, fresh_compiler):
     from advisor.lightning import TunedCallback
 
@@ -197,7 +185,9 @@ def test_lightning_is_told_to_accumulate_where_it_makes_the_updates(tuned, autom
 
 
 @pytest.mark.process
-def test_checkpoints_of_lightning_go_both_ways(tuned, tmp_path, eager_backend, fresh_compiler):
+def test_a_tuned_fit_of_lightning_is_the_plain_one_also_over_checkpoints(
+    tuned, tmp_path, eager_backend, fresh_compiler
+):
     from advisor.lightning import TunedCallback
 
     _, expected = fitted(tmp_path, epochs=2)
@@ -205,8 +195,11 @@ def test_checkpoints_of_lightning_go_both_ways(tuned, tmp_path, eager_backend, f
     for first, second in (((), (callback,)), ((callback,), ())):
         trainer, _ = fitted(tmp_path, copy.copy(first))
         trainer.save_checkpoint(tmp_path / "half.ckpt")
-        _, module = fitted(tmp_path, second, ckpt_path=tmp_path / "half.ckpt", epochs=2)
+        tuned_trainer, module = fitted(tmp_path, second, ckpt_path=tmp_path / "half.ckpt", epochs=2)
         assert_same(module, expected)
+        implementations = [one.optimizers[0].param_groups[0]["foreach"] for one in (trainer, tuned_trainer)]
+        assert implementations == [True if callbacks else None for callbacks in (first, second)]
+    assert counters["frames"]["ok"] > 0
 
 
 # --- Transformers ---------------------------------------------------------------------------------------------
@@ -244,19 +237,6 @@ def trained_by_transformers(folder, callbacks=(), resume=None, **options):
 
 
 @pytest.mark.process
-def test_a_tuned_run_of_transformers_is_the_plain_one(tuned, tmp_path, eager_backend, fresh_compiler):
-    pytest.importorskip("transformers")
-    from advisor.transformers import TunedCallback
-
-    _, expected = trained_by_transformers(tmp_path)
-    trainer, model = trained_by_transformers(tmp_path, [TunedCallback(tuned(COMPILED))])
-    assert_same(model, expected)
-    assert trainer.model is model
-    assert trainer.optimizer.param_groups[0]["foreach"] is True
-    assert counters["frames"]["ok"] > 0
-
-
-@pytest.mark.process
 def test_what_training_arguments_have_a_name_for_is_left_to_them(tuned, tmp_path):
     pytest.importorskip("transformers")
     from advisor.transformers import TunedCallback, arguments
@@ -279,14 +259,19 @@ def test_what_training_arguments_have_a_name_for_is_left_to_them(tuned, tmp_path
 
 
 @pytest.mark.process
-def test_checkpoints_of_transformers_go_both_ways(tuned, tmp_path, eager_backend, fresh_compiler):
+def test_a_tuned_run_of_transformers_is_the_plain_one_also_over_checkpoints(
+    tuned, tmp_path, eager_backend, fresh_compiler
+):
     pytest.importorskip("transformers")
     from advisor.transformers import TunedCallback
 
     _, expected = trained_by_transformers(tmp_path, save_strategy="steps", save_steps=2)
     half = str(tmp_path / "checkpoint-2")
-    _, model = trained_by_transformers(tmp_path / "b", [TunedCallback(tuned(COMPILED))], half)
+    trainer, model = trained_by_transformers(tmp_path / "b", [TunedCallback(tuned(COMPILED))], half)
     assert_same(model, expected)
+    assert trainer.model is model
+    assert trainer.optimizer.param_groups[0]["foreach"] is True
+    assert counters["frames"]["ok"] > 0
     trained_by_transformers(tmp_path / "c", [TunedCallback(tuned(COMPILED))], save_strategy="steps", save_steps=2)
     _, model = trained_by_transformers(tmp_path / "d", (), str(tmp_path / "c" / "checkpoint-2"))
     assert_same(model, expected)

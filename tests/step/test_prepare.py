@@ -145,19 +145,6 @@ def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id,
 # --- schedulers -----------------------------------------------------------------------------------------------
 
 
-def test_a_plateau_and_hooks_reach_the_optimizer():
-    model, seen = Net(), []
-    optimizer = adamw(model)
-    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
-    Tuning(FOREACH).prepare(model, optimizer, plateau)
-    train(model, optimizer, data=batches(1))
-    plateau.step(1.0)
-    plateau.step(2.0)
-    assert optimizer.param_groups[0]["lr"] == 0.025
-    assert seen == ["before"]
-
-
 # --- checkpoints ----------------------------------------------------------------------------------------------
 
 
@@ -189,15 +176,6 @@ def test_a_run_goes_on_from_a_plain_checkpoint_and_back(settings, eager_backend,
     train(again, optimizer, schedule)
     assert_same(again, plain)
     assert schedule.get_last_lr() == [pytest.approx(0.05 * 0.9**12)]
-
-
-def test_loading_leaves_the_options_on():
-    plain, model = Net(), Net()
-    other = adamw(plain)
-    train(plain, other)
-    model, optimizer = Tuning({"optimizer.implementation": "fused"}).prepare(model, adamw(model))
-    optimizer.load_state_dict(other.state_dict())
-    assert optimizer.param_groups[0]["fused"] is True
 
 
 # --- a compiled model -----------------------------------------------------------------------------------------

@@ -74,63 +74,6 @@ def test_gradients_are_cleared_as_the_plan_says(zero_grad, kept):
     assert not any(gradient.any() for gradient in gradients if gradient is not None)
 
 
-@pytest.mark.parametrize("zero_grad", ["none", "manual"])
-def test_layers_that_a_loop_freezes_stay_as_they_are(zero_grad):
-    model = net()
-    step = train_step(model, sgd(model.parameters(), weight_decay=0.1), zero_grad=zero_grad)
-    for at, batch in enumerate(batches(5)):
-        if at == 3:
-            model[0].requires_grad_(False)
-            frozen = model[0].weight.detach().clone()
-        step(batch)
-    assert torch.equal(model[0].weight, frozen)
-
-
-def test_the_result_is_a_loss_that_holds_no_graph():
-    model = net()
-    loss = train_step(model, sgd(model.parameters()))(batches(1)[0])
-    assert loss.shape == ()
-    assert not loss.requires_grad
-
-
-def test_autocast_is_close_and_computes_in_bfloat16():
-    expected_model, model = net(), net()
-    expected = plain_losses(expected_model, sgd(expected_model.parameters()), batches(5))
-    step = train_step(model, sgd(model.parameters()), autocast="bfloat16")
-    assert step.forward(batches(1)[0]).dtype == torch.bfloat16
-    model = net()
-    losses = stepped_losses(train_step(model, sgd(model.parameters()), autocast="bfloat16"), batches(5))
-    assert losses == pytest.approx(expected, rel=0.02)
-    assert losses != expected
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-
-
-def test_half_precision_scales_the_gradients():
-    model = net()
-    step = train_step(model, sgd(model.parameters()), autocast="float16")
-    before = [parameter.clone() for parameter in model.parameters()]
-    losses = stepped_losses(step, batches(3))
-    assert step.scaler is not None
-    assert all(torch.isfinite(torch.tensor(losses)))
-    assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
-
-
-def test_a_loss_of_the_model_is_the_same():
-    def loss(model, batch):
-        return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-    model, other = net(), net()
-    assert stepped_losses(train_step(model, sgd(model.parameters()), loss), batches(3)) == stepped_losses(
-        train_step(other, sgd(other.parameters())), batches(3)
-    )
-
-
-def test_without_a_loss_whole_numbers_are_classes():
-    model, other = net(), net()
-    step = TrainStep(model, sgd(model.parameters()), None, StepPlan(mode=Mode.TRAIN, device="cpu"))
-    assert stepped_losses(step, batches(3)) == stepped_losses(train_step(other, sgd(other.parameters())), batches(3))
-
-
 def test_the_memory_format_reaches_the_batches_and_changes_no_result():
     model, seen = net().to(memory_format=torch.channels_last), []
     model.register_forward_pre_hook(
@@ -172,10 +115,6 @@ def test_an_inference_step_gives_the_models_output_in_its_grad_mode(grad_mode):
 def test_an_inference_step_sets_its_grad_mode_whatever_surrounds_it():
     with torch.no_grad():
         assert infer_step(net().eval())(batches(1)[0]).requires_grad
-
-
-def test_inference_in_bfloat16():
-    assert infer_step(net().eval(), autocast="bfloat16")(batches(1)[0]).dtype == torch.bfloat16
 
 
 def test_outputs_and_losses_of_graphs_are_copied(monkeypatch):
@@ -226,46 +165,6 @@ def test_parameters_of_a_group_that_is_added_later_are_cleared_and_clipped(zero_
 
 
 # --- what the plan asks for -----------------------------------------------------------------------------------
-
-
-def test_the_plan_chooses_the_step():
-    model = net()
-    train, infer = (StepPlan(mode=mode, device="cpu") for mode in (Mode.TRAIN, Mode.INFER))
-    assert isinstance(make_step(Components(model, sgd(model.parameters()), None, train), None), TrainStep)
-    assert isinstance(make_step(Components(model, None, None, infer), None), InferStep)
-
-
-def test_nothing_follows_from_the_default_plan():
-    model = net()
-    optimizer = sgd(model.parameters())
-    components = Components(model, optimizer, None, StepPlan(mode=Mode.TRAIN, device="cpu"))
-    finish_components(components)
-    assert components.model is model
-    assert components.optimizer is optimizer
-
-
-def test_layers_that_are_unfrozen_are_compiled_anew():
-    graphs = []
-
-    def counting(graph, _):
-        graphs.append([node for node in graph.graph.nodes if node.op == "call_function"])
-        return graph.forward
-
-    torch.compiler.reset()
-    model = net()
-    first = next(model.parameters()).requires_grad_(False)
-    model.compile(backend=counting)
-    plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode="default")
-    step = make_step(Components(model, sgd(model.parameters()), None, plan), None)
-    for batch in batches(3):
-        step(batch)
-    before, compiled = first.detach().clone(), len(graphs)
-    assert first.grad is None
-    first.requires_grad_(True)
-    for batch in batches(3):
-        step(batch)
-    assert len(graphs) == compiled + 1
-    assert not torch.equal(first, before)
 
 
 @pytest.mark.compile

@@ -1,7 +1,5 @@
 import copy
 import gc
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -69,12 +67,6 @@ def test_a_file_that_is_missing(tmp_path):
         advisor.load(tmp_path / "tuned.yaml")
 
 
-def test_importing_the_package_leaves_torch_out():
-    code = "import sys, advisor; advisor.load; print('torch' in sys.modules)"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == "False"
-
-
 # --- the loop -------------------------------------------------------------------------------------------------
 
 
@@ -87,36 +79,6 @@ def test_the_loop_of_the_documentation_trains(tmp_path, model):
     assert losses[-1] < losses[0]
     assert batches.num_workers == 1
     assert optimizer.param_groups[0]["foreach"] is True
-
-
-def test_without_settings_it_is_the_plain_loop_to_the_bit(model):
-    plain, expected = copy.deepcopy(model), []
-    optimizer, loss_function = optimizer_of(plain), nn.CrossEntropyLoss()
-    for images, labels in loader():
-        optimizer.zero_grad()
-        loss = loss_function(plain(images), labels)
-        loss.backward()
-        optimizer.step()
-        expected.append(loss.item())
-    tuning = Tuning({})
-    model, optimizer, batches = tuning.prepare(model, optimizer_of(model), loader())
-    step = tuning.train_step(model, optimizer, loss_function)
-    losses = [step(batch).item() for batch in batches]
-    assert losses == expected
-
-
-def test_what_is_prepared_comes_back_in_the_order_given(model):
-    tuning = Tuning({"optimizer.implementation": "foreach", "data.num_workers": 1})
-    scheduler = object()
-    batches, kept, optimizer, prepared = tuning.prepare(loader(), scheduler, optimizer_of(model), model)
-    assert batches.num_workers == 1
-    assert kept is scheduler
-    assert optimizer.param_groups[0]["foreach"] is True
-    assert prepared is model
-
-
-def test_one_object_comes_back_bare(model):
-    assert Tuning({}).prepare(model) is model
 
 
 def test_settings_of_objects_that_are_left_out_are_left_out(model):

@@ -1,5 +1,4 @@
-"""Images that two workers augment for a small network. ``pinned`` has pinned memory, and copies that block;
-``large`` blurs few large images, which keeps a worker's threads busy."""
+"""Images that two workers augment for a small network. ``pinned`` has pinned memory, and copies that block."""
 
 import numpy
 import torch
@@ -8,7 +7,6 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 IMAGES, SIDE, BATCH, CLASSES = 2048, 160, 64, 10
-LARGE_SIDE, LARGE_BATCH = 640, 4
 
 
 class Images(Dataset):
@@ -33,20 +31,6 @@ class Images(Dataset):
         return self.transform(torch.from_numpy(self.images[index % len(self.images)])), index % CLASSES
 
 
-class LargeImages(Dataset):
-    """Large images that are blurred as they are asked for, and made small."""
-
-    def __init__(self):
-        self.image = torch.rand(3, LARGE_SIDE, LARGE_SIDE)
-        self.blur = v2.GaussianBlur(5)
-
-    def __len__(self):
-        return IMAGES
-
-    def __getitem__(self, index):
-        return self.blur(self.image)[:, ::8, ::8].contiguous(), index % CLASSES
-
-
 def build(*, pinned=False):
     loader = DataLoader(Images(), batch_size=BATCH, shuffle=True, num_workers=2, pin_memory=pinned)
     return _training(loader)
@@ -54,10 +38,6 @@ def build(*, pinned=False):
 
 def pinned():
     return build(pinned=True)
-
-
-def large():
-    return _training(DataLoader(LargeImages(), batch_size=LARGE_BATCH, num_workers=2, persistent_workers=True))
 
 
 def _training(loader):

@@ -10,7 +10,6 @@ from compiled_models import (
     applied,
     both_ways,
     by_apply,
-    by_code,
     gradients_of,
     losses_of,
     own_blocks,
@@ -24,7 +23,6 @@ from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.errors import UsageError
 from advisor.records import Mode
 from advisor.step.step import make_step
 
@@ -94,14 +92,6 @@ def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
     assert not counters["unimplemented"]
 
 
-def test_regions_train_as_the_eager_model_does(eager_backend):
-    model, reference = twin(own_blocks)
-    expected = gradients_of(reference, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
-    compiled = by_apply("compile_scope", "regional", model)
-    found = gradients_of(compiled, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
-    torch.testing.assert_close(found, expected)
-
-
 def test_a_model_without_repeated_blocks_cannot_be_compiled_by_region():
     with pytest.raises(ValueError, match="repeats no block"):
         by_apply("compile_scope", "regional", nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
@@ -140,17 +130,6 @@ def test_candidates_of_the_scope(compilers):
     )
     why = CATALOG["compile_scope"].why(gpu_facts(repeated_blocks=blocks), "regional")
     assert "repeats GPT2Block 12 times" in why
-
-
-def test_the_loss_is_compiled_with_the_model_where_it_takes_time(compilers):
-    loses = profile_facts(phases={"forward": 98.0, "loss": 2.0})
-    assert "with_loss" in proposed("compile_scope", gpu_facts(profile=loses))
-    assert "2.0 %" in CATALOG["compile_scope"].why(gpu_facts(profile=loses), "with_loss")
-    small = profile_facts(phases={"forward": 99.6, "loss": 0.4})
-    assert "with_loss" in proposed("compile_scope", gpu_facts(profile=small))
-    cheap = profile_facts(phases={"forward": 99.95, "loss": 0.05})
-    assert "with_loss" not in proposed("compile_scope", gpu_facts(profile=cheap))
-    assert "with_loss" not in proposed("compile_scope", gpu_facts(mode=Mode.INFER, profile=loses))
 
 
 def mean_square(model, batch):
@@ -192,14 +171,6 @@ def test_a_model_that_computes_its_own_loss_is_compiled_whole(eager_backend):
     counters.clear()
     assert train(make_step(applied(model, {"compile.scope": "with_loss"}), None), batch) == pytest.approx(expected)
     assert counters["stats"]["unique_graphs"] == 1
-
-
-def test_without_training_the_scope_with_the_loss_is_the_model(eager_backend):
-    model, reference = twin(own_blocks)
-    compiled = applied(model, {"compile.scope": "with_loss"}, Mode.INFER).model
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(torch.ones(2, 8)), reference.eval()(torch.ones(2, 8)))
-    assert counters["frames"]["ok"] == 1
 
 
 class Formula(nn.Module):
@@ -249,15 +220,6 @@ def test_how_often_three_lengths_compile(value, graphs, eager_backend):
         for length in (3, 5, 7):
             model(torch.ones(length, 8))
     assert counters["frames"]["ok"] == graphs
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_dynamic_by_its_code(value, eager_backend):
-    model, reference = twin(lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
-    compiled = by_code("compile_dynamic", value, model, Mode.INFER)
-    for length in (3, 5, 7):
-        torch.testing.assert_close(compiled(torch.ones(length, 8)), reference(torch.ones(length, 8)))
-    assert counters["frames"]["ok"] == (1 if value else 3)
 
 
 def test_candidates_of_dynamic(compilers):
@@ -405,13 +367,6 @@ def test_candidates_of_freezing(compilers):
 
 
 # --- the family -----------------------------------------------------------------------------------------------
-
-
-def test_settings_that_contradict_are_refused():
-    with pytest.raises(UsageError, match="cannot be combined"):
-        applied(own_blocks(), {"compile.mode": "none", "compile.scope": "regional"})
-    with pytest.raises(UsageError, match="compiles in the mode default"):
-        applied(own_blocks(), {"compile.mode": "max-autotune", "compile.scope": "pointwise"})
 
 
 def test_without_a_compiler_nothing_is_proposed(monkeypatch):
