@@ -34,13 +34,27 @@ def batches(count: int = 6, size: int = 4) -> list[tuple[torch.Tensor, torch.Ten
     return [(torch.randn(size, 3, 8, 8), torch.randint(0, 5, (size,))) for _ in range(count)]
 
 
-def plain_losses(model: nn.Module, optimizer: torch.optim.Optimizer, data, dtype: torch.dtype | None) -> list[float]:
-    losses = []
-    for inputs, targets in data:
-        with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
-            loss = nn.functional.cross_entropy(model(inputs), targets)
+def plain_losses(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data,
+    dtype: torch.dtype | None = None,
+    *,
+    norm: float | None = None,
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
+) -> list[float]:
+    """The losses of a plain loop over batches of inputs and classes; ``norm`` is what gradients are clipped to."""
+    device, losses = next(model.parameters()).device, []
+    for batch in data:
+        inputs, targets = (part.to(device) for part in batch)
         optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=dtype) if dtype else nullcontext():
+            loss = nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
+        if norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), norm)
         optimizer.step()
+        if schedule is not None:
+            schedule.step()
         losses.append(loss.item())
     return losses

@@ -2,7 +2,7 @@
 
 python tests/benchmarks/benchmark.py --results results resnet50 inference
 python tests/benchmarks/benchmark.py --results results --lanes 4 --budget 120 --within 570 --continue
-python tests/benchmarks/benchmark.py --exports --lanes 2 --budget 60 --within 560 --lines done.jsonl
+python tests/benchmarks/benchmark.py --exports --lanes 2 --budget 60 --within 560
 python tests/benchmarks/benchmark.py --table results/*.json
 """
 
@@ -15,7 +15,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lanes too
     arguments = _arguments()
     if arguments.table:
-        print(_document([result for path in arguments.table for result in _results_in(path)], arguments))
+        print(_document(map(_read, arguments.table), arguments))
         return
     arguments.results.mkdir(parents=True, exist_ok=True)
     files = {workload.name: arguments.results / f"{workload.name}.json" for workload in arguments.chosen}
-    earlier = [result for path in arguments.skip_done for result in _results_in(path)]
-    done = {result["workload"] for result in earlier if result.get("finished")}
     wanted = [w for w in arguments.chosen if not (arguments.goes_on and _finished(files[w.name]))]
-    not_started = _measure([workload for workload in wanted if workload.name not in done], arguments)
-    print(_document([*earlier, *(_read(file) for file in files.values() if file.exists())], arguments))
+    not_started = _measure(wanted, arguments)
+    print(_document([_read(file) for file in files.values() if file.exists()], arguments))
     if not_started:
         print(f"\nNot started for lack of time: {' '.join(workload.name for workload in not_started)}")
 
@@ -63,30 +61,15 @@ def _measure(workloads: Sequence[Workload], arguments: argparse.Namespace) -> li
             within_s=arguments.within,
             workload_limit_s=arguments.workload_limit or arguments.budget + WORKLOAD_PATIENCE_S,
             timing_share=EXPORTS_SHARE if arguments.exports else 1.0,
-            ended=lambda workload: _append(arguments.results / f"{workload.name}.json", arguments.lines),
         )
         return lanes.run()
 
 
-def _append(result: Path, lines: Path | None) -> None:
-    """Add a workload's result to the file that collects them, as a line."""
-    if lines and result.exists():
-        with lines.open("a", encoding="utf-8") as file:
-            print(json.dumps(_read(result)), file=file)
-
-
-def _results_in(path: Path) -> list[dict[str, Any]]:
-    """The results in a file of one, or of one in each line; other files of a results folder hold none."""
-    text = path.read_text(encoding="utf-8")
-    found = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
-    return [result for result in found if "variants" in result and "workload" in result]
-
-
-def _document(results: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> str:
-    """The tables of results, the last one of each workload, in the catalogue's order."""
-    last = {result["workload"]: result for result in results}
+def _document(results: Iterable[dict[str, Any]], arguments: argparse.Namespace) -> str:
+    """The tables of results, in the catalogue's order; other files of a results folder, such as reports, hold none."""
     order = {name: number for number, name in enumerate(WORKLOADS)}
-    rows = sorted(last.values(), key=lambda result: order.get(result["workload"], len(order)))
+    found = [result for result in results if "variants" in result and "workload" in result]
+    rows = sorted(found, key=lambda result: order.get(result["workload"], len(order)))
     return exports_document(rows) if arguments.exports else document(rows)
 
 
@@ -128,14 +111,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="measure nothing: join these results")
     parser.add_argument("--variants", type=_names, default=VARIANTS, help=f"some of {','.join((*VARIANTS, PEER))}")
     parser.add_argument("--exports", action="store_true", help="time the exported files against what was reported")
-    parser.add_argument("--peer", action="store_true", help="the peer's stack too")
     parser.add_argument("--budget", type=int, default=120, metavar="S", help="seconds of each session (120)")
     parser.add_argument("--session-options", default="", metavar="TEXT", help="further options of each session")
     parser.add_argument("--lanes", type=int, default=1, metavar="N", help="measure on N GPUs at a time")
     parser.add_argument("--within", type=float, metavar="S", help="start no workload that would end later than this")
     parser.add_argument("--continue", dest="goes_on", action="store_true", help="measure only unfinished workloads")
-    parser.add_argument("--lines", type=Path, metavar="FILE", help="append each result to this file, as a line")
-    parser.add_argument("--skip-done", type=Path, nargs="+", default=[], metavar="FILE", help="leave out what it holds")
     parser.add_argument("--workload-limit", type=float, metavar="S", help="the longest that a workload may take")
     parser.add_argument("--peer-budget", default="balanced", help="the peer's budget: fast, balanced, max, or seconds")
     parser.add_argument("--timed", type=float, default=1.0, metavar="S", help="seconds timed in each process (1)")
@@ -152,8 +132,6 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"there is no workload or family {error.args[0]!r}; there are {', '.join(WORKLOADS)}")
     if arguments.exports:
         arguments.variants = EXPORT_VARIANTS
-    if arguments.peer:
-        arguments.variants = (*arguments.variants, PEER)
     return arguments
 
 

@@ -14,7 +14,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class Lanes:
 
     ``within_s`` is the time for all: a workload that is not expected to end within it is not started.
     ``workload_limit_s`` ends a workload that hangs, with its lane, which is started anew. ``timing_share`` is the share
-    of the usual timing that is done. ``ended`` is told of each workload that came to an end, one at a time.
+    of the usual timing that is done.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class Lanes:
         within_s: float | None,
         workload_limit_s: float,
         timing_share: float = 1.0,
-        ended: Callable[[Workload], None] = lambda workload: None,
     ) -> None:
         self.left = sorted(workloads, key=lambda workload: -workload.timing_s)
         self.options = options
@@ -52,7 +51,6 @@ class Lanes:
         self.within_s = within_s
         self.workload_limit_s = workload_limit_s
         self.timing_share = timing_share
-        self.ended = ended
         self.started = time.monotonic()
         self._lock = threading.Lock()
         self._ended = False
@@ -79,8 +77,6 @@ class Lanes:
             if failure and not self._ended:
                 note_failure(process.options.results / f"{workload.name}.json", workload, failure)
                 say(lane, workload.name, failure)
-            with self._lock:
-                self.ended(workload)
             if process.ended:
                 process.end()
                 process = None

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from exported_module import plain_losses
 from saved import through_disk
 from torch import nn
 
@@ -33,14 +34,6 @@ def batches(count, seed=1):
     ]
 
 
-def plain_run(model, optimizer, schedule, data):
-    for images, labels in data:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        schedule.step()
-
-
 def parts():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -57,9 +50,9 @@ def assert_same(model, other):
 @pytest.mark.parametrize("started", [False, True], ids=["at the start", "after some steps"])
 def test_a_run_goes_on_from_a_plain_checkpoint_and_back(settings, started):
     expected, optimizer, schedule = parts()
-    plain_run(expected, optimizer, schedule, batches(4))
+    plain_losses(expected, optimizer, batches(4), schedule=schedule)
     saved = through_disk([expected.state_dict(), optimizer.state_dict(), schedule.state_dict()])
-    plain_run(expected, optimizer, schedule, batches(12, seed=2))
+    plain_losses(expected, optimizer, batches(12, seed=2), schedule=schedule)
 
     tuning = Tuning(settings)
     tuned = tuning.prepare(*parts())
@@ -86,11 +79,11 @@ def test_a_run_goes_on_from_a_plain_checkpoint_and_back(settings, started):
     assert {group["capturable"] for group in state["param_groups"]} == {False}
     assert state["state"][0]["step"].device.type == "cpu"
     saved = through_disk([model.state_dict(), state, schedule.state_dict()])
-    again = parts()
-    for part, loaded in zip(again, saved, strict=True):
+    again, optimizer, schedule = parts()
+    for part, loaded in zip((again, optimizer, schedule), saved, strict=True):
         part.load_state_dict(loaded)
-    plain_run(*again, batches(12, seed=2)[8:])
-    assert_same(again[0], expected)
+    plain_losses(again, optimizer, batches(12, seed=2)[8:], schedule=schedule)
+    assert_same(again, expected)
 
 
 def test_a_scaler_goes_with_a_fused_optimizer_through_a_checkpoint():

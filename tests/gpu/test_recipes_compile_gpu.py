@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from exported_module import plain_losses
 from facts import adamw_facts, gpu_facts
 from torch import nn
 from torch._dynamo.utils import counters
@@ -103,22 +104,6 @@ def stepped(model, settings, make_optimizer=OPTIMIZERS["SGD"], **plan):
     return captured(make_step(components, nn.CrossEntropyLoss())), components
 
 
-def plain_losses(model, make_optimizer, data, *, norm=None, decay=1.0):
-    optimizer = make_optimizer(model.parameters())
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, decay)
-    losses = []
-    for inputs, targets in data:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        if norm is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), norm)
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
-    return losses
-
-
 # --- the model ------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +112,7 @@ def plain_losses(model, make_optimizer, data, *, norm=None, decay=1.0):
 def test_compiled_blocks_train_as_the_eager_model(make, mode):
     model, reference = twin(make)
     data = batches(8)
-    expected = plain_losses(reference, OPTIMIZERS["SGD"], data)
+    expected = plain_losses(reference, OPTIMIZERS["SGD"](reference.parameters()), data)
     settings = {"compile.scope": "regional"} | ({} if mode == "none" else {"compile.mode": mode})
     step, components = stepped(model, settings)
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
@@ -141,7 +126,7 @@ def test_compiled_blocks_train_as_the_eager_model(make, mode):
 def test_batches_of_several_lengths(dynamic, scope):
     model, reference = twin(Layers)
     data = batches(6, lengths=(8, 12, 20))
-    expected = plain_losses(reference, OPTIMIZERS["SGD"], data)
+    expected = plain_losses(reference, OPTIMIZERS["SGD"](reference.parameters()), data)
     step, _ = stepped(model, {"compile.dynamic": dynamic, "compile.scope": scope})
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
@@ -149,7 +134,7 @@ def test_batches_of_several_lengths(dynamic, scope):
 def test_compiled_blocks_can_be_captured_in_a_graph():
     model, reference = twin(Layers)
     data = batches(8)
-    expected = plain_losses(reference, OPTIMIZERS["SGD"], data)
+    expected = plain_losses(reference, OPTIMIZERS["SGD"](reference.parameters()), data)
     step, _ = stepped(model, {"compile.scope": "regional", "step.cuda_graph": True})
     assert isinstance(step, GraphedStep)
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
@@ -159,7 +144,7 @@ def test_pointwise_chains_train_as_the_eager_model():
     model, reference = twin(Chains)
     generator = torch.Generator().manual_seed(2)
     data = [(torch.randn(8, 3, 16, 16, generator=generator).cuda(), torch.arange(8).cuda() % 4) for _ in range(6)]
-    expected = plain_losses(reference, OPTIMIZERS["SGD"], data)
+    expected = plain_losses(reference, OPTIMIZERS["SGD"](reference.parameters()), data)
     step, _ = stepped(model, {"compile.scope": "pointwise"})
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
@@ -171,7 +156,8 @@ def test_pointwise_chains_train_as_the_eager_model():
 def test_a_compiled_optimizer_trains_as_the_eager_one_under_a_schedule(make_optimizer):
     model, reference = twin(Layers)
     data = batches(8)
-    expected = plain_losses(reference, make_optimizer, data, decay=0.8)
+    plain = make_optimizer(reference.parameters())
+    expected = plain_losses(reference, plain, data, schedule=torch.optim.lr_scheduler.ExponentialLR(plain, 0.8))
     step, components = stepped(model, {"compile.optimizer": True}, make_optimizer)
     schedule = torch.optim.lr_scheduler.ExponentialLR(components.optimizer, 0.8)
     losses, compiled = [], []
@@ -187,28 +173,19 @@ def test_a_compiled_optimizer_goes_on_from_a_state():
     model, reference = twin(Layers)
     data = batches(8)
     optimizer, plain = (torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model, reference))
-    for chosen, its_model in ((optimizer, model), (plain, reference)):
-        for inputs, targets in data[:3]:
-            chosen.zero_grad()
-            nn.functional.cross_entropy(its_model(inputs), targets).backward()
-            chosen.step()
+    plain_losses(model, optimizer, data[:3])
+    plain_losses(reference, plain, data[:3])
     tuning = Tuning({"compile.optimizer": True})
     model, optimizer = tuning.prepare(model, optimizer)
     step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
-    expected = []
-    for inputs, targets in data:
-        plain.zero_grad()
-        loss = nn.functional.cross_entropy(reference(inputs), targets)
-        loss.backward()
-        plain.step()
-        expected.append(loss.item())
+    expected = plain_losses(reference, plain, data)
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_exported_file_compiles_the_optimizer():
     model, reference = twin(Layers)
     data = batches(6)
-    expected = plain_losses(reference, OPTIMIZERS["Adam"], data, norm=0.5)
+    expected = plain_losses(reference, OPTIMIZERS["Adam"](reference.parameters()), data, norm=0.5)
     namespace: dict = {}
     written_for = WrittenFor(facts=gpu_facts(optimizer=adamw_facts(name="Adam"), clip_norm=0.5).workload)
     exec(python_source(CATALOG, {"compile.optimizer": True}, "train", written_for), namespace)
@@ -222,7 +199,7 @@ def test_the_exported_file_compiles_the_optimizer():
 def test_clipping_is_the_plain_loop_also_when_captured(graph, name):
     model, reference = twin(Layers)
     data = batches(8)
-    expected = plain_losses(reference, OPTIMIZERS[name], data, norm=0.1)
+    expected = plain_losses(reference, OPTIMIZERS[name](reference.parameters()), data, norm=0.1)
     step, _ = stepped(model, {"step.cuda_graph": graph}, OPTIMIZERS[name], clip_norm=0.1)
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from exported_module import plain_losses
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -88,17 +89,6 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.02)
 
 
-def plain_losses(model, optimizer, data):
-    losses = []
-    for inputs, targets in data:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def by_apply(recipe_id, value, model, optimizer=None):
     parts = components(model, Mode.TRAIN if optimizer else Mode.INFER, optimizer)
     CATALOG[recipe_id].apply(parts, value)
@@ -161,7 +151,7 @@ def test_recurrent_layers_in_half_precision_keep_their_weights_in_one_piece(effe
 def test_half_weights_train_close_from_float32_batches_on_the_host(graphed):
     data = [tuple(part.pin_memory() for part in batch) for batch in batches(8, device="cpu")]
     reference = transformer()
-    expected = plain_losses(reference, sgd(reference), [tuple(part.cuda() for part in batch) for batch in data])
+    expected = plain_losses(reference, sgd(reference), data)
     model = transformer()
     parts = components(model, Mode.TRAIN, sgd(model))
     settings = {"precision.weights": "bfloat16", "step.cuda_graph": graphed}

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from compiled_models import losses_of, own_blocks, twin
+from exported_module import plain_losses
 from facts import cpu_facts
 from proposals import CATALOG
 from torch import nn
@@ -18,18 +19,9 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def plain_clipped(model, norm, count=6):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(4)
-    losses = []
-    for _ in range(count):
-        inputs, targets = torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), norm)
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    data = [(torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)) for _ in range(count)]
+    return plain_losses(model, torch.optim.SGD(model.parameters(), lr=0.05), data, norm=norm)
 
 
 def test_gradients_are_clipped_after_they_are_unscaled():

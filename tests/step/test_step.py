@@ -3,6 +3,7 @@ from collections import UserDict
 
 import pytest
 import torch
+from exported_module import plain_losses
 from torch import nn
 
 from advisor.recipe import Components
@@ -33,17 +34,6 @@ def sgd(parameters, **options):
 
 def train_step(model, optimizer, loss=None, **plan):
     return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu", **plan))
-
-
-def plain_losses(model, optimizer, data):
-    loss_function, losses = nn.CrossEntropyLoss(), []
-    for images, labels in data:
-        optimizer.zero_grad()
-        loss = loss_function(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
 
 
 def stepped_losses(step, data):
