@@ -46,22 +46,6 @@ def sequential_blocks():
     return Layers(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4))
 
 
-class Chains(nn.Module):
-    """Two chains of pointwise operations around what is not pointwise, one of them in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.relu, self.dropout, self.head = nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(8, 4)
-
-    def forward(self, images):
-        x = self.norm(self.conv(images))
-        x += 0.5
-        x = self.relu(x).mean((2, 3))
-        y = torch.sigmoid(x * 1.5) * 2
-        return self.head(self.dropout(y))
-
-
 def parts(model, mode=Mode.TRAIN, data=None, optimizer="SGD", **plan):
     model.train(mode is Mode.TRAIN)
     made = getattr(torch.optim, optimizer)(model.parameters(), lr=0.05) if mode is Mode.TRAIN else None

@@ -19,13 +19,17 @@ from advisor.trial.inspection import inspect_loop
 
 def applied(recipe_id, value, model, optimizer=None, data=None):
     mode = Mode.INFER if optimizer is None else Mode.TRAIN
-    components = Components(model, optimizer, data, StepPlan(mode=mode, device="cpu"))
+    components = Components(model, optimizer, data, StepPlan(mode=mode, device=str(device_of(model))))
     CATALOG[recipe_id].apply(components, value)
     return components.model
 
 
+def device_of(model):
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
 def coded(recipe_id, value, model, optimizer=None, data=None):
-    namespace = {"torch": torch, "model": model, "optimizer": optimizer, "loader": data}
+    namespace = {"torch": torch, "model": model, "optimizer": optimizer, "loader": data, "device": device_of(model)}
     exec(compile(CATALOG[recipe_id].code(value), recipe_id, "exec"), namespace)
     return namespace["model"]
 

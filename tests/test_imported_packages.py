@@ -6,8 +6,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -63,17 +61,3 @@ def test_pytest_can_collect_with_the_dev_extra_alone():
     collected = [path for path in FILES if path.match("test_*.py") or path.name == "conftest.py"]
     unknown = {str(path): distributions_of(parsed(path).body) - known for path in collected}
     assert {path: packages for path, packages in unknown.items() if packages} == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "packages"),
-    [
-        ("import os, numpy.linalg as la", {"numpy"}),
-        ("from PIL.Image import open", {"pillow"}),
-        ("from .model import Net\nimport facts", set()),
-        ("data = pytest.importorskip('torch_geometric.data')", {"torch-geometric"}),
-        ("def test():\n    from nowhere import nothing", {"nowhere"}),
-    ],
-)
-def test_an_import_is_seen(text, packages):
-    assert distributions_of(ast.walk(ast.parse(text))) == packages

@@ -1,6 +1,5 @@
 """The installed project: its metadata, entry point, modules and data files. No network, no build."""
 
-import importlib
 import pkgutil
 import re
 import subprocess
@@ -17,7 +16,6 @@ from advisor.recipe.catalog import ENTRY_POINT_GROUP, load_catalog
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-RECIPES = importlib.import_module("advisor.recipes")
 INSTALLED = metadata.distribution("perf-advisor")
 
 

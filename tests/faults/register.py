@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sample_session import sample_history, sample_request
-
 from advisor.cli import main as cli
-from advisor.experiment.past.journal import Journal
 from advisor.records import Outcome, TargetSpec, TrialResult, TrialSpec
 from advisor.runner.trials import Runner
 
@@ -92,12 +89,3 @@ def ends_its_trial(result: TrialResult) -> None:
 def measured(result: TrialResult) -> None:
     """The trial measured all the same."""
     assert result.outcome is Outcome.MEASURED, result.reason
-
-
-def recorded() -> Path:
-    """The journal of a whole session."""
-    journal = Journal.create(sample_request())
-    for event in sample_history():
-        journal.record(event)
-    journal.close()
-    return journal.path

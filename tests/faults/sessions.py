@@ -18,12 +18,13 @@ from pathlib import Path
 
 from on_a_terminal import OnATerminal
 from planted import TINY_TARGET
+from sample_session import journaled, sample_history
 
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
 from faults.inputs import in_build
-from faults.register import SOON_S, fault, recorded
+from faults.register import SOON_S, fault
 
 _NOBODY = 65534
 _AS_NOBODY = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
@@ -285,7 +286,7 @@ STREAMS = {
 
 def _redirected(folder: Path, redirection: str, code: int) -> None:
     """A report of a recorded session with some of its streams elsewhere: its files are written all the same."""
-    recorded()
+    journaled(sample_history())
     line = User().line("report", "--json", "out.json", "--report", "out.md")
     shell = ["bash", "-c", f'"$@" {redirection}', "bash", *line]
     done = subprocess.run(shell, env=User().variables, capture_output=True, text=True, timeout=SOON_S, check=False)

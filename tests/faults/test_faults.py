@@ -1,4 +1,4 @@
-"""Every fault of the register is met; sessions killed at random moments lose nothing; a soak leaks nothing."""
+"""Faults beside those of the rooms' tests; sessions killed at random moments lose nothing; a soak leaks nothing."""
 
 import os
 import random
@@ -21,8 +21,8 @@ from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TargetSpec, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.trials import Runner
-from faults import inputs, sessions, system, whole  # noqa: F401 - importing them fills the register
-from faults.register import FAULTS, SOON_S, at_home, recorded
+from faults import inputs, sessions, whole  # noqa: F401 - importing them fills the register
+from faults.register import FAULTS, SOON_S, at_home
 
 KILLS, KILLS_OF_ONE, TRIALS = 50, 5, 300
 
@@ -36,6 +36,10 @@ def test_each_is_met(fault):
 
 
 # --- kills ----------------------------------------------------------------------------------------------------
+
+
+def _text(event):
+    return type(event).__name__ + msgspec.json.encode(event).decode()
 
 
 def _started(folder, *arguments):

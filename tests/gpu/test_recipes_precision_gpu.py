@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from exported_module import plain_losses
+from model_structures import applied, every_way
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -36,7 +37,7 @@ CLOSE = {"bfloat16": 0.02, "float16": 0.005, "float8": 0.15, "int8wo": 0.05, "in
 def _global_flags():
     yield
     for recipe_id in GLOBALS:
-        CATALOG[recipe_id].apply(components(nn.Identity()), CATALOG[recipe_id].default)
+        applied(recipe_id, CATALOG[recipe_id].default, nn.Identity())
     torch.cuda.synchronize()
 
 
@@ -89,22 +90,6 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.02)
 
 
-def by_apply(recipe_id, value, model, optimizer=None):
-    parts = components(model, Mode.TRAIN if optimizer else Mode.INFER, optimizer)
-    CATALOG[recipe_id].apply(parts, value)
-    return parts.model
-
-
-def by_code(recipe_id, value, model, optimizer=None):
-    model.train(optimizer is not None)
-    namespace = {"torch": torch, "model": model, "optimizer": optimizer, "device": torch.device("cuda")}
-    exec(compile(CATALOG[recipe_id].code(value), recipe_id, "exec"), namespace)
-    return namespace["model"]
-
-
-both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
-
-
 def operators_of(work):
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
         work()
@@ -119,29 +104,29 @@ def distance(found, expected):
 # --- half-precision weights -----------------------------------------------------------------------------------
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("value", ["bfloat16", "float16"])
 @torch.no_grad()
-def test_half_weights_infer_close_in_half_the_bytes(effect, value):
+def test_half_weights_infer_close_in_half_the_bytes(way, value):
     model, inputs = transformer().eval(), batches(1)[0][0]
     expected = model(inputs)
     in_float32 = sum(p.numel() * p.element_size() for p in model.parameters())
-    model = effect("half_weights", value, model)
+    model = way("half_weights", value, model)
     assert 2 * sum(p.numel() * p.element_size() for p in model.parameters()) == in_float32
     output = model(inputs.to(getattr(torch, value)))
     assert output.dtype is getattr(torch, value)
     assert 0 < distance(output, expected) < CLOSE[value]
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_recurrent_layers_in_half_precision_keep_their_weights_in_one_piece(effect, kind):
+def test_recurrent_layers_in_half_precision_keep_their_weights_in_one_piece(way, kind):
     torch.manual_seed(0)
     model = kind(8, 12, num_layers=2, batch_first=True, bidirectional=True).cuda().eval()
     inputs = torch.randn(4, 6, 8, device="cuda")
     with torch.no_grad():
         expected = model(inputs)[0]
-    model = effect("half_weights", "bfloat16", model)
+    model = way("half_weights", "bfloat16", model)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error")
         torch.testing.assert_close(model(inputs.bfloat16())[0].float(), expected, rtol=0.05, atol=0.02)
@@ -174,30 +159,30 @@ def needs_float8():
         pytest.skip("float8 products need compute capability 8.9")
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("value", ["tensorwise", "rowwise"])
-def test_float8_trains_close_to_bfloat16(effect, value):
+def test_float8_trains_close_to_bfloat16(way, value):
     needs_float8()
     data = batches(4, torch.bfloat16)
     reference, model = transformer(torch.bfloat16), transformer(torch.bfloat16)
     expected = plain_losses(reference, sgd(reference), data)
     optimizer = sgd(model)
     parameters = list(model.parameters())
-    model = effect("float8", value, model, optimizer)
+    model = way("float8", value, model, optimizer)
     assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
     found = plain_losses(model, optimizer, data)
     assert found == pytest.approx(expected, rel=CLOSE["float8"])
     assert "aten::_scaled_mm" in operators_of(lambda: model(data[0][0]))
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("value", ["tensorwise", "rowwise"])
 @torch.no_grad()
-def test_float8_infers_close_to_bfloat16(effect, value):
+def test_float8_infers_close_to_bfloat16(way, value):
     needs_float8()
     model, inputs = transformer(torch.bfloat16).eval(), batches(1, torch.bfloat16)[0][0]
     expected = model(inputs)
-    model = effect("float8", value, model)
+    model = way("float8", value, model)
     assert 0 < distance(model(inputs), expected) < CLOSE["float8"]
     assert "aten::_scaled_mm" in operators_of(lambda: model(inputs))
 
@@ -212,16 +197,16 @@ def test_float8_over_half_weights_in_one_set_of_settings():
     assert 0 < distance(make_step(parts, None)(inputs), expected) < CLOSE["float8"]
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("value", ["int8wo", "int8dq", "int4wo"])
 @torch.no_grad()
-def test_integer_weights_infer_close_in_fewer_bytes(effect, value):
+def test_integer_weights_infer_close_in_fewer_bytes(way, value):
     pytest.importorskip("torchao")
     model, inputs = transformer(torch.bfloat16).eval(), batches(1, torch.bfloat16)[0][0]
     expected = model(inputs)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    model = effect("int8_weights", value, model)
+    model = way("int8_weights", value, model)
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() < before
     assert 0 < distance(model(inputs), expected) < CLOSE[value]
@@ -297,15 +282,15 @@ def test_under_autocast_they_run(value):
 # --- determinism ----------------------------------------------------------------------------------------------
 
 
-@both_ways
-def test_operations_without_a_deterministic_form_run_again(effect):
+@every_way
+def test_operations_without_a_deterministic_form_run_again(way):
     pooling = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(3)).cuda()
     images = torch.randn(4, 3, 32, 32, device="cuda")
-    effect("deterministic_off", True, copy.deepcopy(pooling))
+    way("deterministic_off", True, copy.deepcopy(pooling))
     assert torch.backends.cudnn.deterministic
     with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
         pooling(images).sum().backward()
-    effect("deterministic_off", False, copy.deepcopy(pooling))
+    way("deterministic_off", False, copy.deepcopy(pooling))
     assert not torch.backends.cudnn.deterministic
     pooling(images).sum().backward()
     assert pooling[0].weight.grad.isfinite().all()

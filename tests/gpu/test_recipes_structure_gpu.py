@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 import torchvision
-from model_structures import UNet, scrambled
+from model_structures import UNet, applied, scrambled
 from test_recipes_checkpointing import Stacked
 from torch import nn
 from torch.nn import functional
@@ -36,13 +36,6 @@ def _fresh():
     torch.backends.cudnn.allow_tf32 = allowed
     torch._dynamo.reset()
     torch.cuda.empty_cache()
-
-
-def applied(recipe_id, value, model, optimizer=None, data=None):
-    mode = Mode.INFER if optimizer is None else Mode.TRAIN
-    components = Components(model, optimizer, data, StepPlan(mode=mode, device=str(CUDA)))
-    CATALOG[recipe_id].apply(components, value)
-    return components.model
 
 
 def steps(model, x, count=5, autocast=None):

@@ -1,1 +1,1 @@
-"""Small training loops as people write them, each plain and with settings applied; ``python -m tests.loops``."""
+"""Small training loops as people write them, each plain and with settings applied."""

@@ -128,19 +128,3 @@ def test_a_loop_on_a_gpu_does_what_the_plain_one_does(name, setting):
     if setting in COMPILING and LOOPS[name].draws:
         pytest.skip("compiled code draws other random numbers")
     check(name, setting, "cuda")
-
-
-def print_table(arguments: list[str]) -> None:
-    """Print a line for each loop: what came of it under each setting."""
-    torch.set_num_threads(1)
-    device = arguments[0] if arguments else "cuda" if torch.cuda.is_available() else "cpu"
-    shown = ON_CPU if device == "cpu" else tuple(SETTINGS)
-    print("| loop | " + " | ".join(shown) + " |\n" + "| --- " * (len(shown) + 1) + "|")
-    for name, loop in LOOPS.items():
-        cells = []
-        for setting in shown:
-            try:
-                cells.append(" ".join(outcome(loop, SETTINGS[setting], torch.device(device))))
-            except Exception as error:  # a row of the table, too
-                cells.append(f"error {type(error).__name__}: {error}".partition("\n")[0][:80])
-        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)

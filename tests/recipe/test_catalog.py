@@ -186,24 +186,6 @@ def test_only_and_skip_leave_the_rest_out_with_a_reason():
     assert {"zero_grad", *proposals.skipped} == set(catalog.recipes)
 
 
-@pytest.mark.parametrize("facts", [cpu_facts(), cpu_facts(mode=Mode.INFER), gpu_facts()], ids=["cpu", "infer", "gpu"])
-def test_every_recipe_is_proposed_or_skipped_with_a_reason(facts):
-    catalog = load_catalog()
-    proposals = catalog.propose(facts)
-    proposed = {candidate.recipe for candidate in proposals.candidates}
-    assert not proposed & set(proposals.skipped)
-    assert proposed | set(proposals.skipped) == set(catalog.recipes)
-    assert all(proposals.skipped.values())
-
-
-def test_a_recipe_that_is_on_proposes_its_default():
-    proposals = load_catalog().propose(cpu_facts(current={"step.zero_grad": "zeros"}), only=("zero_grad",))
-    assert proposals.candidates == (
-        Candidate("zero_grad", "step.zero_grad", "manual"),
-        Candidate("zero_grad", "step.zero_grad", "none", already_on=True),
-    )
-
-
 def test_what_is_on_is_measured_off_also_where_nothing_else_is_worth_trying():
     on = {"memory.allocator": "expandable_segments"}
     proposals = load_catalog().propose(gpu_facts(current=on), only=("allocator",))

@@ -28,8 +28,8 @@ def all_facts():
             yield f"{name}, {kind}", replace(facts, profile=profile)
 
 
-def gain(recipe_id, value, facts, **beside):
-    return CATALOG.expected_gain(recipe_id, facts, value, {name.replace("__", "."): v for name, v in beside.items()})
+def gain(recipe_id, value, facts):
+    return CATALOG.expected_gain(recipe_id, facts, value, {})
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
@@ -69,12 +69,6 @@ def test_a_captured_step_gains_what_the_device_idles():
     assert gain("step_graph", True, gpu_facts()) == 1.3
 
 
-def test_autocast_pays_on_small_models_once_the_step_is_captured():
-    facts = gpu_facts(parameters=1_000_000)
-    assert gain("autocast", "bfloat16", facts) == 1.1
-    assert gain("autocast", "bfloat16", facts, step__cuda_graph=True) == 1.5
-
-
 def test_workers_gain_the_time_that_the_step_waits():
     loader = loader_facts()
     waits = gpu_facts(loader=loader, profile=profile_facts(phases={"data wait": 80.0, "forward": 20.0}))
@@ -97,21 +91,32 @@ def test_data_in_memory_is_expected_to_load_faster_without_workers():
     assert gain("num_workers", 16, facts) < 1.1 < gain("batched_reads", True, facts)
 
 
-def test_tf32_is_nothing_beside_half_precision():
-    facts = gpu_facts(families=LINEAR, parameters=100_000_000)
-    assert gain("tf32", "high", facts) == 1.3
-    assert gain("tf32", "high", facts, precision__autocast="bfloat16") == 1.0
+CAPTURED, COMPILED = {"step.cuda_graph": True}, {"compile.mode": "default"}
+SMALL, LARGE = gpu_facts(parameters=1_000_000), gpu_facts(families=LINEAR, parameters=100_000_000)
+CONVOLUTIONS = {"conv2d": 53, "linear": 1, "batch_norm": 53}
+FEW_LINEAR = {"parameters": 25_000_000, "linear_shapes": ((2048, 1000, 1),)}
+MANY_LINEAR = {"parameters": 30_000_000, "linear_shapes": ((512, 512, 96),)}
 
 
-@pytest.mark.parametrize("families", [{"conv2d": 53, "linear": 1, "batch_norm": 53}, {"recurrent": 2, "conv1d": 1}])
-def test_tf32_is_nothing_for_layers_that_round_by_default(families):
-    facts = gpu_facts(families=families, parameters=25_000_000, linear_shapes=((2048, 1000, 1),))
-    assert gain("tf32", "high", facts) == 1.0
-
-
-def test_tf32_gains_where_linear_layers_hold_much_of_a_convolutional_model():
-    facts = gpu_facts(families={"conv1d": 16, "linear": 96}, parameters=30_000_000, linear_shapes=((512, 512, 96),))
-    assert gain("tf32", "high", facts) == 1.3
+@pytest.mark.parametrize(
+    ("recipe_id", "value", "facts", "beside", "expected"),
+    [
+        # Autocast pays on small models once the step is captured.
+        ("autocast", "bfloat16", SMALL, {}, 1.1),
+        ("autocast", "bfloat16", SMALL, CAPTURED, 1.5),
+        # TensorFloat-32 is nothing beside half precision, nor for layers that round by default.
+        ("tf32", "high", LARGE, {}, 1.3),
+        ("tf32", "high", LARGE, BF16, 1.0),
+        ("tf32", "high", gpu_facts(families=CONVOLUTIONS, **FEW_LINEAR), {}, 1.0),
+        ("tf32", "high", gpu_facts(families={"recurrent": 2, "conv1d": 1}, **FEW_LINEAR), {}, 1.0),
+        ("tf32", "high", gpu_facts(families={"conv1d": 16, "linear": 96}, **MANY_LINEAR), {}, 1.3),
+        # Alone, the scope with the loss compiles, too.
+        ("compile_scope", "with_loss", LARGE, COMPILED, 1.05),
+        ("compile_scope", "with_loss", LARGE, {}, 1.3 * 1.05),
+    ],
+)
+def test_what_else_is_on_and_what_the_model_is_made_of_decide(recipe_id, value, facts, beside, expected):
+    assert CATALOG.expected_gain(recipe_id, facts, value, beside) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("products_ms", "low", "high"), [(0.0, 1.0, 1.0), (50.0, 1.4, 1.7), (90.0, 2.2, 3.0)])
@@ -121,18 +126,9 @@ def test_tf32_gains_what_the_time_of_matrix_products_permits(products_ms, low, h
     assert low <= gain("tf32", "high", facts) <= high
 
 
-def test_with_loss_alone_also_compiles():
-    facts = gpu_facts(parameters=100_000_000)
-    assert gain("compile_scope", "with_loss", facts, compile__mode="default") == pytest.approx(1.05)
-    assert gain("compile_scope", "with_loss", facts) == pytest.approx(1.3 * 1.05)
-
-
 def test_float8_needs_the_compiler():
-    assert (
-        gain("float8", "tensorwise", gpu_facts())
-        < 1
-        < gain("float8", "tensorwise", gpu_facts(), compile__mode="default")
-    )
+    alone, compiled = (CATALOG.expected_gain("float8", gpu_facts(), "tensorwise", on) for on in ({}, COMPILED))
+    assert alone < 1 < compiled
 
 
 class Strange:

@@ -148,36 +148,6 @@ def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id,
 # --- checkpoints ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{"optimizer.implementation": "fused"}, {**FOREACH, **COMPILED}])
-def test_a_run_goes_on_from_a_plain_checkpoint_and_back(settings, eager_backend, fresh_compiler):
-    plain = Net()
-    optimizer = adamw(plain)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    train(plain, optimizer, schedule)
-    saved = through_disk([plain.state_dict(), optimizer.state_dict(), schedule.state_dict()])
-    train(plain, optimizer, schedule)
-    train(plain, optimizer, schedule)
-
-    model = Net()
-    tuned = adamw(model)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(tuned, 0.9)
-    model, tuned, schedule = Tuning(settings).prepare(model, tuned, schedule)
-    for part, state in zip((model, tuned, schedule), saved, strict=True):
-        part.load_state_dict(state)
-    train(model, tuned, schedule)
-
-    saved = through_disk([model.state_dict(), tuned.state_dict(), schedule.state_dict()])
-    again = Net()
-    optimizer = adamw(again)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    for part, state in zip((again, optimizer, schedule), saved, strict=True):
-        part.load_state_dict(state)
-    assert optimizer.state_dict()["param_groups"][0]["fused"] is None
-    train(again, optimizer, schedule)
-    assert_same(again, plain)
-    assert schedule.get_last_lr() == [pytest.approx(0.05 * 0.9**12)]
-
-
 # --- a compiled model -----------------------------------------------------------------------------------------
 
 

@@ -202,19 +202,6 @@ def test_without_a_setting_for_it_gradients_are_recorded_where_the_loop_has_them
     assert step(batch).requires_grad
 
 
-def test_an_inference_step_evaluates_whatever_the_mode(model):
-    tuning = Tuning({})
-    model, _ = tuning.prepare(nn.Sequential(model, nn.Dropout(0.5)), optimizer_of(model))
-    infer = tuning.infer(model)
-    batch = next(iter(loader()))
-    model.train()
-    assert torch.equal(infer(batch[0]), infer(batch[0]))
-    assert model.training
-    model.eval()
-    infer(batch[0])
-    assert not model.training
-
-
 def test_an_inference_step_changes_nothing_of_a_model_that_is_trained(model):
     before = copy.deepcopy(model.state_dict())
     tuning = Tuning({"model.fold_batch_norm": True, "infer.grad": "no_grad"})

@@ -1,9 +1,7 @@
 """The benchmark's loop, variants, sessions, lanes and tables, at sizes for a machine without a GPU."""
 
 import functools
-import os
 import time
-from pathlib import Path
 
 import expert
 import experts
@@ -12,13 +10,11 @@ import pytest
 import script
 import torch
 import variants
-from catalogue import WORKLOADS, chosen, small
+from catalogue import WORKLOADS, small
 from process_state import state_put_back
-from processes import FailedError, run_apart
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-BENCHMARK = Path(__file__).parents[1] / "benchmark.py"
 CPU = torch.device("cpu")
 # One workload of each target, and each change that is made by hand: the rest differs by what a GPU compiles.
 TARGETS = {(workload.target, workload.trains): name for name, workload in reversed(WORKLOADS.items())}
@@ -85,18 +81,6 @@ def test_a_result_that_is_not_finite_has_no_time(result):
 # --- the workloads and their variants -------------------------------------------------------------------------
 
 
-def test_there_are_enough_workloads_of_enough_families():
-    assert len(WORKLOADS) >= 24
-    assert len({workload.family for workload in WORKLOADS.values()}) >= 9
-
-
-def test_workloads_are_chosen_by_name_and_by_family():
-    assert [workload.name for workload in chosen(["video", "mlp12", "r3d"])] == ["r3d", "mlp12"]
-    assert len(chosen([])) == len(WORKLOADS)
-    with pytest.raises(KeyError):
-        chosen(["nothing"])
-
-
 @pytest.mark.parametrize(("name", "who"), EXPERTS)
 def test_an_expert_trains_as_the_script_does(name, who):
     """The stack runs on every workload, and its optimizer is the script's but for its implementation."""
@@ -141,11 +125,6 @@ def test_images_and_convolutions_are_channels_last(name):
     assert all(weight.is_contiguous(memory_format=layout) for weight in weights)
 
 
-def test_a_stack_is_weakened_part_by_part():
-    weaker = [(bool(choices.compile_mode), choices.graph) for choices in expert.Choices().weaker()]
-    assert weaker == [(True, False), (False, True), (False, False)]
-
-
 def test_folded_norms_and_bytes_scaled_later_compute_the_same():
     written = small_script("infer1")
     folded = experts.folded(written)
@@ -168,49 +147,3 @@ def test_settings_and_the_plain_loop_compute_the_same(name, tmp_path):
         step, data = variant(written)
         results.append(step(first_batch(data)))
     torch.testing.assert_close(*(list(torch.utils._pytree.tree_leaves(result)) for result in results))
-
-
-def test_inference_has_the_batch_that_was_asked_for():
-    workload = WORKLOADS["infer128"]
-    inputs = torch.arange(3.0)
-    (repeated,) = script._inputs((inputs, None), workload.batch_size)
-    assert len(repeated) == 128
-    assert repeated[:4].tolist() == [0, 1, 2, 0]
-    assert len(small_script("infer1").data[0]) == 1
-
-
-@pytest.mark.parametrize(
-    ("workload", "name"), [("resnet50", "sgd"), ("mlp12", "adam"), ("gpt2", "adamw"), ("small_resnet18", "")]
-)
-def test_the_peer_is_given_an_optimizers_name_where_it_means_the_same(workload, name):
-    written = small_script(workload)
-    assert variants._name_of(written.make_optimizer(written.model.parameters())) == name
-
-
-# --- processes ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_process_has_its_environment(tmp_path, fresh):
-    apart = {"environment": {"OF_THE_CHILD": "1"}, "fresh": fresh, "log": tmp_path / "log", "limit_s": 60.0}
-    assert run_apart(os.getenv, "OF_THE_CHILD", **apart) == "1"
-    assert "OF_THE_CHILD" not in os.environ
-
-
-@pytest.mark.parametrize(
-    ("function", "argument", "reason"),
-    [(time.sleep, 60, "took longer than 1 s"), (os._exit, 3, "exit code 3"), (int, "x", "ValueError: invalid literal")],
-)
-def test_a_process_that_fails_says_why(tmp_path, function, argument, reason):
-    with pytest.raises(FailedError, match=reason):
-        run_apart(function, argument, environment={}, log=tmp_path / "log", limit_s=1.0)
-
-
-def test_what_a_process_started_ends_with_it(tmp_path):
-    id_file = tmp_path / "id"
-    run_apart(os.system, f"sleep 60 & echo $! > {id_file}", environment={}, log=tmp_path / "log", limit_s=30.0)
-    state = Path("/proc", id_file.read_text().strip(), "stat")
-    deadline = time.monotonic() + 5
-    while state.exists() and state.read_text().split()[2] != "Z" and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not state.exists() or state.read_text().split()[2] == "Z"
