@@ -13,7 +13,7 @@ from recipe_workload import components, flags_put_back, mode_for, refusal, run_c
 
 from advisor.recipe import HEADINGS, Recipe, card_section
 from advisor.recipe.parallel_recipe import PARALLEL
-from advisor.records import Candidate, Mode, Numerics, Skip
+from advisor.records import Candidate, Mode, Numerics
 from advisor.step.step import mover_of
 
 RECIPES = list(CATALOG)
@@ -99,13 +99,6 @@ def test_what_is_on_already_is_measured_off(recipe):
             off = [candidate for candidate in candidates if candidate.already_on]
             expected = Candidate(recipe.id, recipe.key, recipe.default, already_on=True)
             assert off == ([] if value == recipe.default else [expected]), (name, value)
-
-
-@every_recipe
-def test_a_direct_answer_is_a_skip_or_values(recipe):
-    for name, facts in facts_for(recipe).items():
-        answer = recipe.candidates(facts)
-        assert isinstance(answer, Skip) or (len(answer) > 0 and len(set(answer)) == len(answer)), name
 
 
 @every_recipe

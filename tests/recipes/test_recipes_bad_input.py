@@ -397,18 +397,3 @@ def test_what_a_recipe_proposes_runs_or_says_why_not(name, mode):
             with _as_it_was():
                 refusals[candidate.name] = refusal(name, mode, {candidate.key: candidate.value})
     assert {who: reason for who, reason in refusals.items() if reason and not plain(reason)} == {}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "KeyError: 'x'",
-        "the recipe has a bug: it is broken",
-        "it failed (TypeError)",
-        "'x'",
-        "no such",
-        "is <class 'int'>",
-    ],
-)
-def test_what_is_no_reason(text):
-    assert not plain(text)

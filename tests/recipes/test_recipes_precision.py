@@ -28,7 +28,6 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.workload import amd_types, nvidia_types
-from advisor.step.batch import copy_into, mover
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 from advisor.target.loop import Loop
@@ -97,16 +96,6 @@ def test_floating_point_targets_are_cast_too():
     assert second < first
 
 
-def test_a_batch_takes_place_layout_and_type():
-    move = mover(CPU, memory_format="channels_last", dtype="bfloat16")
-    images, labels, mask = move((torch.ones(2, 3, 4, 4), torch.arange(2), torch.ones(2, dtype=torch.bool)))
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    assert (images.dtype, labels.dtype, mask.dtype) == (torch.bfloat16, torch.int64, torch.bool)
-    static = (torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.int64))
-    copy_into(static, (torch.tensor([1.5, 2.5]), torch.tensor([3, 4])))
-    assert [tensor.tolist() for tensor in static] == [[1.5, 2.5], [3, 4]]
-
-
 @pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
 def test_an_exported_file_moves_batches_as_the_trials_do(memory_format, tmp_path):
     settings = {"precision.weights": "bfloat16", "model.memory_format": memory_format, "data.pin_memory": True}
@@ -164,9 +153,6 @@ def test_half_weights_change_training_and_leave_autocast_nothing_to_cast():
     assert "precision.autocast casts the products to half" in conflict
     assert CATALOG.conflict({"precision.weights": "bfloat16", "precision.autocast": "none"}) is None
     assert CATALOG.conflict({"precision.weights": "float32", "precision.autocast": "float16"}) is None
-
-
-# --- reductions of half-precision products --------------------------------------------------------------------
 
 
 # --- determinism ----------------------------------------------------------------------------------------------

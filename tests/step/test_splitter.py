@@ -52,23 +52,85 @@ def split(model, batch, *, with_target):
     return found.args, found.kwargs, found.target
 
 
-def test_one_tensor_is_the_input_and_the_target():
-    assert split(Net(), "x", with_target=False) == (("x",), {}, None)
-    assert split(Net(), "x", with_target=True) == (("x",), {}, "x")
-    assert split(Net(), ("x",), with_target=True) == (("x",), {}, "x")
+MASK, SAMPLES = torch.ones(1), [{"image": "a"}, {"image": "b"}, {"image": "c"}]
+IMAGE, IMAGE_AND_MASK = {"image": "i", "label": "t"}, {"image": "i", "mask": "m", "label": "t"}
+LABELLED, BOTH, PAIR, SAMPLE = (
+    {"input_ids": "x", "labels": "t"},
+    {"left": "l", "right": "r"},
+    Pair("x", "y"),
+    Sample("x"),
+)
+
+# A model and a batch; what the model is called with and the target where a loss wants one; the same where none does.
+SPLIT = {
+    "one tensor is the input and the target": (Net(), "x", (("x",), {}, "x"), (("x",), {}, None)),
+    "a tuple of one": (Net(), ("x",), (("x",), {}, "x"), (("x",), {}, None)),
+    "the last of a tuple is the target": (Net(), ("x", "y"), (("x",), {}, "y"), (("x",), {}, None)),
+    "the last of a list is the target": (Net(), ["x", "y"], (("x",), {}, "y"), (("x",), {}, None)),
+    "two inputs": (TwoInputs(), ("l", "r", "y"), (("l", "r"), {}, "y"), (("l", "r"), {}, None)),
+    "two inputs without a target": (TwoInputs(), ("l", "r"), None, (("l", "r"), {}, None)),
+    "any number of inputs": (Anything(), ("l", "r", "y"), (("l", "r"), {}, "y"), (("l", "r", "y"), {}, None)),
+    "a mapping that the model may take": (Net(), ({"x": "x"}, "y"), (({"x": "x"},), {}, "y"), None),
+    "a mapping of two that the model may take": (Net(), (BOTH, "y"), ((BOTH,), {}, "y"), None),
+    "a mapping for any inputs": (Anything(), (BOTH, "y"), ((BOTH,), {}, "y"), None),
+    "a mapping for any keywords": (Keywords(), (BOTH, "y"), ((BOTH,), {}, "y"), None),
+    "a tuple that the model may take": (Net(), (("l", "r"), "y"), ((("l", "r"),), {}, "y"), None),
+    "a tuple for any inputs": (Anything(), (("l", "r"), "y"), ((("l", "r"),), {}, "y"), None),
+    # Without a target both may be inputs, such as images and their boxes.
+    "a tuple of the inputs": (
+        TwoInputs(),
+        (("l", "r"), "y"),
+        (("l", "r"), {}, "y"),
+        ((("l", "r"), "y"), {}, None),
+    ),
+    "a list of the inputs": (TwoInputs(), [["l", "r"], "y"], (("l", "r"), {}, "y"), None),
+    "labels that the model takes": (Labelled(), LABELLED, ((), {"input_ids": "x"}, "t"), ((), LABELLED, None)),
+    "labels among any keywords": (Keywords(), LABELLED, ((), {"input_ids": "x"}, "t"), ((), LABELLED, None)),
+    "a mapping without a label": (Net(), {"x": "x"}, ((), {"x": "x"}, {"x": "x"}), ((), {"x": "x"}, None)),
+    "what has no parameter is left to the loss": (
+        Net(),
+        {"x": "x", "mask": MASK, "y": "t"},
+        ((), {"x": "x"}, "t"),
+        ((), {"x": "x"}, None),
+    ),
+    "what goes among any keywords": (
+        Keywords(),
+        {"x": "x", "mask": MASK, "y": "t"},
+        ((), {"x": "x", "mask": MASK}, "t"),
+        None,
+    ),
+    # As `model(batch["image"])` of a vision dataset's batches.
+    "the one input by another name": (Net(), IMAGE, (("i",), {}, "t"), (("i",), {}, None)),
+    "either may be meant, or both": (Net(), IMAGE_AND_MASK, ((IMAGE_AND_MASK,), {}, "t"), None),
+    "a model of whole batches": (OfBatch(), IMAGE, ((IMAGE,), {}, "t"), ((IMAGE,), {}, None)),
+    "a model of whole batches of several": (
+        OfBatch(),
+        IMAGE_AND_MASK,
+        ((IMAGE_AND_MASK,), {}, "t"),
+        ((IMAGE_AND_MASK,), {}, None),
+    ),
+    "a class of its own is passed whole": (Net(), PAIR, ((PAIR,), {}, PAIR), None),
+    "a dataclass is passed whole": (Net(), SAMPLE, None, ((SAMPLE,), {}, None)),
+    "what has no input in a pair": (TwoInputs(), ({**BOTH, "row": 3}, "y"), ((), BOTH, "y"), None),
+    "a list of samples is one input": (Net(), SAMPLES, None, ((SAMPLES,), {}, None)),
+    "a list of two samples": (Net(), SAMPLES[:2], ((SAMPLES[:2],), {}, SAMPLES[:2]), None),
+    "two that are no samples": (
+        Net(),
+        [{"image": "a"}, {"boxes": "b"}],
+        (({"image": "a"},), {}, {"boxes": "b"}),
+        None,
+    ),
+    "two samples for two inputs": (TwoInputs(), SAMPLES[:2], None, (tuple(SAMPLES[:2]), {}, None)),
+    "the inputs of a mapping in a mapping": (TwoInputs(), {"inputs": BOTH, "targets": "t"}, ((), BOTH, "t"), None),
+    "a mapping by the name of an input": (Net(), {"x": BOTH}, None, ((), {"x": BOTH}, None)),
+}
 
 
-@pytest.mark.parametrize("batch", [("x", "y"), ["x", "y"]])
-def test_the_last_of_a_sequence_is_the_target(batch):
-    assert split(Net(), batch, with_target=True) == (("x",), {}, "y")
-    assert split(Net(), batch, with_target=False) == (("x",), {}, None)
-
-
-def test_several_inputs():
-    assert split(TwoInputs(), ("l", "r", "y"), with_target=True) == (("l", "r"), {}, "y")
-    assert split(TwoInputs(), ("l", "r", "y"), with_target=False) == (("l", "r"), {}, None)
-    assert split(TwoInputs(), ("l", "r"), with_target=False) == (("l", "r"), {}, None)
-    assert split(Anything(), ("l", "r", "y"), with_target=False) == (("l", "r", "y"), {}, None)
+@pytest.mark.parametrize(("model", "batch", "with_target", "without"), SPLIT.values(), ids=SPLIT)
+def test_what_of_a_batch_is_input_and_target(model, batch, with_target, without):
+    for wanted, expected in ((True, with_target), (False, without)):
+        if expected is not None:
+            assert split(model, batch, with_target=wanted) == expected
 
 
 @pytest.mark.parametrize("mapping", [dict, Encoding])
@@ -77,21 +139,6 @@ def test_a_pair_may_hold_a_mapping_of_the_inputs(mapping):
     assert split(TwoInputs(), batch, with_target=True) == ((), {"left": "l", "right": "r"}, "y")
     assert split(TwoInputs(), list(batch), with_target=False) == ((), {"left": "l", "right": "r"}, None)
     assert has_target(batch, TwoInputs())
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs"),
-    [
-        (Net(), {"x": "x"}),  # the model may take a mapping
-        (Net(), {"images": "x", "sizes": "s"}),
-        (Anything(), {"left": "l", "right": "r"}),
-        (Keywords(), {"left": "l", "right": "r"}),
-        (Net(), ("l", "r")),
-        (Anything(), ("l", "r")),
-    ],
-)
-def test_inputs_that_a_model_may_take_as_they_are_stay_so(model, inputs):
-    assert split(model, (inputs, "y"), with_target=True) == ((inputs,), {}, "y")
 
 
 def test_a_pair_may_hold_a_mapping_for_a_model_that_takes_more_keywords():
@@ -103,14 +150,6 @@ def test_a_pair_may_hold_a_mapping_for_a_model_that_takes_more_keywords():
 
     batch = ({"input_ids": "i", "attention_mask": "m", "token_type_ids": "t"}, "y")
     assert split(Encoder(), batch, with_target=True) == ((), batch[0], "y")
-
-
-def test_a_pair_may_hold_a_sequence_of_the_inputs():
-    assert split(TwoInputs(), (("l", "r"), "y"), with_target=True) == (("l", "r"), {}, "y")
-    assert split(TwoInputs(), [["l", "r"], "y"], with_target=True) == (("l", "r"), {}, "y")
-    # Without a target both may be inputs, such as images and their boxes.
-    assert split(TwoInputs(), (("l", "r"), "y"), with_target=False) == ((("l", "r"), "y"), {}, None)
-    assert not has_target((("l", "r"), "y"), TwoInputs())
 
 
 def test_a_compiled_model_is_split_as_the_model_itself():
@@ -125,13 +164,6 @@ def test_a_mapping_is_keywords_and_its_label_the_target(mapping, name):
     assert split(Net(), batch, with_target=False) == ((), {"x": "x"}, None)
 
 
-@pytest.mark.parametrize("model", [Labelled(), Keywords()], ids=["named", "any"])
-def test_a_model_that_takes_labels_gets_them_when_no_loss_wants_them(model):
-    batch = {"input_ids": "x", "labels": "t"}
-    assert split(model, batch, with_target=False) == ((), batch, None)
-    assert split(model, batch, with_target=True) == ((), {"input_ids": "x"}, "t")
-
-
 def test_a_model_that_needs_its_label_gets_it_beside_a_loss():
     class Loses(nn.Module):
         def forward(self, x, labels):
@@ -141,43 +173,10 @@ def test_a_model_that_needs_its_label_gets_it_beside_a_loss():
     assert split(Loses(), batch, with_target=True) == ((), batch, "t")
 
 
-def test_a_mapping_without_a_label_is_keywords_and_the_target_itself():
-    assert split(Net(), {"x": "x"}, with_target=True) == ((), {"x": "x"}, {"x": "x"})
-    assert split(Net(), {"x": "x"}, with_target=False) == ((), {"x": "x"}, None)
-
-
-def test_what_the_model_has_no_parameter_for_is_left_to_the_loss():
-    mask = torch.ones(1)
-    batch = {"x": "x", "mask": mask, "y": "t"}
-    assert split(Net(), batch, with_target=True) == ((), {"x": "x"}, "t")
-    assert split(Net(), batch, with_target=False) == ((), {"x": "x"}, None)
-    assert split(Keywords(), batch, with_target=True) == ((), {"x": "x", "mask": mask}, "t")
-
-
 def test_texts_beside_the_inputs_of_a_mapping_are_left_out():
     batch = {"x": "x", "name": ["a", "b"], "set": "train", "y": "t"}
     assert split(Net(), batch, with_target=False) == ((), {"x": "x"}, None)
     assert split(Keywords(), batch, with_target=False)[1].keys() == batch.keys()
-
-
-def test_the_one_input_of_a_mapping_may_have_another_name():
-    """As `model(batch["image"])` of a vision dataset's batches."""
-    assert split(Net(), {"image": "i", "label": "t"}, with_target=True) == (("i",), {}, "t")
-    assert split(Net(), {"image": "i", "label": "t"}, with_target=False) == (("i",), {}, None)
-    several = {"image": "i", "mask": "m", "label": "t"}
-    assert split(Net(), several, with_target=True) == ((several,), {}, "t"), "either may be meant, or both"
-
-
-def test_a_model_of_whole_batches_gets_the_mapping():
-    for batch in ({"image": "i", "label": "t"}, {"image": "i", "mask": "m", "label": "t"}):
-        assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, "t")
-        assert split(OfBatch(), batch, with_target=False) == ((batch,), {}, None)
-
-
-def test_a_batch_of_a_class_of_its_own_is_passed_whole():
-    pair, sample = Pair("x", "y"), Sample("x")
-    assert split(Net(), pair, with_target=True) == ((pair,), {}, pair)
-    assert split(Net(), sample, with_target=False) == ((sample,), {}, None)
 
 
 def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():
@@ -259,19 +258,6 @@ def test_the_one_input_of_a_mapping_may_be_its_only_tensor():
         assert (args[0] is audio, len(args), kwargs, found) == (True, 1, {}, target)
 
 
-def test_what_a_model_has_no_input_for_is_left_out_of_a_pair():
-    batch = ({"left": "l", "right": "r", "row": 3}, "y")
-    assert split(TwoInputs(), batch, with_target=True) == ((), {"left": "l", "right": "r"}, "y")
-
-
-def test_a_list_of_samples_is_one_input():
-    samples = [{"image": "a"}, {"image": "b"}, {"image": "c"}]
-    assert split(Net(), samples, with_target=False) == ((samples,), {}, None)
-    assert split(Net(), samples[:2], with_target=True) == ((samples[:2],), {}, samples[:2])
-    assert split(Net(), [{"image": "a"}, {"boxes": "b"}], with_target=True) == (({"image": "a"},), {}, {"boxes": "b"})
-    assert split(TwoInputs(), samples[:2], with_target=False) == (tuple(samples[:2]), {}, None)
-
-
 @pytest.mark.parametrize("kind", [list, list[torch.Tensor], List[torch.Tensor], "list[torch.Tensor]", "List[Tensor]"])  # noqa: UP006
 def test_a_model_of_lists_gets_a_list_of_tensors_whole(kind):
     class Detector(nn.Module):
@@ -284,16 +270,6 @@ def test_a_model_of_lists_gets_a_list_of_tensors_whole(kind):
     assert splitter(Detector(), with_target=True)((images, "y")) == ((images,), {}, "y")
     assert batches_in_data(images * 2, []) == images * 2
     assert len(splitter(Net(), with_target=False)(images).args) == 1
-
-
-def test_the_inputs_of_a_mapping_may_be_a_mapping_in_it():
-    batch = {"inputs": {"left": "l", "right": "r"}, "targets": "t"}
-    assert split(TwoInputs(), batch, with_target=True) == ((), batch["inputs"], "t")
-    assert split(Net(), {"x": {"left": "l", "right": "r"}}, with_target=False) == (
-        (),
-        {"x": {"left": "l", "right": "r"}},
-        None,
-    )
 
 
 def test_objects_that_name_the_inputs():
