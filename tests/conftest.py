@@ -153,9 +153,9 @@ def own_state(tmp_path, monkeypatch):
 @pytest.fixture
 def flags_kept():
     """The process's flags, as they were before the test."""
-    from recipe_workload import flags_put_back
+    from process_state import state_put_back
 
-    with flags_put_back():
+    with state_put_back():
         yield
 
 

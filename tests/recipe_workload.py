@@ -1,9 +1,6 @@
 """A small workload that any recipe may change, and its code run on it."""
 
-from contextlib import contextmanager
-
 import torch
-from proposals import CATALOG
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -70,17 +67,3 @@ def refusal(recipe, value, workload):
 
 def mode_for(recipe):
     return Mode.TRAIN if Mode.TRAIN in recipe.modes else Mode.INFER
-
-
-@contextmanager
-def flags_put_back():
-    """Threads and global flags as they were before."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = True
-    workload = components()
-    for recipe_id in ("deterministic_off", "flush_denormal", "debug_off", "checkpointing"):
-        CATALOG[recipe_id].apply(workload, CATALOG[recipe_id].default)

@@ -1,8 +1,14 @@
 """A trial on a GPU leaves nothing to the next one: a baseline after a trial of every recipe is the one before them."""
 
+import sys
+from pathlib import Path
+
 import pytest
-import test_recipes_no_leak as on_cpu
 import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "experiment" / "process"))
+
+import test_recipes_no_leak as on_cpu
 
 from advisor.records import Mode
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts
 from proposals import CATALOG
-from recipe_workload import components, flags_put_back, mode_for, refusal, run_code
+from recipe_workload import components, mode_for, refusal, run_code
 
 from advisor.recipe import HEADINGS, Recipe, card_section
 from advisor.recipe.parallel_recipe import PARALLEL
@@ -34,12 +34,6 @@ every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: rec
 def each_value():
     pairs = [(recipe, value) for recipe in RECIPES for value in recipe.examples]
     return pytest.mark.parametrize(("recipe", "value"), pairs, ids=[f"{recipe.id}={value}" for recipe, value in pairs])
-
-
-@pytest.fixture
-def global_flags():
-    with flags_put_back():
-        yield
 
 
 def facts_for(recipe):
@@ -116,7 +110,7 @@ def test_no_value_conflicts_with_nothing():
 
 
 @each_value()
-@pytest.mark.usefixtures("global_flags")
+@pytest.mark.usefixtures("flags_kept")
 def test_applying_keeps_the_workload_whole(recipe: Recipe, value):
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)
@@ -152,7 +146,7 @@ def test_proposing_imports_no_torch():
 
 @pytest.mark.gpu
 @each_value()
-@pytest.mark.usefixtures("global_flags")
+@pytest.mark.usefixtures("flags_kept")
 def test_code_runs_on_a_gpu(recipe, value):
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)

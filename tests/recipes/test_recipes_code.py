@@ -15,18 +15,13 @@ from advisor.records import Mode
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 
+pytestmark = pytest.mark.usefixtures("flags_kept")
 # Compared in tests of their own: a part of the loop though `apply` is overridden; from timm; for
 # Hugging Face decoders.
 OWN_WAY = {
     *("control", "eval_no_grad", "gpu_prefetch", "host_sync", "large_batch_optimizer", "sdpa"),
     "training_cache",
 }
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was():
-    with state_put_back():
-        yield
 
 
 # --- objects and process --------------------------------------------------------------------------------------

@@ -24,8 +24,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.errors import RefusedError
 from advisor.python.file import python_source
-from advisor.recipe import Components
-from advisor.recipe.plan import StepPlan
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.workload import amd_types, nvidia_types
 from advisor.step.step import make_step
@@ -33,14 +31,7 @@ from advisor.step.tuning import apply_settings
 from advisor.target.loop import Loop
 from advisor.trial.inspection import current_settings, inspect_loop
 
-GLOBALS = ("deterministic_off", "flush_denormal", "sdpa")
-
-
-@pytest.fixture(autouse=True)
-def _global_flags():
-    yield
-    for recipe_id in GLOBALS:
-        CATALOG[recipe_id].apply(Components(None, None, None, StepPlan(Mode.TRAIN, "cpu")), CATALOG[recipe_id].default)
+pytestmark = pytest.mark.usefixtures("flags_kept")
 
 
 # --- half-precision weights -----------------------------------------------------------------------------------
