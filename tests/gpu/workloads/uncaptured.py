@@ -2,21 +2,9 @@
 
 import torch
 import torchvision
+from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn import functional
-
-try:
-    from scipy.optimize import linear_sum_assignment
-except ImportError:  # nearest first, which costs the host as much
-    import numpy
-
-    def linear_sum_assignment(costs):
-        left, rows = costs.copy(), []
-        for column in range(left.shape[1]):
-            rows.append(int(left[:, column].argmin()))
-            left[rows[-1]] = numpy.inf
-        return numpy.array(rows), numpy.arange(left.shape[1])
-
 
 WORDS = 16000
 
