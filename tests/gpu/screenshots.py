@@ -1,11 +1,9 @@
 """Draws every view of a recorded session, and a short animated recording of how it went.
 
-    python tests/gpu/screenshots.py torchvision.models:resnet50 64 180 screenshots
     python tests/gpu/screenshots.py resnet50.jsonl screenshots
 
-The arguments: target, batch size, budget in seconds, folder, for a session that is measured now; or the journal of one
-that was measured elsewhere, with its folder of logs beside it, and the folder. Each view is drawn dark and light, at
-120x36 and at 80x24; recording.svg plays the session from its first event to its exports.
+The arguments: a session's journal, with its folder of logs beside it, and the folder for the pictures. Each view is
+drawn dark and light, at 120x36 and at 80x24; recording.svg plays the session from its first event to its exports.
 """
 
 import asyncio
@@ -22,11 +20,9 @@ from pathlib import Path
 
 from advisor.experiment.events import BlockTimed, Event, RunMeasured, TrialActivity, TrialStarted
 from advisor.experiment.outputs import Outputs
-from advisor.experiment.past.journal import PastSession, list_sessions, open_session
-from advisor.experiment.request import Request
-from advisor.headless.run import run_headless
+from advisor.experiment.past.journal import PastSession, open_session
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, TargetSpec
+from advisor.records import Block
 from advisor.tui.app import AdvisorApp
 from advisor.tui.launch import FileExporter
 from advisor.tui.widgets.picture_panel import PicturePanel
@@ -155,20 +151,15 @@ def app_over(past: PastSession) -> tuple[AdvisorApp, Replay]:
     return app, replay
 
 
-def session_of(arguments: Sequence[str]) -> PastSession:
-    """The session of a journal, read from a state folder of its own; or one that is measured now."""
-    if not arguments[0].endswith(".jsonl"):
-        target, batch_size, budget_s = arguments
-        spec = TargetSpec(target, str(Path.cwd()), batch_size=int(batch_size) or None)
-        run_headless(Request(spec, budget_s=float(budget_s)), Outputs())
-        return next(iter(list_sessions()))
+def session_of(journal: Path) -> PastSession:
+    """The session of a journal, read from a state folder of its own."""
     state = Path(tempfile.mkdtemp(), "sessions")
     state.mkdir()
-    shutil.copy(arguments[0], state)
-    if (logs := Path(arguments[0]).with_suffix("")).is_dir():
+    shutil.copy(journal, state)
+    if (logs := journal.with_suffix("")).is_dir():
         shutil.copytree(logs, state / logs.name)
     os.environ["PERF_ADVISOR_STATE"] = str(state.parent)
-    return open_session(Path(arguments[0]).stem)
+    return open_session(journal.stem)
 
 
 async def show(app, pilot, keys: str) -> bool:
@@ -243,10 +234,9 @@ def animated(frames: Sequence[str]) -> str:
 
 def main() -> None:
     """All pictures into the folder."""
-    *arguments, folder_name = sys.argv[1:]
-    folder = Path(folder_name)
+    journal, folder = map(Path, sys.argv[1:])
     folder.mkdir(parents=True, exist_ok=True)
-    past = session_of(arguments)
+    past = session_of(journal)
     for size_suffix, size in SIZES.items():
         for theme_suffix, theme in THEMES.items():
             asyncio.run(draw_views(past, folder, theme_suffix + size_suffix, size, theme))
