@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import WORKLOADS, Workload, chosen
-from exports import exports_document
 from lanes import Lanes
 from options import Options
 from tables import ADVISOR, BASELINE, EXPERT, PEER, PYTHON_FILE, document
@@ -38,13 +37,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lanes too
     arguments = _arguments()
     if arguments.table:
-        print(_document(map(_read, arguments.table), arguments))
+        print(_document(map(_read, arguments.table)))
         return
     arguments.results.mkdir(parents=True, exist_ok=True)
     files = {workload.name: arguments.results / f"{workload.name}.json" for workload in arguments.chosen}
     wanted = [w for w in arguments.chosen if not (arguments.goes_on and _finished(files[w.name]))]
     not_started = _measure(wanted, arguments)
-    print(_document([_read(file) for file in files.values() if file.exists()], arguments))
+    print(_document([_read(file) for file in files.values() if file.exists()]))
     if not_started:
         print(f"\nNot started for lack of time: {' '.join(workload.name for workload in not_started)}")
 
@@ -65,12 +64,12 @@ def _measure(workloads: Sequence[Workload], arguments: argparse.Namespace) -> li
         return lanes.run()
 
 
-def _document(results: Iterable[dict[str, Any]], arguments: argparse.Namespace) -> str:
+def _document(results: Iterable[dict[str, Any]]) -> str:
     """The tables of results, in the catalogue's order; other files of a results folder, such as reports, hold none."""
     order = {name: number for number, name in enumerate(WORKLOADS)}
     found = [result for result in results if "variants" in result and "workload" in result]
     rows = sorted(found, key=lambda result: order.get(result["workload"], len(order)))
-    return exports_document(rows) if arguments.exports else document(rows)
+    return document(rows)
 
 
 def _finished(file: Path) -> bool:

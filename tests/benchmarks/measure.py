@@ -20,13 +20,12 @@ import torch._dynamo  # imported once, here, and not in each process
 import variants
 import yaml
 from catalogue import Workload, small
-from exports import not_as_reported
 from options import Options
 from plain import time_loop
 from processes import FailedError, TooSlowError, run_apart
 from session import Session, Settings, run_session
 from small import module_of
-from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PEER, PEER_PACKAGE, PYTHON_FILE
+from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PEER, PEER_PACKAGE, PYTHON_FILE, not_as_reported
 
 import advisor
 from advisor.recipe.catalog import load_catalog

@@ -13,6 +13,9 @@ PEER_PACKAGE = "pytorch-autotune"
 # Seconds after the start of the command at which the best known stack is looked at.
 MOMENTS_S = (30, 60, 120, 300)
 MISSING = "-"
+# The exported files. One keeps its promise when its step differs by no more than this share from the reported one.
+FILES = {ADVISOR: "YAML file", PYTHON_FILE: PYTHON_FILE}
+CLOSE = 0.03
 
 
 def document(results: Sequence[Result]) -> str:
@@ -64,6 +67,19 @@ def interval_holds(result: Result) -> bool | None:
     return bool(low <= timed[0] <= high)
 
 
+def over_reported(result: Result, name: str) -> float | None:
+    """The step of a variant in a plain loop as a multiple of the one that was reported; None when one is missing."""
+    reported = _search(result, ADVISOR, "reported_before_ms" if name == BASELINE else "reported_ms")
+    timed = typical(result, name)
+    return timed / reported if timed and reported else None
+
+
+def not_as_reported(result: Result) -> list[str]:
+    """The exported files that are faster or slower than reported."""
+    ratios = {name: over_reported(result, name) for name in FILES}
+    return [name for name, ratio in ratios.items() if ratio is not None and abs(ratio - 1) > CLOSE]
+
+
 def runs_of(result: Result, name: str) -> list[float]:
     """The milliseconds of a variant's runs; empty when one failed."""
     variant = result["variants"].get(name, {})
@@ -94,12 +110,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _times_table(results: Sequence[Result]) -> str:
     with_peer = any(PEER in result["variants"] or PEER in result["searches"] for result in results)
-    peers = [PEER_PACKAGE, f"over {PEER_PACKAGE}", f"search, {PEER_PACKAGE}"] if with_peer else []
-    columns = ["workload", "family", BASELINE, EXPERT, ADVISOR, "over the expert", "over the baseline", *peers]
-    return table(columns, [_times_row(result, with_peer) for result in results])
+    with_files = any(PYTHON_FILE in result["variants"] for result in results)
+    columns = ["workload", "family", BASELINE, EXPERT, ADVISOR, "over the expert", "over the baseline"]
+    columns += [PEER_PACKAGE, f"over {PEER_PACKAGE}", f"search, {PEER_PACKAGE}"] if with_peer else []
+    columns += [PYTHON_FILE, *(f"{name} / reported" for name in (*FILES.values(), BASELINE))] if with_files else []
+    return table(columns, [_times_row(result, with_peer=with_peer, with_files=with_files) for result in results])
 
 
-def _times_row(result: Result, with_peer: bool) -> list[str]:
+def _times_row(result: Result, *, with_peer: bool, with_files: bool) -> list[str]:
     expert = expert_of(result)
     row = [
         result["title"],
@@ -110,6 +128,9 @@ def _times_row(result: Result, with_peer: bool) -> list[str]:
     ]
     if with_peer:
         row += [_time(result, PEER), _times(ratio(result, PEER, ADVISOR)), _seconds(_search(result, PEER, "wall_s"))]
+    if with_files:
+        ratios = [over_reported(result, name) for name in (*FILES, BASELINE)]
+        row += [_time(result, PYTHON_FILE), *(MISSING if ratio is None else f"{ratio:.3f}" for ratio in ratios)]
     return row
 
 
@@ -202,6 +223,10 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
     held = [holds for result in results if (holds := interval_holds(result)) is not None]
     if held:
         yield f"The reported 95 % interval holds the ratio of the plain loops in {sum(held)} of {len(held)} workloads."
+    for name, file in FILES.items() if any(PYTHON_FILE in result["variants"] for result in results) else ():
+        judged = [result for result in results if over_reported(result, name) is not None]
+        close = [result for result in judged if name not in not_as_reported(result)]
+        yield f"{file}: the step is within 3 % of the reported one in {len(close)} of {len(judged)} workloads."
     for result in results:
         if result.get("failed"):
             yield f"{result['title']} was not measured to its end: {one_line(result['failed'])}."
