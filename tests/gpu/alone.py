@@ -2,7 +2,7 @@
 
     python tests/gpu/alone.py reports/habits.json tests/gpu/workloads/habits.py
     python tests/gpu/alone.py reports/gpt2.json tests/gpu/workloads/gpt2.py --on precision.autocast=bfloat16 --only sdpa
-    python tests/gpu/alone.py --table reports/habits.json reports/gpt2.json
+    python tests/gpu/recipe_table.py reports/*.json
 
 A session spends its budget on the best stack and may not reach what helps few; this tries all that applies here. The
 baseline runs between any two candidates: each is compared with its neighbours, so that drift falls on both, and how far
@@ -36,8 +36,6 @@ from advisor.recipe.settings import Settings
 from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
 
-MARKS = {"faster": "+", "slower": "-", "same": "=", "unclear": "?", "no measurable difference": "="}
-
 
 class Alone:
     """A workload, its baseline, and the verdicts on its candidates so far."""
@@ -60,7 +58,7 @@ class Alone:
         proposals = self.catalog.propose(facts, only=self.options.only, skip=(*self.options.skip, "control"))
         judge = judge.with_control(self.trial("control", {**self.on, "control.noop": True}, seed=1))
         rows = self.beside(judge, proposals) if self.options.beside else self.in_turn(judge, proposals)
-        report = {"on": self.on, "rows": rows, "skipped": dict(proposals.skipped)}
+        report = {"on": self.on, "trials": rows, "skipped": dict(proposals.skipped)}
         self.options.report.parent.mkdir(parents=True, exist_ok=True)
         self.options.report.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
@@ -151,9 +149,10 @@ class Alone:
 
 
 def row_of(judge, record):
-    """A record as the report has it."""
-    row = {"name": record.candidate.name, "verdict": str(record.verdict), "reason": record.result.reason}
-    row["already_on"] = record.candidate.already_on
+    """A record as the report has it: the names are those of a session's JSON report."""
+    settings = dict(record.candidate.settings)
+    row = {"recipe": record.candidate.recipe, "candidate": settings, "settings": settings}
+    row |= {"verdict": str(record.verdict), "reason": record.result.reason, "already_on": record.candidate.already_on}
     if record.result.measured:
         before, after = judge.baseline.peak_reserved_bytes, record.result.peak_reserved_bytes
         row |= {
@@ -170,32 +169,10 @@ def rate_of(result):
     return median(rates(result.blocks))
 
 
-def cell(row):
-    """``1.43x +``, the memory behind it where that changes by a tenth; why there is no figure otherwise."""
-    if "speedup" not in row:
-        return f"{row['verdict']}: {row['reason'][:70]}"
-    text = f"{row['speedup']:.2f}x {MARKS[row['verdict']]}"
-    changed = row["memory"] is not None and abs(row["memory"] - 1) > 0.1
-    text += f", memory {row['memory'] - 1:+.0%}" if changed else ""
-    return f"{text} (already on, here off)" if row["already_on"] else text
-
-
-def table(files):
-    """A Markdown table: a row per candidate, a column per report."""
-    reports = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
-    names = sorted({row["name"] for report in reports.values() for row in report["rows"]})
-    lines = [f"| recipe | {' | '.join(reports)} |", f"| --- | {' | '.join('---' for _ in reports)} |"]
-    for name in names:
-        cells = [next((cell(r) for r in report["rows"] if r["name"] == name), "") for report in reports.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("report", type=Path, nargs="?", help="where the JSON report goes")
-    parser.add_argument("workload", nargs="?", help="a file, or file:function")
-    parser.add_argument("--table", type=Path, nargs="+", metavar="REPORT", help="measure nothing: print a table")
+    parser.add_argument("report", type=Path, help="where the JSON report goes")
+    parser.add_argument("workload", help="a file, or file:function")
     parser.add_argument("--on", action="append", default=[], metavar="KEY=VALUE", help="a setting of the baseline")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[])
     parser.add_argument("--skip", type=lambda text: text.split(","), default=[])
@@ -208,9 +185,6 @@ def main():
     options = parser.parse_args()
     if options.beside and options.on:
         parser.error("--beside compares with the workload as it is, so it takes no --on")
-    if options.table:
-        print(table(options.table))
-        return
     Runner.prepare()
     Alone(options).run()
 

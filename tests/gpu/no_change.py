@@ -12,53 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+from planted import recipe_text
+
 WORKLOADS = Path(__file__).with_name("workloads")
 SECONDS_PER_CANDIDATE = 3
-RECIPE = '''\
-"""Nothing, many times
-
-What it does
-------------
-Nothing.
-
-Why it helps
-------------
-It does not.
-
-When it does not
-----------------
-Always.
-
-Numerics
---------
-exact: the same program.
-
-References
-----------
-None.
-"""
-
-from advisor.recipe import Recipe, Stage
-from advisor.records import Numerics
-
-
-class Nothing(Recipe):
-    id = "nothing"
-    title = "Nothing"
-    key = "control.nothing"
-    default = 0
-    numerics = Numerics.EXACT
-    stage = Stage.GLOBAL
-
-    def candidates(self, facts):
-        return list(range(1, {count} + 1))
-
-    def apply(self, workload, value):
-        pass
-
-    def code(self, value):
-        return "# nothing\\n"
-'''
 
 
 def session(workload, count, folder):
@@ -74,7 +33,9 @@ def main():
     count, workloads = int(sys.argv[1]), sys.argv[2:]
     judged = wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "nothing.py").write_text(RECIPE.replace("{count}", str(count)), encoding="utf-8")
+        options = {"key": "control.nothing", "numerics": "EXACT", "stage": "GLOBAL"}
+        text = recipe_text("nothing", candidates=f"return list(range(1, {count} + 1))", **options)
+        Path(folder, "nothing.py").write_text(text.replace("default = False", "default = 0"), encoding="utf-8")
         for workload in workloads:
             report = session(workload, count, folder)
             records = [trial for trial in report["trials"] if trial["recipe"] == "nothing" and trial["speedup"]]
