@@ -23,7 +23,6 @@ from sample_session import journaled, sample_history
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
-from faults.inputs import in_build
 from faults.register import SOON_S, fault
 
 _NOBODY = 65534
@@ -86,10 +85,10 @@ def _wait_for(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None
         time.sleep(0.05)
 
 
-def _headless(folder: Path, midway: Callable[[], object], user: User, budget: str = "10m") -> None:
+def _headless(folder: Path, midway: Callable[[], object], user: User) -> None:
     """A session without the app, in which something happens after the baseline; ended after its first candidate."""
     (folder / "target.py").write_text(TINY_TARGET)
-    line = user.line("target.py", "--headless", "--budget", budget, *_OPTIONS)
+    line = user.line("target.py", "--headless", "--budget", "10m", *_OPTIONS)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(line, cwd=folder, env=user.variables, start_new_session=True, **pipes, **user.options) as one:
         try:
@@ -144,11 +143,6 @@ def _(folder: Path) -> None:
     temporary = folder / "tmp"
     temporary.mkdir()
     _in_the_app(folder, lambda: _empty(temporary), User(environment={"TMPDIR": str(temporary)}))
-
-
-@fault("command line", "a budget of 50 days")
-def _(folder: Path) -> None:
-    _headless(folder, lambda: None, User(), budget="1200h")
 
 
 # --- another user ---------------------------------------------------------------------------------------------
@@ -251,27 +245,6 @@ for _name, _arguments in CLOSED.items():
 def _(folder: Path) -> None:
     state = {"PERF_ADVISOR_STATE": str(folder / "home" / "closed")}
     _refused(folder, ["demo", "--headless"], state)
-
-
-# --- what a target does to its streams ------------------------------------------------------------------------
-
-_TEE = """import sys
-print('\\udcff')
-class Tee:
-    def write(self, text): raise UnicodeEncodeError('ascii', text, 0, 1, 'no')
-sys.stdout = Tee()"""
-
-
-@fault("target", "a session of one that replaces sys.stdout and prints surrogates")
-def _(folder: Path) -> None:
-    home = folder / "h"
-    home.mkdir()
-    text = in_build(_TEE)
-    user = User()
-    (home / "target.py").write_text(text)
-    done = user.said(home, "target.py", "--headless", "--budget", "30s", *_OPTIONS)
-    assert done.returncode == 0, done.stderr
-    assert _baseline_is_measured()
 
 
 # --- the streams of the command itself ------------------------------------------------------------------------

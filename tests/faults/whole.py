@@ -106,12 +106,6 @@ def _(folder: Path) -> None:
     assert "baseline: " in _command(folder, "target.py")
 
 
-@fault("processes", "a build that hangs in a session of 2 s")
-def _(folder: Path) -> None:
-    (folder / "target.py").write_text(in_build("import time; time.sleep(600)"))
-    _refusal(_command(folder, "target.py", code=3))
-
-
 @fault("processes", "a child of a DataLoader's worker")
 def _(folder: Path) -> None:
     start = "import subprocess\n    made = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
