@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from exported_module import plain_losses
 from proposals import CATALOG
 from recipe_workload import components, mode_for, run_code
-from torch import nn
 
 from advisor.records import Mode
 
@@ -145,10 +145,8 @@ def test_the_graphs_code_trains_as_eager_steps_do(optimizer_class):
             torch.testing.assert_close(graphed["static_output"], eager.model(graphed["inputs"]))
         return
     optimizer = optimizer_class(eager.model.parameters(), lr=0.01)
-    for _ in range(4):  # three to warm up and one replay; recording runs nothing
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(eager.model(graphed["inputs"]), graphed["targets"]).backward()
-        optimizer.step()
+    # Three steps to warm up and one replay; recording runs nothing.
+    plain_losses(eager.model, optimizer, [(graphed["inputs"], graphed["targets"])] * 4)
     # By their outputs: the bias before the batch norm has no gradient but rounding, which AdamW makes full steps of.
     have, want = graphed["model"](graphed["inputs"]), eager.model(graphed["inputs"])
     torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-3)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from exported_module import plain_losses
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -58,11 +59,7 @@ def test_the_code_for_lightning(tmp_path, monkeypatch):
             return torch.optim.AdamW(self.parameters(), lr=0.05)
 
     expected = Module()
-    optimizer = expected.configure_optimizers()
-    for batch in DataLoader(samples(), batch_size=4):
-        optimizer.zero_grad()
-        expected.training_step(batch, 0).backward()
-        optimizer.step()
+    plain_losses(expected.net, expected.configure_optimizers(), DataLoader(samples(), batch_size=4))
     names = {"module": Module(), "train_loader": DataLoader(samples(), batch_size=4)}
     assert_same(run("lightning", names, tmp_path, monkeypatch)["module"], expected)
 
@@ -77,10 +74,7 @@ def test_settings_for_several_gpus_train_on_one_device_without_torchrun(tmp_path
     with pytest.warns(UserWarning, match="torchrun"):
         exec(compile(BLOCKS[""], "docs/own-loop.md", "exec"), names)
     optimizer = torch.optim.AdamW(expected.parameters(), lr=0.05)
-    for inputs, targets in DataLoader(samples(), batch_size=4):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(expected(inputs), targets).backward()
-        optimizer.step()
+    plain_losses(expected, optimizer, DataLoader(samples(), batch_size=4))
     assert_same(model, expected)
 
 

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 import torch
+from exported_module import plain_losses
 
 pytestmark = pytest.mark.process
 
@@ -131,13 +132,7 @@ def alone(ranks):
     """The state and the losses of one process at the same global batch."""
     _, names = ranks
     model, optimizer, loader = names["loop"](0)
-    losses = []
-    for inputs, targets in (batch for _ in range(names["EPOCHS"]) for batch in loader):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = plain_losses(model, optimizer, (batch for _ in range(names["EPOCHS"]) for batch in loader))
     return model.state_dict(), losses
 
 
