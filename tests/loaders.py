@@ -11,7 +11,6 @@ from proposals import CATALOG
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
@@ -70,10 +69,3 @@ def applied(recipe_id, value, loader):
 
 
 every_loader = pytest.mark.parametrize("kind", LOADERS)
-
-
-def exported(settings, mode="train"):
-    names = {}
-    source = python_source(CATALOG, settings, mode)
-    exec(compile(source, "tuned.py", "exec"), names)
-    return source, names

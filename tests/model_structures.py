@@ -5,11 +5,11 @@ import operator
 import pytest
 import torch
 import torchvision
+from exported_module import module_of
 from proposals import CATALOG
 from torch import nn
 from torch.nn import functional
 
-from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
@@ -36,9 +36,7 @@ def coded(recipe_id, value, model, optimizer=None, data=None):
 
 def exported(recipe_id, value, model, optimizer=None, data=None):
     mode = Mode.INFER if optimizer is None else Mode.TRAIN
-    namespace = {}
-    exec(compile(python_source(CATALOG, {CATALOG[recipe_id].key: value}, mode), "tuned.py", "exec"), namespace)
-    return namespace["prepare"](model, optimizer, data)[0]
+    return module_of(CATALOG, {CATALOG[recipe_id].key: value}, mode).prepare(model, optimizer, data)[0]
 
 
 every_way = pytest.mark.parametrize("way", [applied, coded], ids=["apply", "code"])

@@ -1,13 +1,11 @@
 """A small transformer block, and its steps under settings: applied, exported, by a recipe's code."""
 
-from types import ModuleType
-
 import pytest
 import torch
+from exported_module import module_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
@@ -62,8 +60,7 @@ def applied(settings, mode=Mode.TRAIN, model=None):
 
 
 def exported(settings, mode=Mode.TRAIN, model=None):
-    module = ModuleType("tuned")
-    exec(compile(python_source(CATALOG, settings, mode), "tuned.py", "exec"), vars(module))
+    module = module_of(CATALOG, settings, mode)
     components = parts(mode, model)
     prepared, optimizer, _ = module.prepare(components.model, components.optimizer)
     if mode is Mode.TRAIN:

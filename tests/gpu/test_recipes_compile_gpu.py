@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from exported_module import plain_losses
+from exported_module import module_of, plain_losses
 from facts import adamw_facts, gpu_facts
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.python.file import WrittenFor, python_source
+from advisor.python.file import WrittenFor
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
@@ -186,11 +186,10 @@ def test_the_exported_file_compiles_the_optimizer():
     model, reference = twin(Layers)
     data = batches(6)
     expected = plain_losses(reference, OPTIMIZERS["Adam"](reference.parameters()), data, norm=0.5)
-    namespace: dict = {}
     written_for = WrittenFor(facts=gpu_facts(optimizer=adamw_facts(name="Adam"), clip_norm=0.5).workload)
-    exec(python_source(CATALOG, {"compile.optimizer": True}, "train", written_for), namespace)
-    model, optimizer, _ = namespace["prepare"](model, OPTIMIZERS["Adam"](model.parameters()))
-    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss())
+    module = module_of(CATALOG, {"compile.optimizer": True}, "train", written_for)
+    model, optimizer, _ = module.prepare(model, OPTIMIZERS["Adam"](model.parameters()))
+    step = module.train_step(model, optimizer, nn.CrossEntropyLoss())
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from exported_module import module_of
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.datasets import FakeData
 from torchvision.transforms import v2
 
-from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TrialKind
@@ -184,14 +184,13 @@ def test_training_with_batches_copied_ahead(settings):
 
 
 def test_the_exported_file_copies_ahead_too():
-    names = {}
-    exec(python_source(load_catalog(), AHEAD, "train"), names)
+    module = module_of(load_catalog(), AHEAD, "train")
     loader = DataLoader(numbers(), batch_size=4)
     model = net()
-    model, optimizer, batches = names["prepare"](model, sgd(model), loader)
-    assert type(batches) is names["DeviceLoader"]
+    model, optimizer, batches = module.prepare(model, sgd(model), loader)
+    assert type(batches) is module.DeviceLoader
     assert torch.cat([labels for _, labels in batches]).tolist() == list(range(23))
-    step = names["train_step"](model, optimizer, lambda output, target: output.sum(1).sub(target).square().mean())
+    step = module.train_step(model, optimizer, lambda output, target: output.sum(1).sub(target).square().mean())
     assert all(torch.isfinite(step(batch)) for batch in batches)
 
 
@@ -280,6 +279,7 @@ def test_adafactor_keeps_less():
 
 TARGET = """
 import torch
+from exported_module import module_of
 from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.datasets import FakeData

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from exported_module import module_of
 from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,7 @@ from recipe_workload import components
 from torch import nn
 
 from advisor.errors import RefusedError
-from advisor.figures.sweep import headings_of, knee, knee_of, sweep_points, sweep_rows
-from advisor.python.file import python_source
+from advisor.figures.sweep import headings_of, knee, knee_of, sweep_chart, sweep_points, sweep_rows
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import (
@@ -218,10 +218,9 @@ def tuned_step(settings, model):
 
 
 def exported_step(settings, model):
-    names = {}
-    exec(python_source(CATALOG, settings, "train"), names)
-    model, optimizer, _ = names["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    return names["train_step"](model, optimizer, nn.functional.mse_loss)
+    module = module_of(CATALOG, settings, "train")
+    model, optimizer, _ = module.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    return module.train_step(model, optimizer, nn.functional.mse_loss)
 
 
 def updates_of(model):
@@ -318,9 +317,7 @@ def by_apply(recipe_id, value, model, optimizer):
 
 
 def by_file(recipe_id, value, model, optimizer):
-    names = {}
-    exec(python_source(CATALOG, {CATALOG[recipe_id].key: value}, "train"), names)
-    return names["prepare"](model, optimizer)[1]
+    return module_of(CATALOG, {CATALOG[recipe_id].key: value}, "train").prepare(model, optimizer)[1]
 
 
 @pytest.mark.parametrize("change", [by_apply, by_file])

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from exported_module import module_of
 from facts import gpu_facts, profile_facts
-from loaders import exported
 from proposals import CATALOG, proposed, reason
 from torch import nn
 
@@ -82,12 +82,12 @@ def test_the_step_creates_on_its_device_when_the_plan_says_so(mode):
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_the_exported_step_creates_on_its_device(mode):
-    _, names = exported({"step.create_on_device": True}, mode)
+    module = module_of(CATALOG, {"step.create_on_device": True}, mode)
     model = WhereItIs()
     batch = torch.ones(2, device="meta")
     if mode == "infer":
-        names["infer_step"](model)(batch)
+        module.infer_step(model)(batch)
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-        names["train_step"](model, optimizer, nn.functional.mse_loss)((batch, batch))
+        module.train_step(model, optimizer, nn.functional.mse_loss)((batch, batch))
     assert model.seen == ["meta"]

@@ -1,9 +1,9 @@
 from pathlib import Path
-from types import ModuleType
 
 import forked
 import pytest
 import torch
+from exported_module import module_of
 from facts import cpu_facts, gpu_facts, host
 from proposals import proposed, reason
 from small_decoder import (
@@ -23,7 +23,6 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.errors import RefusedError
-from advisor.python.file import python_source
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.workload import amd_types, nvidia_types
 from advisor.step.step import make_step
@@ -90,9 +89,7 @@ def test_floating_point_targets_are_cast_too():
 @pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
 def test_an_exported_file_moves_batches_as_the_trials_do(memory_format, tmp_path):
     settings = {"precision.weights": "bfloat16", "model.memory_format": memory_format, "data.pin_memory": True}
-    source = python_source(CATALOG, settings, Mode.TRAIN)
-    module = ModuleType("tuned")
-    exec(compile(source, "tuned.py", "exec"), vars(module))
+    module = module_of(CATALOG, settings, Mode.TRAIN)
     images, labels = (module.on_device(part, CPU) for part in (torch.ones(2, 3, 4, 4), torch.arange(2)))
     assert images.is_contiguous(memory_format=torch.channels_last) is (memory_format == "channels_last")
     assert (images.dtype, labels.dtype) == (torch.bfloat16, torch.int64)

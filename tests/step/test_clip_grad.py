@@ -3,13 +3,13 @@
 import pytest
 import torch
 from compiled_models import losses_of, own_blocks, twin
-from exported_module import plain_losses
+from exported_module import module_of, plain_losses
 from facts import cpu_facts
 from proposals import CATALOG
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.python.file import WrittenFor, python_source
+from advisor.python.file import WrittenFor
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import TrainStep
@@ -48,11 +48,9 @@ def test_the_public_api_clips():
 
 def test_the_exported_file_clips():
     model, reference = twin(own_blocks)
-    namespace: dict = {}
-    written_for = WrittenFor(facts=cpu_facts(clip_norm=0.1).workload)
-    exec(python_source(CATALOG, {}, "train", written_for), namespace)
-    model, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
-    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss())
+    module = module_of(CATALOG, {}, "train", WrittenFor(facts=cpu_facts(clip_norm=0.1).workload))
+    model, optimizer, _ = module.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    step = module.train_step(model, optimizer, nn.CrossEntropyLoss())
     assert losses_of(step) == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
 
 
