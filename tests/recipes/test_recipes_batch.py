@@ -106,6 +106,11 @@ def test_the_reason_says_what_a_larger_batch_asks_for(facts, expected):
     assert "weight decay" in text
 
 
+def test_inference_needs_no_advice_on_training():
+    assert "learning rate" not in CATALOG["batch_size"].why(gpu_facts(mode=Mode.INFER), 128)
+    assert "learning rate" not in CATALOG["batch_size"].why(gpu_facts(), 0)
+
+
 # --- the sweep ------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.prefetch import loop_loader
+from advisor.step.tuning import Tuning
 
 TEXT = (Path(__file__).parents[2] / "docs" / "own-loop.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```python ?(\w*)\n(.*?)^```$", TEXT, re.M | re.S))
@@ -110,6 +111,17 @@ def test_the_code_for_accelerate(tmp_path, monkeypatch):
     assert_same(trained[0][0], trained[1][0], rtol=1e-3, atol=1e-4)
     assert optimizer.param_groups[0]["foreach"] is True
     assert (tmp_path / "checkpoint" / "model.safetensors").exists()
+
+
+def test_an_optimizer_that_accelerate_wrapped_is_tuned_inside():
+    accelerate = pytest.importorskip("accelerate")
+
+    model = net()
+    inner = torch.optim.AdamW(model.parameters())
+    model, wrapped = accelerate.Accelerator(cpu=True).prepare(model, inner)
+    _, back = Tuning({"optimizer.implementation": "foreach"}).prepare(model, wrapped)
+    assert back is wrapped
+    assert inner.param_groups[0]["foreach"] is True
 
 
 def syncs_of(make_loader, epochs=2):

@@ -278,6 +278,15 @@ def test_an_optimizer_with_state_keeps_its_class():
         changed(optimizer, "optimizer_memory", "adafactor")
 
 
+def test_only_the_classes_that_it_is_for_become_another():
+    _, optimizer = made(Passing, scale=1.0)
+    with pytest.raises(ValueError, match="takes the place of Adam or AdamW, not of Passing"):
+        changed(optimizer, "optimizer_memory", "adafactor")
+    _, optimizer = made(torch.optim.SGD)
+    with pytest.raises(RefusedError, match="takes the place of Adam or AdamW, not of SGD"):
+        changed(optimizer, "large_batch_optimizer", "lamb")
+
+
 # --- saved and loaded -----------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,13 @@ def test_gradients_are_cleared_as_the_plan_says(zero_grad, kept):
     assert not any(gradient.any() for gradient in gradients if gradient is not None)
 
 
+def test_the_result_is_a_loss_that_holds_no_graph():
+    model = net()
+    loss = train_step(model, sgd(model.parameters()))(batches(1)[0])
+    assert loss.shape == ()
+    assert not loss.requires_grad
+
+
 def test_the_memory_format_reaches_the_batches_and_changes_no_result():
     model, seen = net().to(memory_format=torch.channels_last), []
     model.register_forward_pre_hook(

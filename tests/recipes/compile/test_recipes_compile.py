@@ -23,6 +23,7 @@ from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch._dynamo.utils import counters
 
+from advisor.errors import UsageError
 from advisor.records import Mode
 from advisor.step.step import make_step
 
@@ -90,6 +91,14 @@ def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
         torch.testing.assert_close(model(torch.ones(2, 4)), reference(torch.ones(2, 4)))
     assert counters["frames"]["ok"] == 12 > before
     assert not counters["unimplemented"]
+
+
+def test_regions_train_as_the_eager_model_does(eager_backend):
+    model, reference = twin(own_blocks)
+    expected = gradients_of(reference, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
+    compiled = by_apply("compile_scope", "regional", model)
+    found = gradients_of(compiled, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_model_without_repeated_blocks_cannot_be_compiled_by_region():
@@ -364,6 +373,13 @@ def test_candidates_of_freezing(compilers):
     assert "no gradient is recorded" in conflict(True, {"infer.grad": "grad"})
     assert "no two blocks" in conflict(True, {"compile.scope": "regional"})
     assert conflict(True, {"infer.grad": "inference_mode", "compile.mode": "default"}) is None
+
+
+def test_settings_that_contradict_are_refused():
+    with pytest.raises(UsageError, match="cannot be combined"):
+        applied(own_blocks(), {"compile.mode": "none", "compile.scope": "regional"})
+    with pytest.raises(UsageError, match="compiles in the mode default"):
+        applied(own_blocks(), {"compile.mode": "max-autotune", "compile.scope": "pointwise"})
 
 
 # --- the family -----------------------------------------------------------------------------------------------
