@@ -178,9 +178,11 @@ class Copy:
         for name in COPIED:
             source, to = ROOT / name, folder / name
             if source.is_dir():
-                shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__"))  # advisor/recipes, too
+                shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(source, to)
+        if not (folder / "advisor" / "recipes").exists():  # a link in a checkout that is installed
+            (folder / "advisor" / "recipes").symlink_to("../recipes")
 
     def survives(self, part: str, limit_s: float | None = LIMIT_S) -> bool:
         """Whether the tests of a part pass; they run until the first failure. Too slow counts as failed."""
