@@ -30,7 +30,6 @@ from advisor.trial.profile.habits import (
 )
 
 CATALOG = load_catalog()
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
