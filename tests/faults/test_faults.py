@@ -38,10 +38,6 @@ def test_each_is_met(fault):
 # --- kills ----------------------------------------------------------------------------------------------------
 
 
-def _text(event):
-    return type(event).__name__ + msgspec.json.encode(event).decode()
-
-
 def _started(folder, *arguments):
     line = [sys.executable, "-m", "advisor", *arguments, "--headless", "--budget", "25s", "--no-verify"]
     nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

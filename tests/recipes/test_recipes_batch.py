@@ -14,7 +14,7 @@ from recipe_workload import components
 from torch import nn
 
 from advisor.errors import RefusedError
-from advisor.figures.sweep import headings_of, knee, knee_of, sweep_chart, sweep_points, sweep_rows
+from advisor.figures.sweep import headings_of, knee, knee_of, sweep_points, sweep_rows
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import (
