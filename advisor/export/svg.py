@@ -6,7 +6,7 @@ A picture is 420 units wide and 13 units a line, so that it can be read on a tel
 import html
 from collections.abc import Iterable, Iterator
 
-from advisor.report.charts import Axis, Bar, Bars, Canvas, Chart, Plot, Stacked, StackedBars, Tone, limit_labels, placed
+from advisor.report.charts import Axis, Bar, Bars, Chart, Plot, Stacked, StackedBars, Tone
 
 WIDTH = 420.0
 _HEIGHT = 250.0
@@ -24,10 +24,11 @@ figure svg { display: block; width: 100%; height: auto; font: 12px system-ui, sa
 figure figcaption { color: var(--dim); font-size: .88rem; }
 svg text { fill: var(--text); } svg .dim { fill: var(--dim); } svg .on { fill: #fff; font-weight: 700; }
 svg .grid { stroke: var(--line); } svg line, svg polyline { fill: none; stroke-width: 1.5; }
-svg .baseline { --tone: var(--dim); } svg .stack { --tone: var(--mark); } svg .front { --tone: #2f7fd1; }
-svg .chosen { --tone: #c4459a; } svg .faster { --tone: var(--mark); } svg .slower { --tone: #d0553f; }
-svg .other { --tone: var(--dim); } svg .limit { --tone: #a8780b; }
-svg .sign { fill: var(--tone); font-weight: 700; } svg .line { stroke: var(--tone); } svg .area { fill: var(--tone); }
+figure .baseline { --tone: var(--dim); } figure .stack { --tone: var(--mark); } figure .front { --tone: #2f7fd1; }
+figure .chosen { --tone: #c4459a; } figure .faster { --tone: var(--mark); } figure .slower { --tone: #d0553f; }
+figure .other { --tone: var(--dim); } figure .limit { --tone: #a8780b; }
+.sign { fill: var(--tone); color: var(--tone); font-weight: 700; } .legend { margin: .2rem 0; font-size: .88rem; }
+svg .line { stroke: var(--tone); } svg .area { fill: var(--tone); }
 svg .p0 { fill: #1d6fb8; } svg .p1 { fill: #9a4fb0; } svg .p2 { fill: #16806b; } svg .p3 { fill: #b3541e; }
 svg .p4 { fill: #6b6f1d; } svg .p5 { fill: #a83a5b; } svg .p6 { fill: #5d6470; } svg .p7 { fill: #4d56b8; }
 """
@@ -46,7 +47,8 @@ def figure(chart: Chart) -> str:
     title, words = html.escape(chart.title), html.escape(chart.words)
     head = f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{title}: {words}">'
     body = "\n".join(parts)
-    return f"<figure>\n<h3>{title}</h3>\n{head}\n{body}\n</svg>\n<figcaption>{words}</figcaption>\n</figure>"
+    foot = f"{_legend(chart)}<figcaption>{words}</figcaption>"
+    return f"<figure>\n<h3>{title}</h3>\n{head}\n{body}\n</svg>\n{foot}\n</figure>"
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
@@ -66,34 +68,37 @@ def _box(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 
 def _plot(plot: Plot) -> Iterator[str]:
-    canvas = Canvas(WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM, _CHARACTER, _LINE)
-    floor = _HEIGHT - _BOTTOM
-    yield from _grid(plot, canvas, floor)
-    for line in plot.lines:
-        across = (_LEFT + plot.x.place(x) * canvas.width for x, _ in line.points)
-        up = (floor - plot.y.place(y) * canvas.height for _, y in line.points)
-        spots = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
-        dashed = ' stroke-dasharray="5 3"' if line.tone in (Tone.LIMIT, Tone.BASELINE) else ""
-        yield f'<polyline points="{spots}" class="line {line.tone}"{dashed}/>'
-    for line, (_, bottom, right, _) in limit_labels(plot, canvas):
-        yield _text(_LEFT + right, floor - bottom - 4, line.label, f"sign {line.tone}", "end")
-    for spot in placed(plot, canvas):
-        yield _text(_LEFT + spot.x, floor - spot.y + 4, spot.mark.sign, f"sign {spot.mark.tone}", "middle")
-        if spot.at:
-            yield _text(_LEFT + spot.at[0], floor - spot.at[1] - 3, spot.text)
+    width, height, floor = WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM, _HEIGHT - _BOTTOM
 
+    def spot(x: float, y: float) -> tuple[float, float]:
+        return _LEFT + plot.x.place(x) * width, floor - plot.y.place(y) * height
 
-def _grid(plot: Plot, canvas: Canvas, floor: float) -> Iterator[str]:
-    for value, name in _apart(plot.x, canvas.width, _CHARACTER):
-        x = _LEFT + plot.x.place(value) * canvas.width
-        yield _line(x, floor - canvas.height, x, floor, "grid")
+    for value, name in _apart(plot.x, width, _CHARACTER):
+        x, _ = spot(value, plot.y.low)
+        yield _line(x, floor - height, x, floor, "grid")
         yield _text(min(x, WIDTH - len(name) * _CHARACTER / 2), floor + 13, name, "dim", "middle")
     for value, name in plot.y.ticks:
-        y = floor - plot.y.place(value) * canvas.height
-        yield _line(_LEFT, y, _LEFT + canvas.width, y, "grid")
+        _, y = spot(plot.x.low, value)
+        yield _line(_LEFT, y, _LEFT + width, y, "grid")
         yield _text(_LEFT - 5, y + 4, name, "dim", "end")
-    yield _text(_LEFT + canvas.width / 2, floor + 28, plot.x.title, "dim", "middle")
+    yield _text(_LEFT + width / 2, floor + 28, plot.x.title, "dim", "middle")
     yield _text(2, 11, plot.y.title, "dim")
+    for line in plot.lines:
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (spot(*point) for point in line.points))
+        dashed = ' stroke-dasharray="5 3"' if line.tone in (Tone.LIMIT, Tone.BASELINE) else ""
+        yield f'<polyline points="{points}" class="line {line.tone}"{dashed}/>'
+    for mark in plot.marks:
+        x, y = spot(mark.x, mark.y)
+        yield _text(x, y + 4, mark.sign, f"sign {mark.tone}", "middle")
+
+
+def _legend(chart: Chart) -> str:
+    """The signs of a plot with their meaning, in lines under it."""
+    entries = chart.legend if isinstance(chart, Plot) else ()
+    words = [
+        f'<span class="sign {tone}">{html.escape(sign)}</span> {html.escape(told)}' for sign, tone, told in entries
+    ]
+    return f'<p class="legend">{" · ".join(words)}</p>\n' if words else ""
 
 
 def _apart(axis: Axis, width: float, character: float) -> Iterator[tuple[float, str]]:

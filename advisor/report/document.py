@@ -3,6 +3,7 @@
 Nothing here knows what a session is.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.report.charts import Chart
@@ -17,9 +18,10 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of 0 to 1, with a bar where bars can be drawn."""
+    """A share of 0 to 1 in words, with a bar where bars can be drawn."""
 
     share: float
+    text: str
 
 
 Inline = str | Code | Share
@@ -60,6 +62,11 @@ class Table:
     numbers: frozenset[str] = frozenset()
     brief: tuple[str, ...] = ()
     remarks: str = ""
+
+
+def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
+    """A table of names and their values, without headings."""
+    return Table(("", ""), tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,16 @@ from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
-from textual.widget import Widget
 from textual.widgets import Button, Footer, OptionList, Static
 
 from advisor.experiment.events import SessionFailed
+from advisor.tui.facts import fact_lines
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
-from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.lists import ChoiceList
+from advisor.tui.widgets.texts import TextPane
 
 # Cells for the name of a trial in a question.
 _WIDEST_NAME = 40
@@ -45,10 +45,7 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="help-dialog") as dialog:
             dialog.border_title = "Help"
-            with VerticalScroll(id="help-text"):
-                for title, text in help_sections(self._view, self._keys()):
-                    yield Static(title, classes="section")
-                    yield text if isinstance(text, Widget) else Static(text)
+            yield TextPane(id="help-text")
         yield Footer(show_command_palette=False)
 
     def _keys(self) -> Keys:
@@ -64,7 +61,9 @@ class HelpScreen(ModalScreen[None]):
         return keys
 
     def on_mount(self) -> None:
-        self.query_one("#help-text").focus()
+        text, keys = self.query_one("#help-text", TextPane), self._keys()
+        text.show(lambda width: help_text(self._view, keys, width))
+        text.focus()
 
 
 class FailureScreen(ModalScreen[None]):
@@ -261,28 +260,22 @@ what this machine reached in products of large matrices and in large copies."""
 Keys = dict[str, list[tuple[str, str]]]
 
 
-def help_sections(view: ViewInfo, keys: Keys) -> list[tuple[str, Content | FactList]]:
-    """The sections as (title, body), of a view and the keys that do something in it now."""
+def help_text(view: ViewInfo, keys: Keys, width: int) -> Content:
+    """The keys of a view that do something now, the words, the marks, and how the numbers are made."""
     others = [
         *keys.get("all", []),
         ("^p", "Command palette: every action by name, and the themes"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
     groups = (
-        (f"Keys of view {view.key}, {view.title}, now", keys.get("view", [])),
-        ("The session", keys.get("session", [])),
-        ("All views", others),
+        (f"Keys of view {view.key}, {view.title}, now", keys.get("view", []), 7),
+        ("The session", keys.get("session", []), 7),
+        ("All views", others, 7),
+        ("Words", WORDS, 13),
     )
-    marks = [Content.assemble((sign, style), f" {text}") for sign, style, text in MARKS_TEXT]
-    return [
-        *((title, _list(lines)) for title, lines in groups if lines),
-        ("Words", _list(WORDS, 13)),
-        ("Marks", Content("\n").join(marks)),
-        ("How the numbers are made", Content(NUMBERS)),
-    ]
-
-
-def _list(lines: Sequence[tuple[str, str]], width: int = 7) -> FactList:
-    facts = FactList(label_width=width, label_style="bold $accent")
-    facts.show(lines)
-    return facts
+    sections = [(title, fact_lines(lines, width, room, "bold $accent")) for title, lines, room in groups if lines]
+    sections.append(("Marks", [Content.assemble((sign, style), f" {text}") for sign, style, text in MARKS_TEXT]))
+    sections.append(("How the numbers are made", [Content(NUMBERS)]))
+    return Content("\n\n").join(
+        Content("\n").join([Content.styled(title, "bold $accent"), *lines]) for title, lines in sections
+    )

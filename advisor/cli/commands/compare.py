@@ -19,8 +19,8 @@ def tell_changes(before_id: str, after_id: str) -> int:
     """Print the changes from one recorded session to another. Raises UsageError where there is no such session."""
     from rich.text import Text
 
-    from advisor.headless.terminal import print_text, table
     from advisor.report.comparison import compare, summary
+    from advisor.report.terminal import print_text, table
 
     before, after = _measured(before_id), _measured(after_id)
     print(f"From {_named(before)}\nto   {_named(after)}\n\n{plain(summary(before, after))}")

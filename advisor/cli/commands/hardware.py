@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def show(*, as_json: bool) -> int:
     """Describe the machine."""
-    from advisor.headless.terminal import pairs, print_text
     from advisor.machine.hardware import inspect_hardware
+    from advisor.report.document import pairs
+    from advisor.report.terminal import body_of, print_text
 
     hardware = inspect_hardware()
     if as_json:
@@ -26,7 +27,7 @@ def show(*, as_json: bool) -> int:
 
         print(strict_json(hardware, indent=2))
     else:
-        print_text(pairs(_hardware_rows(hardware)), sys.stdout)
+        print_text(body_of([pairs(_hardware_rows(hardware))]), sys.stdout)
     return ExitCode.OK
 
 

@@ -14,7 +14,7 @@ def show() -> int:
     """List the recorded sessions."""
     from advisor.experiment.past.journal import list_sessions, session_ids
     from advisor.experiment.state import SessionState
-    from advisor.headless.terminal import print_text, table
+    from advisor.report.terminal import print_text, table
     from advisor.report.verdict import result_line
 
     made, found, read = table("session", "target", "result", "length"), session_ids(), set[str]()

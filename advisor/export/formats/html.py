@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from advisor.export import svg
 from advisor.export.format import File, Format, Found, Offer
-from advisor.figures.formatting import format_percent, printable
+from advisor.figures.formatting import printable
 from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def _html_inline(inline: Inline) -> str:
     match inline:
         case Code(text):
             return f"<code>{html.escape(text)}</code>"
-        case Share(share):
+        case Share(share, text):
             width = f"{100 * min(max(share, 0.0), 1.0):.1f}%"
-            return f'<span class="bar"><i style="width:{width}"></i></span> {format_percent(share, digits=1)}'
+            return f'<span class="bar"><i style="width:{width}"></i></span> {html.escape(text)}'
         case _:
             return html.escape(inline)
 

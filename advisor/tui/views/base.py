@@ -12,10 +12,13 @@ from textual.reactive import var
 from textual.widget import Widget
 
 from advisor.figures.formatting import counted
+from advisor.report.charts import Plot
 from advisor.tui.context import Context
 from advisor.tui.keys import key
-from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.picture_panel import PicturePanel
 
+# From this width of the screen on, in cells, panels stand beside each other.
+BROAD = 100
 # Keys of more than one view.
 COPY = key(
     "view.copy",
@@ -48,7 +51,7 @@ class View(Container):
         super().__init__(id=id, classes="view")
         self.context = context
         self._fitted: Size | None = None
-        self._pictured: tuple[object, list[Picture]] = (None, [])
+        self._pictured: tuple[object, list[Plot]] = (None, [])
 
     def watch_version(self) -> None:
         self.show()
@@ -84,22 +87,21 @@ class View(Container):
         return True
 
     @property
-    def pictures(self) -> list[Picture]:
+    def pictures(self) -> list[Plot]:
         """The view's pictures. Whether there are any is asked after each key: they are made once for a result."""
         wanted = (self.context.version, self.subject)
         if self._pictured[0] != wanted:
             self._pictured = wanted, self.make_pictures()
         return self._pictured[1]
 
-    def make_pictures(self) -> list[Picture]:
+    def make_pictures(self) -> list[Plot]:
         """Make the pictures of the present state."""
         return []
 
     def action_plot(self) -> None:
         """Show the next picture in place of what the view shows else, and that again behind the last."""
         panel = self.query_one(PicturePanel)
-        panel.show(self.pictures)
-        panel.go_on()
+        panel.go_on(self.pictures)
         self.make_room(pictured=panel.is_open)
         self.first_focus().focus()
 

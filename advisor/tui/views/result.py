@@ -18,23 +18,25 @@ from advisor.experiment.control import Decision
 from advisor.recipe import card
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate
+from advisor.report.charts import Plot
 from advisor.report.pictures import all_reduce_chart, batch_chart, front_chart, phases_chart
 from advisor.report.rows import Fold, Row, Tick
+from advisor.report.whole import session_card
 from advisor.tui.context import Context
+from advisor.tui.facts import fact_lines
 from advisor.tui.keys import key
 from advisor.tui.messages import Decided, RetryWanted, UndoWanted
 from advisor.tui.views import cards, headline, result_table
-from advisor.tui.views.base import COPY, PLOT, SORT, View, highlighted
+from advisor.tui.views.base import BROAD, COPY, PLOT, SORT, View, highlighted
+from advisor.tui.views.report_text import sections_text
 from advisor.tui.views.result_table import TOGETHER
-from advisor.tui.views.session_text import session_facts
-from advisor.tui.widgets.fact_list import fact_lines
 from advisor.tui.widgets.phase_bar import line_of
-from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.picture_panel import PicturePanel
 from advisor.tui.widgets.table import Order, Table
 from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
-# From this width of the screen on, the card stands beside the table; and its least width. Cells.
-BROAD, LEAST_CARD = 100, 36
+# The least width of the card beside the table. Cells.
+LEAST_CARD = 36
 _TINY = 16  # a screen of fewer lines
 # The share of the screen that the card has there.
 CARD_SHARE = 0.33
@@ -187,8 +189,8 @@ class ResultView(View):
             pane.show(lambda width: _lines(fact_lines(cards.fold_facts(fold), width, 0)))
             show_titles(pane, fold.title)
         else:
-            sections = session_facts(self.context)
-            pane.show(lambda width: _sections([(title, fact_lines(facts, width)) for title, facts in sections]))
+            sections = tuple(session_card(self.context.state, self.context.catalog, self.context.budget_s))
+            pane.show(lambda width: sections_text(sections, width, self.app.theme_variables))
             show_titles(pane, "Your settings")
 
     def _card_of_row(self, row: Row, width: int) -> Content:
@@ -208,10 +210,10 @@ class ResultView(View):
             return ""
         return recipe.code(candidate.value).rstrip()
 
-    def make_pictures(self) -> list[Picture]:
+    def make_pictures(self) -> list[Plot]:
         state, record = self.context.state, self.row.record if self.row else None
         front = front_chart(state, record.settings if record and record.alone else None)
-        return [Picture(plot) for plot in (front, batch_chart(state), all_reduce_chart(state)) if plot is not None]
+        return [plot for plot in (front, batch_chart(state), all_reduce_chart(state)) if plot is not None]
 
     def make_room(self, *, pictured: bool) -> None:
         self.query_one("#result-body").display = not pictured

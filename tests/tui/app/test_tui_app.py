@@ -24,7 +24,6 @@ from advisor.tui.leaving import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS, view_class
-from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.lists import ChoiceList, Palette
 from advisor.tui.widgets.log_tail import LogTail, read_tail
@@ -284,7 +283,7 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             footer = {key.id for key in app.screen.query_one(KeyFooter).keys} - {"app.help", "app.quit"}
             await press(pilot, "question_mark")
             assert isinstance(app.screen, HelpScreen)
-            text = "\n".join(facts.plain for facts in app.screen.query(FactList))
+            text = " ".join(app.screen.query_one(TextPane).text.plain.split())
             told = {key.id for key in KEYS if key.binding.tooltip in text}
             assert told == {key.id for key in KEYS} & able
             assert footer <= able
