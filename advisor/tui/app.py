@@ -11,14 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from importlib import import_module
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.command import Provider
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
@@ -53,10 +51,6 @@ RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks e
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 
 
-def _things_provider() -> type[Provider]:
-    return cast("type[Provider]", import_module("advisor.tui.palette").ThingsProvider)
-
-
 class AdvisorApp(ThemedApp[AppResult]):
     """Four views of one session.
 
@@ -64,7 +58,6 @@ class AdvisorApp(ThemedApp[AppResult]):
     ``session_id`` names the journal for the closing words. A ``recorded`` session is only shown, nothing is measured.
     """
 
-    COMMANDS = App.COMMANDS | {_things_provider}
     BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (30, "-tall")]  # noqa: RUF012
 
@@ -306,10 +299,10 @@ class AdvisorApp(ThemedApp[AppResult]):
             self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The actions in the palette; :class:`ThingsProvider` finds the rest."""
-        from advisor.tui.palette import actions
+        """The commands of the palette."""
+        from advisor.tui.palette import commands
 
-        return actions(self, self.base_screen)
+        return commands(self, self.base_screen)
 
     # --- other sessions --------------------------------------------------------------------------------------
 

@@ -134,6 +134,9 @@ class View(Container):
         """An action's name in the palette, with what it is about."""
         return f"{label}: {self.subject}" if self.subject and label in _ABOUT_SUBJECT else label
 
+    def choose(self, name: str) -> None:
+        """Go to a thing of the view by its name."""
+
     def first_focus(self) -> Widget:
         """The widget that takes the keys when the view comes on screen: one inside the view, which owns its keys."""
         raise NotImplementedError

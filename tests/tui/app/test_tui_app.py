@@ -29,6 +29,7 @@ from advisor.tui.widgets.lists import ChoiceList, Palette
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar
 from advisor.tui.widgets.table import Table
+from advisor.tui.widgets.texts import TextPane
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -263,7 +264,7 @@ async def test_user_text_is_never_markup(nasty) -> None:
         await press(pilot, "1")
         app.view.choose("yours")
         await settle(pilot)
-        assert f"a remark {nasty}" in " ".join(app.query_one("#card").text.plain.split())
+        assert f"A remark {nasty}" in " ".join(app.query_one("#card").text.plain.split())
 
 
 async def test_the_target_is_text_too() -> None:
