@@ -53,9 +53,6 @@ class MainScreen(Screen[object]):
     class Shown(Message):
         """The screen has been painted for the first time."""
 
-    class Drawn(Message):
-        """The screen has been drawn as all is now: for a key, or for the clock."""
-
     def __init__(self, context: Context, read_gauges: GaugeReader | None) -> None:
         super().__init__()
         self.context = context
@@ -110,7 +107,6 @@ class MainScreen(Screen[object]):
         self.show_view(view_id)
         self.draw()
         self.focus_view()
-        self.post_message(self.Drawn())
 
     def action_step_view(self, step: int) -> None:
         """Switch to a neighbouring view, around the ends."""
@@ -136,7 +132,6 @@ class MainScreen(Screen[object]):
         if is_working(self.context):
             self.query_one(StatusBar).turns += self.app.animation_level != "none"
             self.draw()
-            self.post_message(self.Drawn())
 
     def show_notice(self, text: str, severity: str) -> None:
         """Show a notice in the status line for some seconds."""
