@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from advisor.errors import UsageError
 from advisor.export.formats import formats_of
-from advisor.figures.options import alternatives, choice_of, count_of, device_of, named, names_of
+from advisor.figures.options import alternatives, choice_of, count_of, device_of, named, names_of, seconds_of
 from advisor.files.paths import is_file, is_folder, no_file
 from advisor.records import ConfigKind, Mode, TargetSpec, Value
 
@@ -49,6 +49,13 @@ def factor_of(text: str) -> float:
     if not 0 < factor < math.inf:
         raise UsageError(f"{text!r} is not a factor.", "Give a number above 0, such as 0.95 or 1.2.")
     return factor
+
+
+def budget_of(text: str) -> float:
+    """The seconds of a session. Raises UsageError for a number that may be seconds or minutes."""
+    if re.fullmatch(r"[1-9](\.\d+)?", text.strip(), re.ASCII):
+        raise UsageError(f"{text!r} may be seconds or minutes.", f"Write the unit, as in {text.strip()}m.")
+    return seconds_of(text)
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -266,6 +273,7 @@ def add_export(parser: Parser, **kwargs: Any) -> None:
     """Add the option ``--export``."""
     briefs = alternatives([each.brief for each in formats_of("--export")])
     parser.option("--export", metavar="FILE", help=f"write the settings that won: {briefs}", **kwargs)
+    parser.add_argument("--force", action="store_true", help="replace a file that holds another target's settings")
     parser.add_argument("--diff", action="store_true", help="print the change of your own file, or of your config")
 
 

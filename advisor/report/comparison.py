@@ -22,6 +22,7 @@ from advisor.figures.formatting import (
     interval_or_words,
 )
 from advisor.records import BaselineRecord, Comparison, Hardware, StackRecord, TrialRecord, Value, Verdict, text_of
+from advisor.report.document import Section, Table
 from advisor.report.figures import effect_words, own_comparison, verdict_shown
 
 _OPTIONS = tuple(field.name for field in fields(Request) if field.name not in ("target", "key_map", "config_path"))
@@ -75,6 +76,13 @@ def compare(before: Measured, after: Measured) -> list[Changes]:
     )
     found = (Changes(title, tuple(changes)) for title, changes in kinds)
     return [kind for kind in found if kind.changes]
+
+
+def comparison_sections(before: Measured, after: Measured) -> Iterator[Section]:
+    """The changes as tables."""
+    for kind in compare(before, after):
+        rows = tuple((change.what, change.before, change.after, change.told) for change in kind.changes)
+        yield Section(kind.title, (Table(("", before.session_id, after.session_id, ""), rows),))
 
 
 def _same_target(before: Measured, after: Measured) -> bool:

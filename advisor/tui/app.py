@@ -41,7 +41,6 @@ from advisor.tui.widgets.gauges import GaugeReader
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
-    from advisor.tui.screens import Leaving
 
 STOP_WAIT_S, BEGINS_WITHIN_S = 2.0, 5.0
 RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks elsewhere
@@ -308,14 +307,12 @@ class AdvisorApp(ThemedApp[AppResult]):
             return
         self.push_screen(QuitScreen(self.context.state.running, can_finish=self.controller.can("finish")), self._leave)
 
-    async def _leave(self, answer: Leaving | None) -> None:
-        from advisor.tui.screens import Leaving
-
-        if answer is Leaving.LEAVE:
+    async def _leave(self, answer: str | None) -> None:
+        if answer == "leave":
             await self.action_quit_at_once()
             return
         self._then = None
-        if answer is Leaving.FINISH:
+        if answer == "finish":
             self.controller.steer("finish")
 
     async def action_quit_at_once(self) -> None:
@@ -331,8 +328,8 @@ class AdvisorApp(ThemedApp[AppResult]):
     def result(self) -> AppResult:
         """Return the app's result, also where it never opened."""
         if self.context.recorded:
-            return result_of_recorded(self.context.state, self._session_id)
-        return result_of(self.context.state, self._session_id, self.context.kept_trials)
+            return result_of_recorded(self.context.state, self._session_id, self.context.saved)
+        return result_of(self.context.state, self._session_id, self.context.kept_trials, self.context.saved)
 
     def leave_soon(self) -> None:
         """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""

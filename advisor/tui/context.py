@@ -113,7 +113,7 @@ class Context:
     ``version`` grows with all that a view may show, but not with the events that pour in while a trial runs: its
     activity, its blocks, the progress.
     ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials`` were measured before by
-    the session that goes on.
+    the session that goes on. ``saved`` are the files that the person wrote, by their paths.
     """
 
     request: Request
@@ -128,6 +128,7 @@ class Context:
     can_undo: bool = False
     recorded: Recorded | None = None
     kept_trials: int = 0
+    saved: list[str] = field(default_factory=list)
     version: int = 0
     _ranked: tuple[tuple[object, ...], Ranking] | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
@@ -105,19 +104,17 @@ class Question(ModalScreen[ScreenResultType]):
     """A question: nothing behind it is done by a key."""
 
 
-class Choice(Question[ScreenResultType]):
-    """A question that is answered by a button or by its key: ``answers`` have their labels. The first has the focus."""
+class Choice(Question[str]):
+    """A question that is answered by a button or by its key. ``answers`` have their labels; the first has the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
 
-    def __init__(self, title: str, question: Content, about: str, answers: Mapping[ScreenResultType, str]) -> None:
+    def __init__(self, title: str, question: Content, about: str, answers: Mapping[str, str]) -> None:
         super().__init__()
-        self._title, self._question, self._about = title, question, about
-        self._labels = {str(answer): label for answer, label in answers.items()}
-        self._answers = {str(answer): answer for answer in answers}
+        self._title, self._question, self._about, self._answers = title, question, about, answers
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog question") as dialog:
@@ -125,7 +122,7 @@ class Choice(Question[ScreenResultType]):
             yield Static(self._question)
             yield Static(Content.styled(self._about, DIM))
             with Horizontal(classes="answers"):
-                for answer, label in self._labels.items():
+                for answer, label in self._answers.items():
                     yield Button(label, id=answer, compact=True)
         yield Footer(show_command_palette=False)
 
@@ -134,23 +131,15 @@ class Choice(Question[ScreenResultType]):
         return action != "answer" or parameters[0] in self._answers
 
     def action_answer(self, answer: str) -> None:
-        self.dismiss(self._answers[answer])
+        self.dismiss(answer)
 
     @on(Button.Pressed)
     def _on_pressed(self, event: Button.Pressed) -> None:
-        self.action_answer(event.button.id or "")
+        self.dismiss(event.button.id)
 
 
-class Overwriting(StrEnum):
-    """The choice when a file exists already."""
-
-    OVERWRITE = "overwrite"
-    RENAME = "rename"
-    CANCEL = "cancel"
-
-
-class OverwriteScreen(Choice[Overwriting]):
-    """A file exists already: overwrite it, write under another name, or leave it."""
+class OverwriteScreen(Choice):
+    """A file exists already: ``overwrite`` it, ``rename`` what is written, or ``cancel``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("overwrite.yes", "o", "answer('overwrite')", "Overwrite", "Replace the file"),
@@ -158,22 +147,17 @@ class OverwriteScreen(Choice[Overwriting]):
         key("overwrite.cancel", "escape,q", "answer('cancel')", "Cancel", "Write nothing"),
     ]
 
-    def __init__(self, path: Path, other: Path) -> None:
-        question = Content.assemble((str(path), "bold"), " exists already.")
-        labels = {Overwriting.RENAME: "Another name", Overwriting.OVERWRITE: "Overwrite", Overwriting.CANCEL: "Cancel"}
-        super().__init__("The file exists", question, f"Another name that is free: {other.name}", labels)
+    def __init__(self, path: Path, other: Path, about: str = "") -> None:
+        question = Content.assemble((str(path), "bold"), " exists already.", f" {about}".rstrip())
+        answers = {"rename": "Another name", "overwrite": "Overwrite", "cancel": "Cancel"}
+        super().__init__("The file exists", question, f"Another name that is free: {other.name}", answers)
 
 
-class Leaving(StrEnum):
-    """The choice when the person quits while something is measured."""
+class QuitScreen(Choice):
+    """Something is being measured: ``leave`` it, ``finish`` it with a report, or ``stay``.
 
-    LEAVE = "leave"
-    FINISH = "finish"
-    STAY = "stay"
-
-
-class QuitScreen(Choice[Leaving]):
-    """Something is being measured: leave it, end it with a report, or stay. Without a baseline nothing is reported."""
+    Without a baseline nothing is reported.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("quit.leave", "q,y", "answer('leave')", "Leave", "Stop measuring and leave", key_display="q"),
@@ -183,11 +167,10 @@ class QuitScreen(Choice[Leaving]):
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
         name = trial_name(running, _WIDEST_NAME) if running else "The session"
-        question = Content(f"{name} is not finished.")
+        finish = {"finish": "End and report"} if can_finish else {}
+        answers = {"stay": "Keep measuring", **finish, "leave": "Leave"}
         about = "What was measured is kept; `perf-advisor --resume` goes on later."
-        finish = {Leaving.FINISH: "End and report"} if can_finish else {}
-        answers = {Leaving.STAY: "Keep measuring", **finish, Leaving.LEAVE: "Leave"}
-        super().__init__("Still measuring", question, about, answers)
+        super().__init__("Still measuring", Content(f"{name} is not finished."), about, answers)
 
 
 class PickScreen(Question[int]):

@@ -263,6 +263,7 @@ def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
     [
         (["m:b", "--budjet", "5m"], "no option --budjet", "--budget"),
         (["m:b", "--budget=0"], "--budget: '0'", "90s"),
+        (["m:b", "--budget=1"], "--budget: '1' may be seconds or minutes", "1m"),
         (["m:b", "--budget"], "--budget expects one argument", "--help"),
         (["m:b", "--objective", "speed"], "--objective: 'speed'", "throughput, memory, latency or energy"),
         (["m:b", "--objective", "memory", "--keep-speed", "90"], "--keep-speed: '90' is not a share", "90% or 0.9"),
@@ -341,7 +342,11 @@ def test_commands():
     assert parse(["sessions"]) is sessions.show
     assert called("report") == (revisit, ("", Outputs(), ()), {"show": True})
     assert called("report", "a", "--report", "r.html")[1] == ("a", Outputs(report_path="r.html"), ())
-    assert called("export", "a") == (revisit, ("a", Outputs(export_path="tuned.yaml"), ()), {"show": False})
+    assert called("export", "a") == (
+        revisit,
+        ("a", Outputs(export_path="tuned.yaml"), ()),
+        {"show": False, "force": False},
+    )
 
 
 @pytest.mark.parametrize(

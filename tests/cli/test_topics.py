@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+from sample_session import journaled, sample_history
 
 from advisor.cli.commands.completion import script_for
 from advisor.cli.commands.measure import measure_parser
@@ -64,6 +65,13 @@ class TestInBash:
 
     def test_options(self):
         assert completed("perf-advisor", "demo", "--bud") == {"--budget"}
+
+    def test_recipes_and_sessions(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+        assert completed("perf-advisor", "demo", "--only", "autoc") == {"autocast"}
+        assert completed("perf-advisor", "open", "") == set()
+        session_id = journaled(sample_history())
+        assert completed("perf-advisor", "open", "") == completed("perf-advisor", "--resume", "") == {session_id}
 
     def test_commands(self):
         assert "recipes" in completed("perf-advisor", "rec")

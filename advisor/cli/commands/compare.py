@@ -17,21 +17,12 @@ if TYPE_CHECKING:
 
 def tell_changes(before_id: str, after_id: str) -> int:
     """Print the changes from one recorded session to another. Raises UsageError where there is no such session."""
-    from rich.text import Text
-
-    from advisor.report.comparison import compare, summary
-    from advisor.report.terminal import print_text, table
+    from advisor.report.comparison import comparison_sections, summary
+    from advisor.report.terminal import print_sections
 
     before, after = _measured(before_id), _measured(after_id)
     print(f"From {_named(before)}\nto   {_named(after)}\n\n{plain(summary(before, after))}")
-    for kind in compare(before, after):
-        made = table("", before.session_id, after.session_id, "")
-        for change in kind.changes:
-            style = "" if change.matters else "dim"
-            cells = (change.what, change.before, change.after, change.told)
-            made.add_row(*(Text(plain(text), style) for text in cells))
-        print(f"\n{kind.title}")
-        print_text(made, sys.stdout)
+    print_sections(comparison_sections(before, after), sys.stdout)
     return ExitCode.OK
 
 

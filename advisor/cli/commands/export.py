@@ -21,4 +21,5 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     options = parser.parse(arguments)
     key_map = merged_map(options.map)
     check_recipes(options.recipes, key_map)
-    return partial(revisit, options.session, outputs_of(options, key_map), tuple(options.recipes), show=False)
+    outputs = outputs_of(options, key_map)
+    return partial(revisit, options.session, outputs, tuple(options.recipes), show=False, force=options.force)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.cli.checks import check_recipes, outputs_of, shows_the_app
+from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.parser import (
     Parser,
     accepted_of,
@@ -20,6 +20,7 @@ from advisor.cli.parser import (
     add_recipe_folders,
     add_rendezvous,
     add_reports,
+    budget_of,
     bytes_of,
     gpus_of,
     key_map_of,
@@ -36,7 +37,7 @@ from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.figures.options import alternatives, choice_of, names_of, seconds_of
+from advisor.figures.options import alternatives, choice_of, names_of
 from advisor.files.paths import DEMO, check_target
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
@@ -55,6 +56,7 @@ class Measure:
 
     ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
     up, an empty string for the latest, None for a new one. ``anew``: start a new one when that measured something else.
+    ``force``: replace a file that holds the settings of another target.
     """
 
     request: Request | None
@@ -63,6 +65,7 @@ class Measure:
     resume: str | None
     budget_s: float | None = None
     anew: bool = False
+    force: bool = False
 
     def __call__(self) -> int:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
@@ -70,6 +73,8 @@ class Measure:
         request, past = self.wanted()
         check_target(request.target.target, request.target.directory)
         outputs = beside_own_files(self.outputs, request)
+        if not self.force:
+            check_export(outputs, request.target)
         opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
             with collector_waits():
@@ -143,7 +148,7 @@ def _add_outputs(parser: Parser) -> None:
 
 def _add_goal(parser: Parser) -> None:
     """Options for the time of a session and its goal."""
-    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (default; demo: 90s), 1h")
+    parser.option("--budget", metavar="TIME", read=budget_of, default=None, help="90s, 5m (default; demo: 90s), 1h")
     parser.option(
         "--objective",
         metavar="GOAL",
@@ -249,6 +254,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         resume=resume,
         budget_s=options.budget,
         anew=options.anew,
+        force=options.force,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.cli.checks import check_export
 from advisor.errors import ExitCode
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import Request
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from advisor.recipe.catalog import Catalog
 
 
-def revisit(session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], *, show: bool) -> int:
+def revisit(
+    session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], *, show: bool, force: bool = False
+) -> int:
     """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
 
-    Only recipes of these folders are loaded, none that the session names. Raises AdvisorError.
+    ``force`` replaces a file that holds the settings of another target. Only recipes of these folders are loaded, none
+    that the session names. Raises AdvisorError.
     """
     from advisor.experiment.past.journal import open_session
     from advisor.experiment.state import SessionState
@@ -31,6 +35,8 @@ def revisit(session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], 
 
     past = open_session(session_id or None)
     outputs = beside_own_files(outputs, past.request)
+    if not force:
+        check_export(outputs, past.request.target)
     state, catalog = SessionState.of(past.told()), load_catalog(recipe_folders)
     if past.damage and not (show and state.baseline):  # or it is shown with the rest
         print(f"warning: {past.damage}.", file=sys.stderr)

@@ -1,11 +1,15 @@
-"""``perf-advisor sessions``: the recorded sessions, the latest first."""
+"""``perf-advisor sessions``: the recorded sessions, the latest first; and the deletion of old ones."""
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
 
 from advisor.cli.parser import Parser
-from advisor.errors import ExitCode
+from advisor.errors import ExitCode, UsageError
 from advisor.figures.formatting import MISSING, counted, format_first, format_seconds, plain
+from advisor.figures.options import count_of
 
 _MOST_NAMED = 3
 
@@ -34,7 +38,27 @@ def show() -> int:
     return ExitCode.OK
 
 
+def prune(keep: int) -> int:
+    """Delete all sessions that can be read but the latest, with their logs; not one that is being written."""
+    from advisor.experiment.past.journal import Journal, list_sessions
+
+    deleted = 0
+    for past in islice(list_sessions(), keep, None):
+        try:
+            Journal(past.path, past.request).close()
+        except UsageError as error:
+            print(f"warning: {error.message}", file=sys.stderr)
+            continue
+        past.path.unlink()
+        shutil.rmtree(past.path.with_suffix(""), ignore_errors=True)
+        deleted += 1
+    print(f"{counted(deleted, 'session')} deleted.")
+    return ExitCode.OK
+
+
 def parse(arguments: Sequence[str]) -> Callable[[], int]:
     """The command with its options, to be called. Raises UsageError."""
-    Parser("perf-advisor sessions", "List the recorded sessions, the latest first.").parse(arguments)
-    return show
+    parser = Parser("perf-advisor sessions", "List the recorded sessions, the latest first, or delete old ones.")
+    parser.option("--keep", metavar="N", read=count_of, help="delete all but the latest N")
+    keep = parser.parse(arguments).keep
+    return partial(prune, keep) if keep else show

@@ -45,7 +45,7 @@ TOPICS = {
     "files": Topic(
         "What is written",
         "The settings, your own script or config changed, plain PyTorch, and reports for people and programs.",
-        "--export --diff --map --config-kind --no-verify --report --json --events --trace",
+        "--export --force --diff --map --config-kind --no-verify --report --json --events --trace",
         ("perf-advisor train.py --diff --export train.tuned.py --report report.html",),
     ),
     "ci": Topic(

@@ -46,6 +46,8 @@ def _page(document: Document) -> str:
     parts = [f"<h1>{title}</h1>", f'<p class="summary">{html.escape(document.summary)}</p>']
     for section in document.sections:
         blocks = "\n".join(_html_block(block) for block in section.blocks)
+        if section.blocks and all(isinstance(block, Picture) for block in section.blocks):
+            blocks = f'<div class="pictures">\n{blocks}\n</div>'
         parts.append(f"<section>\n<h2>{html.escape(section.title)}</h2>\n{blocks}\n</section>")
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
     filled = {"@title@": title, "@body@": "\n".join(parts), "@style@": svg.STYLE}
@@ -73,16 +75,16 @@ def _html_listing(text: str) -> str:
 
 
 def _html_table(table: Table) -> str:
+    """A table; each cell knows its heading, which stands before it where a narrow page shows rows as cards."""
     kinds = [' class="number"' if heading in table.numbers else "" for heading in table.headings]
-
-    def row(tag: str, cells: Sequence[str]) -> str:
-        return (
-            "<tr>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)) + "</tr>"
-        )
-
-    head = [f"<thead>{row('th', table.headings)}</thead>"] if any(table.headings) else []
-    body = [row("td", [_html_inline(cell) for cell in cells]) for cells in table.rows]
-    return "\n".join(['<div class="wide"><table>', *head, "<tbody>", *body, "</tbody>", "</table></div>"])
+    labels = [f' data-label="{html.escape(heading)}"' if heading else "" for heading in table.headings]
+    head = "".join(f"<th{kind}>{html.escape(name)}</th>" for kind, name in zip(kinds, table.headings, strict=True))
+    rows = []
+    for cells in table.rows:
+        drawn = zip(kinds, labels, map(_html_inline, cells), strict=True)
+        rows.append("<tr>" + "".join(f"<td{kind}{label}>{cell}</td>" for kind, label, cell in drawn) + "</tr>")
+    headed = [f"<thead><tr>{head}</tr></thead>"] if any(table.headings) else []
+    return "\n".join(['<div class="wide"><table>', *headed, "<tbody>", *rows, "</tbody>", "</table></div>"])
 
 
 def _html_inline(inline: Inline) -> str:
@@ -120,10 +122,18 @@ th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0; 
 th { color: var(--dim); font-weight: 600; white-space: nowrap; }
 .number { text-align: right; white-space: nowrap; }
 td:last-child:not(.number, :first-child) { min-width: 12rem; }
-@media (max-width: 34rem) {
-  th, td { padding-right: .5rem; }
-  td.number { white-space: normal; }
-  table { font-size: .85rem; }
+@media (max-width: 599px) {
+  table, tbody, tr, td { display: block; }
+  thead { display: none; }
+  tr { border-bottom: 1px solid var(--line); padding: .4rem 0; }
+  td, td.number { border: 0; padding: .1rem 0; text-align: left; white-space: normal; overflow-wrap: anywhere; }
+  td:empty { display: none; }
+  td[data-label]::before { content: attr(data-label) ": "; color: var(--dim); }
+  td:first-child { font-weight: 600; }
+}
+@media (min-width: 1101px) {
+  .pictures { columns: 2; column-gap: 2.5rem; }
+  .pictures figure { break-inside: avoid; margin-top: 0; }
 }
 code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--soft); border-radius: .25rem; }
 code { padding: .1rem .3rem; }

@@ -34,7 +34,6 @@ PLOT = key(
     "Plot",
     "The next plot: speed against memory, batch sizes; in the profile the roofline and the step times",
 )
-SORT = key("view.sort", "o", "sort", "Sort", "Order the rows by the next column; a click on a heading does it too")
 # Actions about what is selected, by their labels: the palette names it with them.
 _ABOUT_SUBJECT = frozenset({"Accept", "Reject", "Retry", "Copy"})
 

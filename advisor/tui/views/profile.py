@@ -26,12 +26,13 @@ from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import BROAD, PLOT, SORT, View
+from advisor.tui.views.base import BROAD, PLOT, View
 from advisor.tui.views.report_text import sections_text
 from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
 from advisor.tui.widgets.picture_panel import PicturePanel
+from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import show_text, show_titles
 
 _WAITING = "The profile is taken soon after the baseline."
@@ -47,7 +48,6 @@ class ProfileView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("profile.panel", "m", "panel", "More", "Go to the next panel: operators, efficiency, waits and habits"),
         PLOT,
-        SORT,
         key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
         key("profile.trace", "t", "trace", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev"),
         Binding("escape", "back", "Back", show=False),
@@ -127,6 +127,7 @@ class ProfileView(View):
             show_text(verdict, Content.assemble((name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
     @on(DataTable.RowHighlighted)
+    @on(Table.Reordered)
     def _tell_operators(self) -> None:
         line, table = self.query_one("#operator-row", Static), self._table
         show_titles(self.query_one("#operators-panel"), table.caption)
@@ -146,17 +147,10 @@ class ProfileView(View):
             return False
         needed = {
             "panel": len(self._there) > 1,
-            "sort": bool(profile.operators),
             "shapes": bool(profile.by_shape),
             "trace": bool(profile.trace_path),
         }
         return needed.get(name, True)
-
-    def action_sort(self) -> None:
-        """Sort the operators by the next column."""
-        self._go_to(_PANELS[0])
-        self._table.sort_by_next()
-        self._tell_operators()
 
     def action_shapes(self) -> None:
         """Group the operators by the shapes of their inputs, or no longer."""
