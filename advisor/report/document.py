@@ -84,13 +84,14 @@ class Section:
     """Blocks under a heading.
 
     ``brief`` is what a summary shows of it: None for all of it, nothing at all where it is empty. ``warns``: what it
-    says a reader has to know before believing the rest.
+    says a reader has to know before believing the rest. ``folded``: a page shows it on a click.
     """
 
     title: str
     blocks: tuple[Block, ...]
     brief: tuple[Block, ...] | None = None
     warns: bool = False
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

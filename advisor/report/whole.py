@@ -98,7 +98,7 @@ def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     yield from evidence.clock_section(state)
     yield from habits_section(state, catalog)
     if table := untried_table(state, catalog):
-        yield Section("Not tried", (table,))
+        yield Section("Not tried", (table,), folded=True)
 
 
 def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from advisor.export import svg
@@ -44,11 +44,14 @@ def html_report(state: SessionState, request: Request, catalog: Catalog, change:
 def _page(document: Document) -> str:
     title = html.escape(document.title)
     parts = [f"<h1>{title}</h1>", f'<p class="summary">{html.escape(document.summary)}</p>']
-    for section in document.sections:
-        blocks = "\n".join(_html_block(block) for block in section.blocks)
-        if section.blocks and all(isinstance(block, Picture) for block in section.blocks):
-            blocks = f'<div class="pictures">\n{blocks}\n</div>'
-        parts.append(f"<section>\n<h2>{html.escape(section.title)}</h2>\n{blocks}\n</section>")
+    titles = [html.escape(section.title) for section in document.sections]
+    links = (f'<a href="#s{place}">{name}</a>' for place, name in enumerate(titles))
+    parts.append(f"<nav>{' · '.join(links)}</nav>" if titles else "")
+    for place, section in enumerate(document.sections):
+        body = "\n".join(_html_block(block) for block in section.blocks)
+        body = f"<details><summary>Show</summary>\n{body}\n</details>" if section.folded else body
+        kind = ' class="pictures"' if all(isinstance(block, Picture) for block in section.blocks) else ""
+        parts.append(f'<section id="s{place}">\n<h2>{titles[place]}</h2>\n<div{kind}>\n{body}\n</div>\n</section>')
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
     filled = {"@title@": title, "@body@": "\n".join(parts), "@style@": svg.STYLE}
     return re.sub("@(title|body|style)@", lambda match: filled[match[0]], _PAGE)
@@ -113,10 +116,10 @@ _PAGE = """<!DOCTYPE html>
 body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; color: var(--text); background: var(--back);
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 0 0 .4rem; }
+h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; } h3 { font-size: 1rem; margin: 0 0 .4rem; }
+nav { margin: 1rem 0; font-size: .92rem; } nav a { color: var(--mark); }
 .summary { font-size: 1.15rem; border-left: .25rem solid var(--mark); padding-left: .9rem; }
-.wide { overflow-x: auto; }
+.wide, pre { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); }
 th { color: var(--dim); font-weight: 600; white-space: nowrap; }
@@ -124,23 +127,19 @@ th { color: var(--dim); font-weight: 600; white-space: nowrap; }
 td:last-child:not(.number, :first-child) { min-width: 12rem; }
 @media (max-width: 599px) {
   table, tbody, tr, td { display: block; }
-  thead { display: none; }
+  thead, td:empty { display: none; }
   tr { border-bottom: 1px solid var(--line); padding: .4rem 0; }
   td, td.number { border: 0; padding: .1rem 0; text-align: left; white-space: normal; overflow-wrap: anywhere; }
-  td:empty { display: none; }
   td[data-label]::before { content: attr(data-label) ": "; color: var(--dim); }
-  td:first-child { font-weight: 600; }
 }
 @media (min-width: 1101px) {
-  .pictures { columns: 2; column-gap: 2.5rem; }
-  .pictures figure { break-inside: avoid; margin-top: 0; }
+  .pictures { columns: 2; column-gap: 2.5rem; } .pictures figure { break-inside: avoid; margin-top: 0; }
 }
 code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--soft); border-radius: .25rem; }
-code { padding: .1rem .3rem; }
-summary { color: var(--dim); cursor: pointer; }
-pre { padding: .8rem 1rem; overflow-x: auto; }
+code { padding: .1rem .3rem; } summary { color: var(--dim); cursor: pointer; }
+pre { padding: .8rem 1rem; }
 .bar { display: inline-block; width: min(8rem, 18vw); height: .6rem; background: var(--soft); border-radius: .2rem; }
-.bar i { display: block; height: 100%; background: var(--mark); border-radius: .2rem; }
+.bar i { display: block; height: 100%; background: var(--mark); }
 footer { margin-top: 3rem; color: var(--dim); font-size: .88rem; }
 @style@</style>
 </head>
