@@ -19,7 +19,7 @@ figure { margin: 1.25rem 0; max-width: 40rem; font-size: .88rem; }
 figure svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; }
 figcaption, .row span, .ticks { color: var(--dim); } .legend { margin: .2rem 0; }
 svg text { fill: var(--text); } svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); }
-svg line, svg polyline { fill: none; stroke-width: 1.5; } svg .line { stroke: var(--tone); }
+svg path, svg polyline { fill: none; stroke-width: 1.5; } svg .line { stroke: var(--tone); }
 figure .baseline { --tone: var(--dim); } figure .stack { --tone: var(--mark); } figure .front { --tone: #2f7fd1; }
 figure .chosen { --tone: #c4459a; } figure .faster { --tone: var(--mark); } figure .slower { --tone: #d0553f; }
 figure .other { --tone: var(--dim); } figure .limit { --tone: #a8780b; }
@@ -64,10 +64,6 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") 
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{styled}>{html.escape(text)}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="grid"/>'
-
-
 def _plot(plot: Plot) -> Iterator[str]:
     width, height, floor = WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM, _HEIGHT - _BOTTOM
 
@@ -76,11 +72,11 @@ def _plot(plot: Plot) -> Iterator[str]:
 
     for value, name in _apart(plot.x, width):
         x, _ = spot(value, plot.y.low)
-        yield _line(x, floor - height, x, floor)
+        yield f'<path d="M{x:.1f} {floor}v-{height}" class="grid"/>'
         yield _text(min(x, WIDTH - len(name) * _CHARACTER / 2), floor + 13, name, "dim", "middle")
     for value, name in plot.y.ticks:
         _, y = spot(plot.x.low, value)
-        yield _line(_LEFT, y, _LEFT + width, y)
+        yield f'<path d="M{_LEFT} {y:.1f}h{width}" class="grid"/>'
         yield _text(_LEFT - 5, y + 4, name, "dim", "end")
     yield _text(_LEFT + width / 2, floor + 28, plot.x.title, "dim", "middle")
     yield _text(2, 11, plot.y.title, "dim")

@@ -103,7 +103,7 @@ def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iter
         yield Bullets(state.baseline.result.notes)
 
 
-def workload_rows(facts: Facts | None, catalog: Catalog | None = None) -> Iterator[tuple[str, Inline]]:
+def workload_rows(facts: Facts | None, catalog: Catalog | None = None) -> Iterator[tuple[str, str]]:
     """The workload; of the user's present settings those that are not at their default, which the catalogue knows."""
     if facts is None:
         return
