@@ -10,9 +10,10 @@ from textual.screen import Screen
 
 from advisor.tui.widgets.links import LinksLine, link
 
-# Shown before the keys of the view, since they steer what runs; and those that are shown however narrow the screen is.
+# Shown before the keys of the view, since they steer what runs; and those that are shown on any screen.
 _FIRST = ("session.continue", "session.skip", "session.stop", "session.pause", "session.go_on", "session.untried")
 _LAST = ("app.help", "app.quit")
+_LATER = ("table.sort", "session.minute")  # shown behind the keys of the view
 # Characters that a text field takes, by the names of keys from which Textual does not know them.
 _WRITTEN = {"plus": "+"}
 
@@ -78,7 +79,7 @@ class KeyFooter(LinksLine):
                 told = tooltip or binding.description
                 key = FooterKey(binding.id or "", binding.key, shown, binding.description, binding.action, told)
                 found.setdefault(binding.action, key)
-        return sorted(found.values(), key=lambda key: key.id not in _FIRST)
+        return sorted(found.values(), key=lambda key: (key.id not in _FIRST, key.id in _LATER))
 
     def render(self) -> Content:
         line = Content("").join(fitting(self.keys, self.size.width - len(self._palette)))

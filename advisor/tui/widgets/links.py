@@ -15,6 +15,7 @@ class LinksLine(Widget):
     """A line of one widget; subclasses render it with :func:`link`."""
 
     ALLOW_SELECT = False
+    auto_links = False  # they have colours of their own
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         self.tooltip = event.style.meta.get("about")
