@@ -21,6 +21,7 @@ from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
 from advisor.tui.widgets.lists import ChoiceList
+from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
 # Cells for the name of a trial in a question.
@@ -55,7 +56,7 @@ class HelpScreen(ModalScreen[None]):
             if binding.id and binding.id not in seen:
                 seen.add(binding.id)
                 steers = binding.id.startswith("session.")
-                kind = "view" if isinstance(node, View) else "session" if steers else "all"
+                kind = "view" if isinstance(node, View | Table) else "session" if steers else "all"
                 keys[kind].append((self.app.get_key_display(binding), binding.tooltip))
         return keys
 

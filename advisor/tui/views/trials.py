@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -79,7 +79,7 @@ def _run(number: int, name: str, state: SessionState) -> Run:
 
 
 class TrialsView(View):
-    """The table, what is known of the selected trial, and its log. The cursor follows what runs from the last row."""
+    """The table, what is known of the selected trial, and its log. The cursor follows what runs until it is moved."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("trials.log", "l", "log", "Log", "Show or hide the log of the selected trial"),
@@ -103,7 +103,6 @@ class TrialsView(View):
     @on(Table.Reordered)
     def show(self) -> None:
         state, table = self.context.state, self._table
-        follows = not table.touched or self.selected == next(reversed(self._runs), "")
         self._runs = {run.name: run for run in table.order.sort(runs_of(state), self._figure)}
         nothing = Content.styled(waiting_text(state, "Nothing has run yet."), DIM)
         show_text(self.query_one("#trials-empty", Static), nothing)
@@ -112,7 +111,7 @@ class TrialsView(View):
         columns = self._columns()
         width = next(column.width for column in columns if column.key == "name")
         table.show(columns, {name: self._cells(run, width) for name, run in self._runs.items()})
-        if follows:
+        if not table.touched:
             table.go_to(state.running or next(reversed(self._runs), ""))
         self._show_selection()
 
@@ -164,6 +163,11 @@ class TrialsView(View):
     def _on_row_highlighted(self) -> None:
         self._show_selection()
         self.refresh_bindings()
+
+    def on_key(self, event: events.Key) -> None:
+        """At the end of the list the cursor follows what runs again."""
+        if event.key == "end":
+            self._table.touched = False
 
     @on(DataTable.RowSelected)
     def _on_row_selected(self) -> None:
