@@ -109,9 +109,12 @@ class SessionsScreen(ModalScreen[str | None]):
         self._table.display = bool(self._rows)
 
     @on(Input.Changed, "#sessions-filter")
+    @on(Table.Reordered)
     def _show(self) -> None:
         wanted = self.query_one("#sessions-filter", Input).value.lower().split()
         shown = [row for row in self._rows.values() if all(word in " ".join(row).lower() for word in wanted)]
+        order, names = self._table.order, ("session", "target", "result")
+        shown = order.sort(shown, lambda row: row[names.index(order.column)] if order.column else "")
         # A narrow screen has to have room for the result.
         target = _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
         result = max(0, self._table.size.width - _NAME - target - 8)

@@ -255,7 +255,7 @@ class ExportView(View):
     def can(self, name: str) -> bool:
         """Nothing can be saved before the baseline is measured, nor what is made by a command."""
         if name == "leave_path":
-            return self._path.has_focus
+            return not self._list.has_focus
         chosen = self.chosen
         if self.context.state.baseline is None or chosen is None:
             return False
