@@ -32,7 +32,6 @@ _PLACES = {
     "step.accumulate": argument("Trainer", "accumulate_grad_batches"),
     **{key: argument("DataLoader", key.partition(".")[2]) for key in _OF_LOADER},
     "parallel.strategy": argument("Trainer", "strategy", {"fully_shard": "ModelParallelStrategy()"}),
-    "parallel.sync_batch_norm": argument("Trainer", "sync_batchnorm"),
     **{key: argument("DDPStrategy", key.partition(".")[2]) for key in _OF_DDP},
 }
 

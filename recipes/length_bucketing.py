@@ -22,7 +22,8 @@ References
 Hugging Face, Trainer: group_by_length. Zeng et al., Boosting the Unpadded BERT Model, 2022, on load balance.
 """
 
-from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths
+from advisor.recipe.loader_recipe import NO_LOADER
+from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Facts, Proposal, Skip
 
 
@@ -39,5 +40,8 @@ batches = [batches[place] for place in torch.randperm(len(batches)).tolist()]
 """
 
     def values_for(self, facts: Facts) -> Proposal:
-        reason = why_no_uneven_lengths(facts)
-        return Skip(reason) if reason else [True]
+        if facts.workload.loader is None:
+            return Skip(NO_LOADER)
+        if not facts.workload.varying_shapes:
+            return Skip("the first batches are of one shape, so no GPU waits for longer samples")
+        return [True]

@@ -3,8 +3,8 @@
 What it does
 ------------
 Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the backward pass;
-`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes; `data_parallel` is one
-process that copies the model to all GPUs in every step. The global batch stays the same.
+`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global batch stays the
+same.
 
 Why it helps
 ------------
@@ -14,8 +14,8 @@ room where the model, its gradients and the optimizer state do not fit into one 
 When it does not
 ------------
 A small step is over before its gradients have arrived, and a small batch leaves each GPU too little to do.
-`data_parallel` waits for one Python process and gathers all outputs on one GPU. `fully_shard` sends more than `ddp`,
-and gains nothing where everything fits easily.
+`fully_shard` sends more than `ddp`, and gains nothing where everything fits easily. `torch.nn.DataParallel` is not
+tried: it was slower than one GPU with every model.
 
 Numerics
 ------------
@@ -26,12 +26,12 @@ References
 PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
 """
 
-from advisor.recipe import NOT_COMPILED, TRAINING, Recipe
+from advisor.recipe import TRAINING, Recipe
 from advisor.recipe.parallel_recipe import ONE_GPU, why_not_sharded
 from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
 # Speed-up as a share of the number of GPUs: medians over the models on two H200s, tests/gpu/RESULTS.md, "Several
-# GPUs". It orders the trials only. DataParallel was slower than one GPU with every model, on two GPUs and on four.
+# GPUs". It orders the trials only.
 _EFFICIENCY = {"ddp": 0.69, "fully_shard": 0.32}
 
 
@@ -39,7 +39,6 @@ class ParallelStrategy(Recipe):
     key = "parallel.strategy"
     codes = {
         "single": "# one process on one GPU\n",
-        "data_parallel": "model = torch.nn.DataParallel(model)\n",
         "ddp": """\
 # under torchrun, after torch.distributed.init_process_group()
 model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
@@ -64,8 +63,7 @@ fully_shard(model)
     def candidates(self, facts: Facts) -> Proposal:
         if facts.gpus == 1:
             return ONE_GPU
-        names = ["ddp"] if why_not_sharded(facts) else ["ddp", "fully_shard"]
-        return [*names, "data_parallel"] if facts.on_cuda else names
+        return ["ddp"] if why_not_sharded(facts) else ["ddp", "fully_shard"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
@@ -73,8 +71,6 @@ fully_shard(model)
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value == "fully_shard" and (reason := _conflict_of_shards(settings)):
             return reason
-        if value == "data_parallel" and any(settings.get(key, off) != off for key, off in NOT_COMPILED.items()):
-            return "the copies of the model that DataParallel makes in each step cannot run compiled code"
         if value == self.default or not settings.get("step.cuda_graph"):
             return None
         if value != "ddp":

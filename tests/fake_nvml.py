@@ -43,8 +43,6 @@ class FakeNvml:
     NVML_TOPOLOGY_SYSTEM = 50
     NVML_P2P_CAPS_INDEX_NVLINK = 2
     NVML_NVLINK_MAX_LINKS = 18
-    NVML_NVLINK_VERSION_4_0 = 6
-    NVML_FI_DEV_NVLINK_GET_SPEED = 164
     nvmlMemory_v2 = 2
     nvmlClocksEventReasonGpuIdle = 1
     nvmlClocksEventReasonSwPowerCap = 4
@@ -68,12 +66,8 @@ class FakeNvml:
             "nvmlDeviceGetTopologyCommonAncestor": lambda one, other: self.NVML_TOPOLOGY_SYSTEM,
             "nvmlDeviceGetP2PStatus": lambda one, other, index: 0 if self.nvlinks else 5,
             "nvmlDeviceGetNvLinkState": lambda _, link: int(link < self.nvlinks),
-            "nvmlDeviceGetNvLinkVersion": lambda _, link: self.NVML_NVLINK_VERSION_4_0,
             "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, link: SimpleNamespace(busId="switch"),
             "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=handle),
-            "nvmlDeviceGetFieldValues": lambda _, fields: [
-                SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26_562)) for _ in fields
-            ],
             "nvmlDeviceGetName": lambda _: "NVIDIA H200",
             "nvmlDeviceGetMemoryInfo": self.memory,
             "nvmlSystemGetDriverVersion": lambda: "570.86.15",

@@ -25,7 +25,6 @@ from advisor.records import (
     Inspected,
     Outcome,
     Profiled,
-    RankFound,
     RanksFound,
     Ready,
     TrialKind,
@@ -112,10 +111,8 @@ class FakeTrials:
 
 def found_by(spec) -> RanksFound:
     """The findings of a trial over ranks that divide a batch of 32."""
-    batch = 32 * spec.world.devices if spec.world.weak else 32
-    ranks = tuple(RankFound(number, f"cuda:{number}", 1.0) for number in range(spec.world.devices))
-    strategy = str(spec.settings.get("parallel.strategy", "single"))
-    return RanksFound(spec.world, strategy, batch, batch // spec.world.devices, ranks)
+    batch = 32 * spec.world.ranks if spec.world.weak else 32
+    return RanksFound(batch, batch // spec.world.ranks, (0,) * spec.world.ranks)
 
 
 class FakeTrial:

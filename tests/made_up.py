@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 from facts import gpu_facts
 
@@ -15,6 +16,7 @@ from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.objective import Goal
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
+from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.search import search
 from advisor.recipe.catalog import load_catalog
@@ -181,3 +183,8 @@ PLAIN = together(BF16, LAST, FUSED, GRAPH)
 WHOLE = together(BF16, LAST, FUSED, GRAPH, WITH_LOSS)
 UNCAPTURED = PLAIN.without(GRAPH.key)
 EVERYTHING_HELPS = product(autocast=1.5, channels_last=1.2, fused_optimizer=1.05, step_graph=1.3, compile_scope=1.4)
+
+
+def reporter_to(post, past=None):
+    """A session's reporter that keeps no journal."""
+    return Reporter(post, SimpleNamespace(session_id="none", record=lambda event: ""), past)

@@ -16,7 +16,6 @@ from advisor.records import (
     Bottleneck,
     Candidate,
     Ceilings,
-    ClockCheck,
     Comparison,
     Facts,
     Finding,
@@ -244,7 +243,6 @@ def detailed_profile() -> Profile:
         ceiling_flops_per_s=3.61e14,
         ceiling_dtype="tf32",
         device_phases={"forward": 8.1, "backward": 15.7, "optimizer": 0.6},
-        tensor_core_share=0.61,
         host_to_device_bytes=38_535_168,
         moved_bytes_per_step=48 * 10**9,
         calls_per_step=1204.0,
@@ -256,7 +254,6 @@ def detailed_profile() -> Profile:
             3.1e-6,
             "2026-03-14",
         ),
-        clock=ClockCheck(6.2, 27.1, 26.31, 26.28),
         sync_places=(SyncPlace("train.py", 41, "total += loss.item()", 1.0, 19.4),),
         host_made_tensors=3,
     )

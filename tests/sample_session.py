@@ -42,8 +42,6 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import (
-    AllReduceSweep,
-    AllReduceTime,
     Comparison,
     Facts,
     Numerics,
@@ -87,8 +85,8 @@ def sample_history() -> list[events.Event]:
         events.Said("cudnn_benchmark cost 11.9 s of warm-up and gained nothing."),
         events.Decided("fused_optimizer", Decision.ACCEPTED),
         events.TrialEnded("baseline, again", Outcome.MEASURED, "", 10.0, 2**30, 3.0),
-        events.Held(True),
-        events.Held(False),
+        events.Paused(True),
+        events.Paused(False),
         events.ProgressMade(1.0, 0.0),
         events.StageStarted("done"),
         events.SessionFinished(cancelled=False, session_s=143.2),
@@ -166,14 +164,13 @@ def several_gpus_history() -> list[events.Event]:
         ci_high=1.85,
         verdict="faster",
         exposed_ms=1.1,
-        exposed_by="profiler",
         straggler_share=0.01,
         peak_reserved_bytes=(5 * GIB, 5 * GIB),
         rank_ms=(31.2, 31.4),
         loss_difference=2e-4,
         runs=3,
     )
-    failed = ScalingRow("data_parallel", {"parallel.strategy": "data_parallel"}, 2, reason="rank 0: CUDA out of memory")
+    failed = ScalingRow("fully_shard", {"parallel.strategy": "fully_shard"}, 2, reason="rank 0: CUDA out of memory")
     record = ScalingRecord(
         2,
         "cuda",
@@ -183,12 +180,11 @@ def several_gpus_history() -> list[events.Event]:
         rows=(one, ddp, failed),
         best="ddp",
         settings={"parallel.strategy": "ddp"},
-        passed_over={"fully_shard": "there is nothing to gain by dividing the state"},
+        passed_over={"parallel.length_bucketing": "the first batches are of one shape"},
         confirmed=True,
     )
-    sweep = AllReduceSweep(2, "nccl", (AllReduceTime(2**10, 2e-5), AllReduceTime(2**28, 2.1e-3)))
     *before, last = sample_history()
-    return [*before, events.AllReduceMeasured(sweep), events.ScalingMeasured(record), last]
+    return [*before, events.ScalingMeasured(record), last]
 
 
 def failed_history() -> list[events.Event]:

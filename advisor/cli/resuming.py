@@ -4,7 +4,7 @@ import sys
 
 from advisor.errors import UsageError
 from advisor.experiment.past.journal import PastSession, list_sessions, open_session
-from advisor.experiment.past.sameness import changes, with_its_config
+from advisor.experiment.past.sameness import taken_up_request
 from advisor.experiment.request import Request
 from advisor.figures.formatting import plain
 from advisor.records import TargetSpec
@@ -17,9 +17,11 @@ def taken_up(session_id: str, asked: Request | None, *, anew: bool) -> tuple[Req
     Raises UsageError where there is no such session, or where it measured something else: unless ``anew``.
     """
     past = _past(session_id, asked)
-    request = _request_of(asked, past)
-    request = with_its_config(request, past, given=asked is not None and asked.config_path is not None)
-    changed = "; ".join(changes(request, past))
+    if asked is None or not asked.target.arguments:
+        past.check_arguments()
+    request = past.request if asked is None else asked.continuing(past.request)
+    config_given = asked is not None and asked.config_path is not None
+    request, changed = taken_up_request(request, past, config_given=config_given)
     if not changed:
         return request, past
     measured_else = f"the session {past.session_id} measured something else: {changed}."
@@ -27,12 +29,6 @@ def taken_up(session_id: str, asked: Request | None, *, anew: bool) -> tuple[Req
         raise UsageError(measured_else, "Undo that, or measure anew: add --anew to --resume.")
     print(f"measuring anew: {plain(measured_else)}", file=sys.stderr)
     return request, None
-
-
-def _request_of(asked: Request | None, past: PastSession) -> Request:
-    if asked is None or not asked.target.arguments:
-        past.check_arguments()
-    return past.request if asked is None else asked.continuing(past.request)
 
 
 def _past(session_id: str, request: Request | None) -> PastSession:

@@ -25,12 +25,6 @@ class HardwareFound(Event, frozen=True):
     hardware: records.Hardware
 
 
-class AllReduceMeasured(Event, frozen=True):
-    """All-reduce has been measured between the ranks of a session over several GPUs."""
-
-    sweep: records.AllReduceSweep
-
-
 class SourceRead(Event, frozen=True):
     """The user's source has been read for habits. ``problems`` says which files could not be read, and why."""
 
@@ -173,13 +167,7 @@ class Decided(Event, frozen=True):
     value: records.Value | None = None
 
 
-class GpusChosen(Event, frozen=True):
-    """The person chose how many GPUs to train on after the search on one: a number, 0 for all, 1 for one only."""
-
-    gpus: int
-
-
-class Held(Event, frozen=True):
+class Paused(Event, frozen=True):
     """The session waits before its next trial, since the person paused it; or it goes on."""
 
     waiting: bool
@@ -228,6 +216,8 @@ class SessionFinished(Event, frozen=True):
 
 # The kinds of events by their names, as a journal has them.
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
+# Kinds that version 0.1 recorded, and that nothing needs any more.
+FORMER_KINDS = frozenset({"AllReduceMeasured", "GpusChosen"})
 
 
 def printable_event(event: Event) -> Event:

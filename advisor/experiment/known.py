@@ -37,7 +37,7 @@ class Kind(StrEnum):
     AGAIN = "again"  # run settings once more, in another process: one run of each has not decided
     TURNS = "turns"  # measure the stack in turn with the baseline
     CONTROL = "control"  # run the baseline once more under another name: the difference is noise
-    PROFILE = "profile"  # the instrumented pass: phases, operators, ceilings, habits, clocks
+    PROFILE = "profile"  # the instrumented pass: phases, operators, ceilings, habits
     REFERENCE = "reference"  # the baseline's first steps in a higher precision: tells rounding from faults
     HOST = "host"  # the baseline's step on the CPU: what the GPU is worth
 

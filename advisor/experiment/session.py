@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
-from advisor.errors import AdvisorError, ExitCode, refusal_of
+from advisor.errors import AdvisorError, refusal_of
 from advisor.experiment import caveats, closing, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Steering
@@ -26,7 +26,7 @@ from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
-from advisor.experiment.reporting import Outbox, Reporter
+from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_moves import moves as scaling_moves
@@ -37,12 +37,12 @@ from advisor.experiment.state import SessionState
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Exported, Facts, Finding, Hardware, StackRecord, TrialResult, Value
+from advisor.records import Exported, Facts, Finding, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources
 
-_REWORK, _MORE, _VERIFY = "rework", "more", "verify"
+_REWORK = "rework"
 
 
 class Session:
@@ -66,34 +66,24 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._past_session = past
-        self._past = before = SessionState.of(past.events if past else ())
-        if before.chosen_gpus is not None and not request.wants_several:
-            request = replace(request, gpus=before.chosen_gpus)
+        self._past = SessionState.of(past.events if past else ())
         self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
-        self._outbox = Outbox(emit, journal)
-        self._outbox.keeps_complete = bool(before.finished and not before.finished.cancelled)
+        self._reporter = Reporter(emit, journal, self._past)
         self._lock = threading.Lock()
         self._closed = False
-        self._gpus_settled = False
         self._running_afterwards = ""
         self._files_read = 0
-        # By recipe, the latest last: with the one value that was accepted, where it was one. Replaced, never changed.
-        self._answers = {recipe: (d, before.accepted_values.get(recipe)) for recipe, d in before.decisions.items()}
         self._steering = Steering()
-        budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
-        emit = self._outbox.emit
+        # Seconds of the budget that are kept for the search on several GPUs.
+        self._several_s = request.budget_s * (1 - POLICY.one_gpu) if request.wants_several else 0.0
+        budget = Budget(request.budget_s - self._several_s, clock)
+        emit = self._reporter.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
-        self._reporter = Reporter(emit)
-        self._lab = MoveTrials(self._bench, consent=self._consented, report=self._report)
+        self._trials = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
         self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code of a program that ends with the session."""
-        return self._outbox.exit_code
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 
@@ -132,19 +122,7 @@ class Session:
         """Give the session this much more time."""
         self._bench.budget.extended_s += seconds
         if self._known is not None:
-            self._lab.tell_progress(self._known)
-
-    def use_gpus(self, count: int) -> None:
-        """Go on with this many GPUs (0 for all) after the search on one; 1 for one only. Ignored once that is over."""
-        with self._lock:
-            before = self.request
-            if self._gpus_settled or count == before.gpus:
-                return
-            self.request = replace(before, gpus=count)
-        self._bench.budget.extended_s -= self._several_s * (self.request.wants_several - before.wants_several)
-        self._outbox.emit(events.GpusChosen(count))
-        if self._known is not None:
-            self._lab.tell_progress(self._known)
+            self._trials.tell_progress(self._known)
 
     def finish(self) -> None:
         """End the running trial and the search, and report as at the end of any session."""
@@ -160,19 +138,14 @@ class Session:
         With a ``value`` only that one of the recipe's values is accepted. A running ``rework`` is ended, since it does
         not know of the decision: call that again.
         """
+        is_new = self._reporter.emit_new(events.Decided(recipe_id, decision, value))
         with self._lock:
-            if self._answers.get(recipe_id, (None, None)) == (decision, value):
-                return
-            others = {recipe: answer for recipe, answer in self._answers.items() if recipe != recipe_id}
-            self._answers = others if decision is None else {**others, recipe_id: (decision, value)}
-        self._outbox.emit(events.Decided(recipe_id, decision, value))
-        with self._lock:
-            if self._running_afterwards == _REWORK:
+            if is_new and self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
         """The person's decisions so far, the latest last."""
-        return {recipe: decision for recipe, (decision, _) in self._answers.items()}
+        return self._reporter.decisions()[0]
 
     def rework(self) -> None:
         """Find the stack again under the present decisions; nothing happens when they are followed already."""
@@ -181,19 +154,19 @@ class Session:
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
-        if self._known is not None and name in self._reporter.records:
+        if self._known is not None and name in self._reporter.state.trials:
             self._run_afterwards(name, lambda: self._retry(name))
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
         """Time the target's loop with an exported file and without it."""
         self._run_afterwards(
-            _VERIFY, lambda: self._outbox.emit(events.ExportVerified(verify(self._bench, exported, stack)))
+            "verify", lambda: self._reporter.emit(events.ExportVerified(verify(self._bench, exported, stack)))
         )
 
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""
         if self._known is not None:
-            self._run_afterwards(_MORE, lambda: self._try_more(seconds))
+            self._run_afterwards("more", lambda: self._try_more(seconds))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
@@ -202,74 +175,64 @@ class Session:
         if self._closed:
             raise SessionCancelledError
         hardware = inspect_hardware()
-        self._outbox.emit(events.HardwareFound(hardware))
+        self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
-        self._gpus(hardware)  # too few are told before anything is measured
+        gpus = gpus_in_use(self.request, hardware)  # too few are told before anything is measured
         findings = self._read_source()
-        self._lab.enter("baseline")
+        self._trials.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
         self._read_source(*(place.file for place in facts.workload.places))
         if self._past.facts is not None and self._past.baseline is not None:
-            keeps, self._outbox.keeps_complete = self._outbox.keeps_complete, True
+            protects, self._reporter.protects_record = self._reporter.protects_record, True
             check_same_machine(self._past.facts, facts)  # where it is not, the record stays as it is
-            self._outbox.keeps_complete = keeps
-        self._outbox.watch = SourceWatch(facts.sources)
+            self._reporter.protects_record = protects
+        self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         if self.request.wants_several:
-            self._check_several(hardware)
-        known = self._lab.tell(self._current)
+            self._check_several(gpus)
+        known = self._trials.tell(self._current)
         if not self.request.wants_several and not known.plan.candidates:
-            self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
+            self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
         elif not self.request.wants_several and self.request.uses_other_gpus:
-            self._lab.other_gpus.find(known)
+            self._trials.other_gpus.find(known)
         self._search(known)
-        self._lab.other_gpus.stop()
-        with self._lock:
-            self._gpus_settled = True
+        self._trials.other_gpus.stop()
         if self.request.wants_several:
-            self._search_on_several(hardware, self._current)
+            self._search_on_several(gpus, self._current)
         self._conclude(self._current)
 
-    def _gpus(self, hardware: Hardware) -> int:
-        """The GPUs of all machines that the request is about. Raises UsageError where there are fewer."""
-        return gpus_in_use(self.request.gpus, hardware, self.request.target.device) * self.request.machines
-
-    @property
-    def _several_s(self) -> float:
-        """The seconds of the budget that are kept for the search on several GPUs."""
-        return self.request.budget_s * (1 - POLICY.one_gpu)
-
-    def _check_several(self, hardware: Hardware) -> None:
+    def _check_several(self, gpus: int) -> None:
         """Leave several GPUs out where they make no sense, and their time to the search on one."""
-        reason = why_not_several(self._current.plan.facts) if self._gpus(hardware) > 1 else "there is only one"
+        reason = why_not_several(self._current.plan.facts) if gpus > 1 else "there is only one"
         if reason:
-            self._outbox.warn(f"several GPUs are not measured: {reason}")
+            self._reporter.warn(f"several GPUs are not measured: {reason}")
             self._bench.budget.extended_s += self._several_s
             self.request = replace(self.request, gpus=1, machines=1)
 
-    def _search_on_several(self, hardware: Hardware, known: Known) -> None:
+    def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
-        self._lab.enter(SEVERAL)
+        self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        lab = RankTrials(self._bench, known.found, self._consented)
+        trials = RankTrials(self._bench, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
-        scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
+        scaling = trials.tell(trials.begin(facts, gpus, consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
         if not one.measured:
-            self._outbox.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
-        lab.end(explore(scaling, lab, scaling_moves))
+            self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
+        trials.end(explore(scaling, trials, scaling_moves))
 
     def _announce(self) -> None:
         for problem in self.catalog.problems:
-            self._outbox.warn(f"a recipe could not be loaded: {problem}")
+            self._reporter.warn(f"a recipe could not be loaded: {problem}")
         if self._past_session is not None and self._past_session.damaged:
-            self._outbox.warn(self._past_session.damage, once=ABOUT_DAMAGE)
-        for recipe, decision in self.decisions().items():
-            self._outbox.post(events.Decided(recipe, decision))  # in the journal already
-        self._outbox.emit(events.GoalSet(self.request.goal, self._outbox.session_id))
+            self._reporter.warn(self._past_session.damage, once=ABOUT_DAMAGE)
+        decisions, values = self._reporter.decisions()
+        for recipe, decision in decisions.items():
+            self._reporter.post(events.Decided(recipe, decision, values.get(recipe)))  # in the journal already
+        self._reporter.emit(events.GoalSet(self.request.goal, self._reporter.session_id))
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
@@ -282,7 +245,7 @@ class Session:
         self._files_read = len(readings)
         findings = tuple(finding for reading in readings for finding in reading.findings)
         problems = tuple(reading.problem for reading in readings if reading.problem)
-        self._outbox.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
+        self._reporter.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
         return findings
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
@@ -304,20 +267,19 @@ class Session:
         if self._past_session is not None:
             known = take_over(known, self._past, self._past_session.events)
             self._reporter.mark_as_posted(self._past_session.events)
-            self._outbox.recall(self._past.messages)
         self._known = known
-        self._outbox.emit(events.FactsFound(known.plan.facts))
+        self._reporter.emit(events.FactsFound(known.plan.facts))
         if busy := caveats.of_other_programs(judge, facts):
-            self._outbox.warn(busy, once="company")
+            self._reporter.warn(busy, once="company")
         if not finite(result):
-            self._outbox.warn(
+            self._reporter.warn(
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
                 "the loss and the learning rate"
             )
 
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state, and keep the result for when the same decisions come back."""
-        known = search(known, self._lab, wanted=wanted)
+        known = search(known, self._trials, wanted=wanted)
         self._known = self._found_by_decisions[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
@@ -329,10 +291,10 @@ class Session:
             keep_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
         for warning in filter(None, (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known))):
-            self._outbox.warn(warning)
-        self._outbox.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
-        self._lab.enter("done")
-        self._lab.tell_progress(known)
+            self._reporter.warn(warning)
+        self._reporter.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
+        self._trials.enter("done")
+        self._trials.tell_progress(known)
 
     def _tell_what_is_left(self, known: Known) -> None:
         """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
@@ -341,8 +303,8 @@ class Session:
         for recipe, refusal in closing.refusals(known, self._bench):
             about = f"accepted {recipe}"
             if refusal:
-                self._outbox.warn(refusal, once=about)
-            self._outbox.correct(about, refusal, f"{recipe} is in the stack now")
+                self._reporter.warn(refusal, once=about)
+            self._reporter.correct(about, refusal, f"{recipe} is in the stack now")
 
     # --- after the session -------------------------------------------------------------------------------------
 
@@ -354,14 +316,14 @@ class Session:
             self._reporter.report(found)
         else:
             self._begin_anew()
-            self._known = known = self._lab.tell(self._current)
+            self._known = known = self._trials.tell(self._current)
             self._search(known, wanted=lambda move: _follows_decisions(move, known))
-            self._lab.enter("done")
+            self._trials.enter("done")
         self._tell_what_is_left(self._current)
 
     def _retry(self, name: str) -> None:
         known = self._current
-        record = self._reporter.records[name]
+        record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
         followed = self._found_by_decisions.get(self._decided) is known
         self._begin_anew()
@@ -369,7 +331,7 @@ class Session:
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
-        evidence = self._lab.measure(move, known)
+        evidence = self._trials.measure(move, known)
         self._known = known.without_runs(settings).after(move, evidence)
         if followed:
             self._found_by_decisions[self._decided] = self._known
@@ -378,11 +340,11 @@ class Session:
     def _try_more(self, seconds: float | None) -> None:
         self._begin_anew(seconds)
         before = self._current
-        self._search(self._lab.tell(before))
+        self._search(self._trials.tell(before))
         if self._current.judge.runs == before.judge.runs:
-            self._outbox.emit(events.Said("nothing is left to try that fits into that time"))
+            self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
         self._tell_what_is_left(self._current)
-        self._lab.enter("done")
+        self._trials.enter("done")
 
     def _begin_anew(self, seconds: float | None = None) -> None:
         """Begin a budget for measurements after the session: as long as the session's, or of this length."""
@@ -414,21 +376,18 @@ class Session:
         return self._consented(self._current.plan.consent).decided
 
     def _consented(self, consent: Consent) -> Consent:
-        answers = self._answers
-        values = {recipe: value for recipe, (_, value) in answers.items() if value is not None}
-        return replace(
-            consent, decisions={recipe: decision for recipe, (decision, _) in answers.items()}, values=values
-        )
+        decisions, values = self._reporter.decisions()
+        return replace(consent, decisions=decisions, values=values)
 
     def _report(self, known: Known) -> None:
         """Post the new events. A cancelled session goes on from here."""
         self._known = known
         self._reporter.report(known)
         for text, once in caveats.of_failures(known):
-            self._outbox.warn(text, once=once)
+            self._reporter.warn(text, once=once)
         noisy = caveats.of_noise(known)
         if noisy and Kind.CONTROL in known.done:
-            self._outbox.warn(noisy, once="noise")
+            self._reporter.warn(noisy, once="noise")
 
     def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
         """Run work; whatever it raises becomes an event."""
@@ -438,18 +397,16 @@ class Session:
         except SessionCancelledError:
             cancelled = finishes
             if not finishes:  # no trial runs any more, and no time is left that would pass
-                self._outbox.emit(events.Held(False))
-                self._outbox.emit(events.ProgressMade(1.0, 0.0))
+                self._reporter.emit(events.Paused(False))
+                self._reporter.emit(events.ProgressMade(1.0, 0.0))
         except AdvisorError as error:
-            self._outbox.fail(error)
+            self._reporter.fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
-            self._outbox.fail(refusal_of(error) or _bug(error))
-        if cancelled:
-            self._outbox.exit_code = ExitCode.INTERRUPTED
+            self._reporter.fail(refusal_of(error) or _bug(error))
         if finishes:
             self._bench.end_compiling_beside()
             budget = self._bench.budget
-            self._outbox.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
+            self._reporter.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 
 
 def _bug(error: Exception) -> AdvisorError:

@@ -19,7 +19,6 @@ _LOADING = ("", "starting", events.BUILDING, "loading the model")
 _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.GoalSet: {"goal": "goal", "session_id": "session_id"},
     events.HardwareFound: {"hardware": "hardware"},
-    events.AllReduceMeasured: {"all_reduce": "sweep"},
     events.SourceRead: {"source_files": "files", "findings": "findings", "source_problems": "problems"},
     events.StageStarted: {"stage": "stage"},
     events.FactsFound: {"facts": "facts"},
@@ -28,13 +27,12 @@ _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.ProgressMade: {"progress": "share", "left_s": "left_s"},
     events.ScalingMeasured: {"scaling": "record"},
     events.ExportVerified: {"verification": "verification"},
-    events.StackMeasured: {"_measured_stack": "record"},
+    events.StackMeasured: {"measured_stack": "record"},
     events.Ranked: {"_ranked": "recommendations"},
-    events.GpusChosen: {"chosen_gpus": "gpus"},
-    events.Held: {"held": "waiting"},
+    events.Paused: {"paused": "waiting"},
 }
 # Events after which no trial runs: one runs at a time, and nothing is ranked meanwhile.
-_NOTHING_RUNS = (events.Ranked, events.Held, events.SessionFailed, events.SessionFinished)
+_NOTHING_RUNS = (events.Ranked, events.Paused, events.SessionFailed, events.SessionFinished)
 
 
 @dataclass
@@ -44,7 +42,8 @@ class SessionState:
     ``live_ms`` are the step times of the running trial's blocks so far, of ``live_samples`` samples each.
 
     ``stack`` and ``recommendations`` follow the person's decisions at once: what was rejected is out of the stack,
-    which then has no figures until the rest has been measured (``StackRecord.pending``).
+    which then has no figures until the rest has been measured (``StackRecord.pending``). ``measured_stack`` is the one
+    that was measured last.
 
     ``sets_tried`` are the settings that were tried together, also where they failed; ``combinations`` can be used.
     """
@@ -52,7 +51,6 @@ class SessionState:
     goal: Goal = field(default_factory=Goal)
     session_id: str = ""
     hardware: records.Hardware | None = None
-    all_reduce: records.AllReduceSweep | None = None
     facts: records.Facts | None = None
     source_files: tuple[str, ...] = ()
     findings: tuple[records.Finding, ...] = ()
@@ -66,14 +64,14 @@ class SessionState:
     sets_tried: frozenset[Settings] = frozenset()
     combinations: dict[Settings, records.ParetoPoint] = field(default_factory=dict)
     stack: records.StackRecord | None = None
+    measured_stack: records.StackRecord | None = None
     scaling: records.ScalingRecord | None = None
-    chosen_gpus: int | None = None
     recommendations: tuple[records.Recommendation, ...] = ()
     decisions: dict[str, Decision] = field(default_factory=dict)
     accepted_values: dict[str, records.Value] = field(default_factory=dict)
     running: str = ""
     expected_s: float | None = None
-    held: bool = False
+    paused: bool = False
     activity: str = ""
     live_ms: tuple[float, ...] = ()
     live_samples: float | None = None
@@ -85,7 +83,6 @@ class SessionState:
     verification: records.Verification | None = None
     failure: events.SessionFailed | None = None
     finished: events.SessionFinished | None = None
-    _measured_stack: records.StackRecord | None = None
     _ranked: tuple[records.Recommendation, ...] = ()
 
     @classmethod
@@ -158,6 +155,16 @@ class SessionState:
         if isinstance(event, events.StackMeasured | events.Ranked | events.Decided):
             self._follow_decisions()
 
+    def holds(self, event: events.Event) -> bool:
+        """Whether the state has what an event of these kinds says, so that nothing changes by it."""
+        match event:
+            case events.TrialMeasured(record):
+                return self.trials.get(record.candidate.name) == record
+            case events.Decided(recipe, decision, value):
+                return (self.decisions.get(recipe), self.accepted_values.get(recipe)) == (decision, value)
+            case _:
+                return all(getattr(self, name) == getattr(event, of) for name, of in _SET_BY[type(event)].items())
+
     def _follow_trial(self, event: events.Event) -> None:
         match event:
             case events.TrialStarted():
@@ -194,8 +201,7 @@ class SessionState:
 
     def candidate(self, name: str) -> records.Candidate | None:
         """A candidate by its name, tried or still to be tried; None when there is none of that name."""
-        record = self.trials.get(name)
-        return record.candidate if record else next((c for c in self.planned if c.name == name), None)
+        return self.candidates.get(name)
 
     def has_run(self, name: str) -> bool:
         """Whether a candidate was tried, alone or with others, so that trying it is trying it again."""
@@ -207,7 +213,7 @@ class SessionState:
         waiting = self.finished is None and any(c.recipe == recipe and c.name not in self.trials for c in self.planned)
         recommended = any(item.recipe == recipe for item in self.recommendations)
         # A setting that came into the stack with others need not have been tried alone.
-        stack = self._measured_stack.settings if self._measured_stack else {}
+        stack = self.measured_stack.settings if self.measured_stack else {}
         return waiting or recommended or any(self._owners.get(key) == recipe for key in stack)
 
     @property
@@ -228,7 +234,7 @@ class SessionState:
         self.recommendations = tuple(
             replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self._ranked
         )
-        self.stack = stack = self._measured_stack
+        self.stack = stack = self.measured_stack
         owners = self._owners
         gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected} if stack else {}
         if stack is None or not gone:

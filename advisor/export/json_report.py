@@ -60,7 +60,6 @@ def report(state: SessionState, request: Request, version: str = __version__, ca
         "keep_speed": request.keep_speed if request.objective is records.Objective.MEMORY else None,
         **_some(request, "memory_limit_bytes", "latency_limit_ms", "budget_s", "seed"),
         "hardware": msgspec.to_builtins(state.hardware),
-        "all_reduce": _all_reduce(state.all_reduce),
         "versions": dict(facts.versions) if facts else {},
         "workload": msgspec.to_builtins(facts.workload) if facts else None,
         "baseline": _with_tokens(_baseline(state.baseline, profile.phases if profile else {}), facts),
@@ -69,7 +68,7 @@ def report(state: SessionState, request: Request, version: str = __version__, ca
         "profile": msgspec.to_builtins(profile),
         "habits": [_whole(row, "share") for row in habit_rows(state)],
         "findings": [msgspec.to_builtins(finding) for finding in state.findings],
-        **_some(profile, "clock", "ceilings"),
+        **_some(profile, "ceilings"),
         "roof": _roof(state),
         "sweep": _sweep(state),
         "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state, recipes),
@@ -108,13 +107,6 @@ def _some(record: Any, *names: str) -> Json:
 def _whole(record: Any, *more: str) -> Json | None:
     """All fields of a record, and these properties of it; None where there is no record."""
     return {**msgspec.to_builtins(record), **_some(record, *more)} if record else None
-
-
-def _all_reduce(sweep: records.AllReduceSweep | None) -> Json | None:
-    if sweep is None:
-        return None
-    times = [{**msgspec.to_builtins(time), "bus_bytes_per_s": sweep.bus_bytes_per_s(time)} for time in sweep.times]
-    return {**msgspec.to_builtins(sweep), "times": times}
 
 
 def _baseline(baseline: records.BaselineRecord | None, phases: dict[str, float]) -> Json | None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from advisor.records import (
-    AllReduceSweep,
     Candidate,
     Comparison,
     GpuLink,
@@ -30,8 +29,6 @@ MISSING = "–"
 # Characters that a terminal would obey (C0 but tab and line feed, C1), that hide or turn text (separators, directions),
 # and halves of surrogate pairs, which no file can hold.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# Of an interval that reaches further either way than by the first factor, the factor is told, up to the second.
-_WIDEST_SHOWN, _LARGEST_FACTOR, _SMALLEST_RATIO = 4, 10, 1e-9
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNTS = ("", "k", "M", "G", "T", "P", "E")
 _OUTCOMES = {outcome: outcome.value.replace("_", " ") for outcome in Outcome} | {Outcome.NON_FINITE: "loss not finite"}
@@ -71,29 +68,12 @@ def format_ratio(comparison: Comparison | None) -> str:
 
 
 def format_interval(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also one that shows no change: ``1.002x (0.996–1.008)``.
-
-    Of a huge interval the end nearer to no change is told, ``at least 3.3x``, where that is sure.
-    """
+    """A speed-up with its interval, also one that shows no change: ``1.002x (0.996–1.008)``."""
     if comparison is None:
         return MISSING
     digits = _ratio_digits(comparison)
-    either_way = math.sqrt(max(comparison.ci_high, 0.0) / max(comparison.ci_low, _SMALLEST_RATIO))
-    if either_way > _WIDEST_SHOWN:
-        if comparison.ci_low > 1:
-            return f"at least {_three_digits(comparison.ci_low)}x"
-        if comparison.ci_high < 1:
-            return f"at most {_three_digits(comparison.ci_high)}x"
-        factor = f"{either_way:.0f}x" if either_way < _LARGEST_FACTOR else f"over {_LARGEST_FACTOR}x"
-        return f"{comparison.speedup:.{digits}f}x (may be {factor} off)"
     low, high = f"{comparison.ci_low:.{digits}f}", f"{comparison.ci_high:.{digits}f}"
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
-
-
-def format_gain(comparison: Comparison | None) -> str:
-    """The text of :func:`format_ratio`, with a plus before the figure where it is faster: ``+1.34x (1.29–1.40)``."""
-    text = format_ratio(comparison)
-    return f"+{text}" if text[:1].isdigit() and comparison and comparison.verdict is Verdict.FASTER else text
 
 
 def interval_or_words(comparison: Comparison | None) -> str:
@@ -233,20 +213,13 @@ def format_pending(stack: StackRecord) -> str:
     return f"{count or 'no'} setting{'' if count == 1 else 's'}, {stack.result.reason}"
 
 
-def format_verdict(record: TrialRecord) -> str:
-    """A trial's verdict in words: ``faster``, ``same``, ``unclear``, ``timed out``; no figures."""
-    if record.verdict is Verdict.FAILED:
-        return _OUTCOMES[record.result.outcome]
-    return record.verdict.value
-
-
 def format_worth(record: TrialRecord) -> str:
     """The gain of a setting that is on already, from the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
     comparison = record.comparison
     if comparison is None or not comparison.verdict.is_change:
         unclear = comparison is not None and comparison.verdict is Verdict.UNCLEAR
         return f"already on{', its worth unclear' if unclear else ', worth nothing' if comparison else ''}"
-    ratios = (max(ratio, _SMALLEST_RATIO) for ratio in (comparison.ci_high, comparison.speedup, comparison.ci_low))
+    ratios = (comparison.ci_high, comparison.speedup, comparison.ci_low)
     low, worth, high = (100 * (1 / ratio - 1) for ratio in ratios)
     if comparison.verdict is Verdict.FASTER:
         low, worth, high = (100 * (ratio - 1) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
@@ -274,15 +247,6 @@ def format_names(candidates: Iterable[Candidate]) -> str:
     return ", ".join(
         f"{recipe} ({', '.join(group)})" if group[1:] else f"{recipe}={group[0]}" for recipe, group in values.items()
     )
-
-
-def format_repayment(steps: int | None) -> str:
-    """A phrase for the number of steps after which a slower start is made up for."""
-    if steps is None:
-        return "starts more slowly, and its steps are no faster"
-    if not steps:
-        return "no start-up cost"
-    return f"the slower start is made up for after {format_count(steps)} step{'s' if steps > 1 else ''}"
 
 
 def format_break_even(steps: int | None) -> str:
@@ -328,10 +292,6 @@ def _three_digits(value: float) -> str:
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
 
 
-# A message of this share of the best rate is in the range where bandwidth, not latency, decides. 0 to 1.
-_NEAR_PEAK = 0.8
-
-
 def link_rows(links: Sequence[GpuLink]) -> list[tuple[str, str]]:
     """The pairs of GPUs and what links them; pairs with the same kind of link share a row."""
     pairs: dict[str, list[str]] = {}
@@ -343,24 +303,7 @@ def link_rows(links: Sequence[GpuLink]) -> list[tuple[str, str]]:
 
 
 def link_words(link: GpuLink) -> str:
-    """The link of two GPUs: ``18 NVLinks 4.0, 478 GB/s each way``, or the path over PCIe."""
-    if not link.nvlinks:
-        return f"no NVLink, {link.path}" if link.path else "no NVLink"
-    version = f" {link.nvlink_version}" if link.nvlink_version else ""
-    rate = link.nvlinks * link.nvlink_bytes_per_s if link.nvlink_bytes_per_s else None
-    return f"{counted(link.nvlinks, 'NVLink')}{version}" + (f", {format_rate(rate, 'B')} each way" if rate else "")
-
-
-def all_reduce_sentence(sweep: AllReduceSweep) -> str:
-    """A sentence on all-reduce: its best bandwidth, the messages that come near it, the time of the smallest one."""
-    if not sweep.times:
-        return f"All-reduce was not measured: {sweep.problem}."
-    rates = {time.size_bytes: sweep.bus_bytes_per_s(time) for time in sweep.times}
-    best = max(rates.values())
-    enough = min(size for size, rate in rates.items() if rate >= _NEAR_PEAK * best)
-    first = min(sweep.times, key=lambda time: time.size_bytes)
-    return (
-        f"All-reduce over {sweep.ranks} ranks by {sweep.backend} reaches {format_rate(best, 'B')} (bus bandwidth); "
-        f"messages of {format_bytes(enough)} and more come to {format_percent(_NEAR_PEAK)} of that, and one of "
-        f"{format_bytes(first.size_bytes)} takes {format_ms(1e3 * first.seconds)}."
-    )
+    """The link of two GPUs: ``18 NVLinks``, or the path over PCIe."""
+    if link.nvlinks:
+        return counted(link.nvlinks, "NVLink")
+    return f"no NVLink, {link.path}" if link.path else "no NVLink"

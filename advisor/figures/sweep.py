@@ -1,4 +1,4 @@
-"""The sweep over batch sizes: its points, its knee, and how it reads as a table and as a chart. Pure functions."""
+"""The sweep over batch sizes: its points, its knee, and how it reads as a table. Pure functions."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,6 @@ KNEE_TOLERANCE = 0.03
 # Largest share of the device's memory for a batch: fragmentation, validation and other batches need the rest.
 USABLE_MEMORY = 0.9
 BEYOND_LATENCY = "above the latency limit"
-_BAR = 24
 
 _HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
 # With the percentiles of single calls, in inference.
@@ -55,8 +54,8 @@ def sweep_points(
     if own := baseline.result.batch_size:
         points[own] = SweepPoint(
             own,
-            _positive(baseline.step_ms),
-            _positive(baseline.samples_per_s),
+            baseline.step_ms,
+            baseline.samples_per_s,
             baseline.result.peak_reserved_bytes,
             own=True,
             latency=baseline.result.latency,
@@ -181,34 +180,15 @@ def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
     ]
 
 
-def sweep_chart(points: Sequence[SweepPoint]) -> str:
-    """The throughput of each size as a bar of text; empty for fewer than two."""
-    rates = {point.size: point.samples_per_s for point in points if point.samples_per_s}
-    if len(rates) < 2:
-        return ""
-    best, width, recommended = max(rates.values()), max(len(f"{size:,}") for size in rates), knee_of(points)
-    return "\n".join(
-        f"{size:>{width},}  {'█' * max(1, round(_BAR * (rate / best))):<{_BAR}}  {format_rate(rate)}"
-        f"{'  knee' if size == recommended else ''}"
-        for size, rate in rates.items()
-    )
-
-
 def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
     size, result = int(record.candidate.value), record.result
     peak = result.peak_reserved_bytes
-    samples_per_s, step_ms = _positive(record.samples_per_s), _positive(record.step_ms)
     if record.samples_per_s is None:
         problem = "out of memory" if result.outcome is Outcome.OUT_OF_MEMORY else result.reason or result.outcome.value
-    elif samples_per_s is None or step_ms is None:
-        problem = "its recorded time is damaged"
     else:
         full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
         problem = "leaves too little memory free" if full else ""
     undecided = record.verdict in (Verdict.SAME, Verdict.UNCLEAR)
-    return SweepPoint(size, step_ms, samples_per_s, peak, problem, undecided=undecided, latency=result.latency)
-
-
-def _positive(value: float | None) -> float | None:
-    """A time or a rate; None for an invalid one, which a damaged journal may hold."""
-    return value if value is not None and 0 < value < math.inf else None
+    return SweepPoint(
+        size, record.step_ms, record.samples_per_s, peak, problem, undecided=undecided, latency=result.latency
+    )

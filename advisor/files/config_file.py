@@ -52,11 +52,13 @@ class ConfigLoader(yaml.SafeLoader):
 class UniqueKeys(ConfigLoader):
     """Refuses a mapping in which a key stands twice: PyYAML lets the last one win without a word."""
 
+    checked = re.compile("")  # the keys that this holds for
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Make a mapping. Raises ConstructorError where a key stands twice."""
         seen: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<" and self.checked.match(key.value):
                 if key.value in seen:
                     problem = f"{key.value[:_SHOWN]!r} stands there twice"
                     raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
@@ -79,8 +81,10 @@ class TagsAsWritten(ConfigLoader):
     """
 
 
-class TagsIgnored(ConfigLoader):
-    """Takes whatever a tag stands before for nothing: null."""
+class TagsIgnored(UniqueKeys):
+    """Takes whatever a tag stands before for nothing: null. Other programs' keys may stand twice, settings may not."""
+
+    checked = re.compile(r"\w+\.\w")
 
 
 def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:

@@ -1,4 +1,4 @@
-"""The state folder: journals, hints, and this machine's ceilings."""
+"""The state folder: journals, hints, and the chosen theme."""
 
 import os
 from pathlib import Path

@@ -112,8 +112,6 @@ _PATHS = {
     40: "PCIe within a NUMA node",
     50: "PCIe across NUMA nodes",
 }
-# nvml.h, "nvmlNvLinkVersion".
-_NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 # Links of a GPU that are asked for at most where the binding does not say; Blackwell has 18. A count.
 _MOST_LINKS = 18
 
@@ -132,23 +130,18 @@ def numa_node(nvml: Nvml, handle: Any) -> int | None:
 
 def _link(nvml: Nvml, first: Device, second: Device) -> GpuLink:
     path = _PATHS.get(nvml.ask("nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle), "")
-    active = _nvlinks_between(nvml, first, second)
-    if not active:
-        return GpuLink(first.index, second.index, path=path)
-    version = _NVLINK_VERSIONS.get(nvml.ask("nvmlDeviceGetNvLinkVersion", first.handle, active[0]))
-    speed = _bytes_per_s(nvml, first.handle, active[0])
-    return GpuLink(first.index, second.index, len(active), version, speed, path)
+    return GpuLink(first.index, second.index, _nvlinks_between(nvml, first, second), path)
 
 
-def _nvlinks_between(nvml: Nvml, first: Device, second: Device) -> list[int]:
-    """The numbers of the first GPU's NVLinks over which it reaches the second, directly or through NVSwitch."""
+def _nvlinks_between(nvml: Nvml, first: Device, second: Device) -> int:
+    """The count of the first GPU's NVLinks over which it reaches the second, directly or through NVSwitch."""
     index = nvml.constant("NVML_P2P_CAPS_INDEX_NVLINK")
     if nvml.ask("nvmlDeviceGetP2PStatus", first.handle, second.handle, index) != nvml.constant("NVML_P2P_STATUS_OK"):
-        return []
+        return 0
     mine, theirs = _active(nvml, first.handle), _active(nvml, second.handle)
     bus = _bus_id(nvml.ask("nvmlDeviceGetPciInfo", second.handle))
     direct = [link for link in mine if _bus_id(nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", first.handle, link)) == bus]
-    return direct if direct and bus else mine[: len(theirs)]
+    return len(direct) if direct and bus else min(len(mine), len(theirs))
 
 
 def _active(nvml: Nvml, handle: Any) -> list[int]:
@@ -158,13 +151,3 @@ def _active(nvml: Nvml, handle: Any) -> list[int]:
 
 def _bus_id(pci: Any) -> Any:
     return getattr(pci, "busId", None)
-
-
-def _bytes_per_s(nvml: Nvml, handle: Any, link: int) -> int | None:
-    """The rate of one NVLink in one direction, which NVML gives in megabytes a second."""
-    field = nvml.constant("NVML_FI_DEV_NVLINK_GET_SPEED")
-    answers = nvml.ask("nvmlDeviceGetFieldValues", handle, [(field, link)]) if field else None
-    answer = answers[0] if answers else None
-    if answer is None or answer.nvmlReturn != nvml.constant("NVML_SUCCESS") or not answer.value.uiVal:
-        return None
-    return int(answer.value.uiVal) * 1_000_000

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -25,7 +26,7 @@ SCRATCH = "PERF_ADVISOR_SCRATCH"
 SAFE_PATH = "PYTHONSAFEPATH"
 OURS = "perf-advisor"
 _USERS_FOLDER = "PERF_ADVISOR_USERS_TMPDIR"
-_SERVER = os.getpid()
+_SERVER, _SESSION = os.getpid(), os.getppid()
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 50
@@ -89,6 +90,8 @@ def _use(scratch: str) -> None:
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     """End with all descendants; a child that has not yet its own handlers ends by the signal."""
     _end_descendants()
+    if os.getpid() == _SERVER and os.getppid() != _SESSION:  # which can no longer remove its folder
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
     os._exit(128 + number)
 
 

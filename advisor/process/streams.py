@@ -9,7 +9,6 @@ import io
 import os
 import select
 import signal
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -91,7 +90,7 @@ _LONGEST_BYTES = 2000
 def redirect_output(log_path: str) -> None:
     """Standard input from nowhere; output and errors, of C code and of children too, to a log.
 
-    The log can be read through them too: see :class:`Printed`. Any text can be printed.
+    The log can be read through them too: see :func:`last_printed`. Any text can be printed.
     """
     log = os.open(log_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with Path(os.devnull).open("rb") as null:
@@ -113,20 +112,13 @@ def _writer(descriptor: int) -> TextIO:
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
-class Printed:
-    """Begins now. Nothing is read where standard error is no file, such as a terminal."""
-
-    def __init__(self) -> None:
-        self._from = _written()
-
-    def text(self) -> str:
-        """The end of the text written to standard error's file since then, by Python or by C."""
-        until = _written()
-        written = until - self._from if self._from <= until else until  # else its middle was cut out meanwhile
-        length = min(written, _LONGEST_BYTES)
-        with contextlib.suppress(OSError):
-            return os.pread(_STDERR, length, until - length).decode("utf-8", "replace") if length > 0 else ""
-        return ""
+def last_printed() -> str:
+    """The end of what Python and C wrote to standard error's file; empty where it is no file, such as a terminal."""
+    flush_streams()
+    with contextlib.suppress(OSError):
+        start = max(0, os.fstat(_STDERR).st_size - _LONGEST_BYTES)
+        return os.pread(_STDERR, _LONGEST_BYTES, start).decode("utf-8", "replace")
+    return ""
 
 
 def flush_streams() -> None:
@@ -134,13 +126,3 @@ def flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-
-
-def _written() -> int:
-    """The size of standard error's file, in bytes."""
-    flush_streams()
-    try:
-        found = os.fstat(_STDERR)
-    except OSError:
-        return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0

@@ -133,7 +133,7 @@ class _File:
 
     def left_out(self) -> Iterator[str]:
         """A line for each setting that takes more code than belongs into the file."""
-        of_parallel = (*OF_DDP, "strategy", "sync_batch_norm") if self.step.plan.strategy == "ddp" else ()
+        of_parallel = (*OF_DDP, "strategy") if self.step.plan.strategy == "ddp" else ()
         for recipe, value in self.settings:
             lacks = recipe.key.startswith("parallel.") and recipe.plan_field not in of_parallel
             lacks |= recipe.plan_field == "cuda_graph" and "graph" not in self.step.words

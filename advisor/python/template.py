@@ -169,7 +169,6 @@ def prepare(model, optimizer=None, loader=None):
         if type(block).__name__ in <BLOCKS>:
             block.compile(<COMPILED_WITH>)
     model.compile(<COMPILED_WITH>)  #? compiles !compiles_loss !regional !pointwise
-    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  #? ddp sync_batch_norm
     if torch.distributed.is_initialized():  # under torchrun; each rank needs its part of the data  #? ddp
         <DDP>
     <OTHERS>

@@ -57,8 +57,14 @@ REMOVED: Mapping[str, str] = {
     "parallel.balanced_shares": "parallel.length_bucketing deals samples by their lengths",
     "parallel.batched_grad_copy": _WITHOUT_GAIN,
     "parallel.broadcast_buffers": "its gain lay within the noise",
+    "parallel.comm_hook": _WITHOUT_GAIN,
+    "parallel.sync_batch_norm": "it was never measured to help; call SyncBatchNorm.convert_sync_batchnorm in build()",
     "precision.bf16_reduction": _WITHOUT_GAIN,
     "step.clip_grad": "train_step clips by clip_grad, and PyTorch chooses how",
+}
+
+_REMOVED_VALUES: Mapping[tuple[str, Value], str] = {
+    ("parallel.strategy", "data_parallel"): "it was slower than one GPU with every model",
 }
 
 
@@ -112,9 +118,10 @@ class Catalog:
 
     def without_removed(self, settings: Mapping[str, Value]) -> Settings:
         """The settings without those whose recipes left; a warning says so of each."""
-        gone = [key for key in settings if key in REMOVED and key not in self._by_key]
-        for key in gone:
-            warnings.warn(f"{key} is left out, for its recipe was removed: {REMOVED[key]}", stacklevel=2)
+        gone = {key: REMOVED[key] for key in settings if key in REMOVED and key not in self._by_key}
+        gone |= {key: why for (key, value), why in _REMOVED_VALUES.items() if settings.get(key) == value}
+        for key, why in gone.items():
+            warnings.warn(f"{key} is left out, for its recipe was removed: {why}", stacklevel=2)
         return Settings(settings).filtered(lambda key: key not in gone)
 
     def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:

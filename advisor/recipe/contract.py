@@ -92,13 +92,13 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class WholeNumbers:
-    """The values of a numeric setting: all whole numbers from ``least`` on. ``such_as`` are those that tests try."""
+    """The values of a numeric setting: whole numbers from ``least`` to a million. Tests try ``such_as``."""
 
     least: int
     such_as: tuple[int, ...]
 
     def __contains__(self, value: Value) -> bool:
-        return type(value) is int and value >= self.least
+        return type(value) is int and self.least <= value <= 1_000_000
 
 
 class Recipe(ABC):

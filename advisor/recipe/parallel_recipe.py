@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from advisor.figures.formatting import format_bytes
 from advisor.recipe.contract import TRAINING, Recipe, Stage
-from advisor.recipe.loader_recipe import NO_LOADER
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 STRATEGY = "parallel.strategy"
@@ -55,27 +54,13 @@ class ParallelRecipe(Recipe):
         return f"{self.key} belongs to {' or '.join(sorted(self.strategies))}, and {STRATEGY} is {strategy}"
 
 
-def state_bytes(facts: Facts) -> int:
-    """The bytes of parameters, gradients and optimizer state on one GPU."""
-    optimizer = facts.workload.optimizer
-    return 2 * facts.workload.parameter_bytes + (optimizer.state_bytes if optimizer else 0)
-
-
 def why_not_sharded(facts: Facts) -> str:
     """The calculation by which nothing needs to be sharded; empty where sharding is worth a trial."""
-    memory, needed = facts.workload.device_memory_bytes, state_bytes(facts)
+    memory, optimizer = facts.workload.device_memory_bytes, facts.workload.optimizer
+    needed = 2 * facts.workload.parameter_bytes + (optimizer.state_bytes if optimizer else 0)
     if not memory or needed >= _FITS_EASILY * memory:
         return ""
     return (
         f"parameters, gradients and optimizer state take {format_bytes(needed)} of {format_bytes(memory)} on each GPU, "
         "so there is nothing to gain by dividing them"
     )
-
-
-def why_no_uneven_lengths(facts: Facts) -> str:
-    """The reason that no GPU waits for the longer samples of another; empty where one may."""
-    if facts.workload.loader is None:
-        return NO_LOADER
-    if not facts.workload.varying_shapes:
-        return "the first batches are of one shape, so no GPU waits for longer samples"
-    return ""

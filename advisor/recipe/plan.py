@@ -33,9 +33,8 @@ class StepPlan:
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
     ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph; ``around_loss`` (training) leaves its loss out.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
-    ``strategy`` (training): ``single``, ``data_parallel``, ``ddp`` or ``fully_shard``; what follows it are options of
-    PyTorch's by their names, ``comm_hook`` (``none``, ``bf16``, ``fp16``), ``no_sync`` (batches that make
-    no update exchange no gradients), ``sync_batch_norm`` and ``length_bucketing``.
+    ``strategy`` (training): ``single``, ``ddp`` or ``fully_shard``; what follows it are options of PyTorch's by their
+    names, ``no_sync`` (batches that make no update exchange no gradients) and ``length_bucketing``.
     """
 
     mode: str
@@ -66,9 +65,7 @@ class StepPlan:
     static_graph: bool = False
     bucket_cap_mb: int = 25
     find_unused_parameters: bool = False
-    comm_hook: str = "none"
     no_sync: bool = False
-    sync_batch_norm: bool = False
     reshard_after_forward: bool = True
     shard_precision: str = "none"
     shard_unit: str = "blocks"

@@ -49,31 +49,7 @@ class GpuLink:
     first: int
     second: int
     nvlinks: int = 0  # active ones
-    nvlink_version: str | None = None
-    nvlink_bytes_per_s: int | None = None  # of one NVLink in one direction
     path: str = ""  # over PCIe, in words
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduceTime:
-    """The median time of one all-reduce of a message of this size, on the slowest rank."""
-
-    size_bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduceSweep:
-    """All-reduce measured over message sizes."""
-
-    ranks: int
-    backend: str  # nccl, gloo
-    times: tuple[AllReduceTime, ...] = ()
-    problem: str = ""  # why nothing was measured
-
-    def bus_bytes_per_s(self, time: AllReduceTime) -> float:
-        """The bus bandwidth: bytes a second over each rank's link, as nccl-tests define it, whatever the ranks."""
-        return 2 * (self.ranks - 1) / self.ranks * time.size_bytes / time.seconds
 
 
 @dataclass(frozen=True, slots=True)

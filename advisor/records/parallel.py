@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from advisor.records.hardware import AllReduceSweep
 from advisor.records.kinds import Value
 
 # The reason of a trial whose model DistributedDataParallel cannot train unless it looks for them.
@@ -13,40 +12,22 @@ UNUSED_PARAMETERS = "parameters got no gradient in a step (DistributedDataParall
 class World:
     """The processes of a trial that runs on torchrun."""
 
-    ranks: int  # their number on this machine
-    devices: int = 0  # the GPUs that they use; more than ranks with DataParallel, which is one process
+    ranks: int  # their number on this machine, a GPU for each
     weak: bool = False  # each rank gets one GPU's batch (weak scaling); else the global batch is divided
     options: tuple[str, ...] = ()  # given to torchrun as they are
     machines: int = 1  # that take part, with as many ranks each
-    looks_closer: bool = True  # also times ranks without communication, and profiles a few steps
-    times_all_reduce: bool = False  # also times all-reduce by message size
-
-
-@dataclass(frozen=True, slots=True)
-class RankFound:
-    """One rank's part of a trial."""
-
-    rank: int
-    device: str
-    step_ms: float
-    alone_ms: float | None = None  # its step without communication; None where there is none such
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RanksFound:
-    """The findings of a trial over several ranks, by rank 0."""
+    """The findings of a trial over several ranks, by the first of them."""
 
-    world: World
-    strategy: str
-    global_batch: int | None
-    batch_per_rank: int | None
-    ranks: tuple[RankFound, ...]
+    global_batch: int
+    batch_per_rank: int
+    peak_reserved_bytes: tuple[int, ...]  # of each rank
+    alone_ms: tuple[float, ...] = ()  # each rank's step without communication; empty where there is none such
     exposed_ms: float | None = None  # communication in a step that no computation hides; None where unknown
-    exposed_by: str = ""  # profiler (NCCL kernels beside no other), or difference (from a step without)
     straggler_share: float | None = None  # of the step, for which the fastest rank waits for the slowest
-    all_reduce: AllReduceSweep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +60,6 @@ class ScalingRow:
     ci_high: float | None = None
     verdict: str = ""
     exposed_ms: float | None = None
-    exposed_by: str = ""
     straggler_share: float | None = None
     peak_reserved_bytes: tuple[int, ...] = ()
     rank_ms: tuple[float, ...] = ()

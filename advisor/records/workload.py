@@ -183,16 +183,6 @@ class Ceilings:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockCheck:
-    """The readings of several clocks for the same step, ms."""
-
-    naive_ms: float  # a host clock around a step without any synchronisation
-    synchronized_ms: float  # one that waits for the device after each step
-    block_ms: float  # the headline: back-to-back steps with one synchronisation at the end
-    events_ms: float | None = None  # the device's own events; None on the CPU
-
-
-@dataclass(frozen=True, slots=True)
 class HabitRow:
     """One way of a habit, measured beside the others in the instrumented pass. None is what was not measured."""
 
@@ -246,11 +236,9 @@ class Profile:
     evidence: str = ""
     by_shape: tuple[OperatorRow, ...] = ()  # the operator table grouped by input shapes
     device_phases: dict[str, float] = field(default_factory=dict)  # kernels and copies that each launched
-    tensor_core_share: float | None = None  # of the kernels' time, by their names
     host_to_device_bytes: int | None = None  # copied in each step
     moved_bytes_per_step: int | None = None  # read and written, each tensor of an operator counted once
     ceilings: Ceilings | None = None
-    clock: ClockCheck | None = None
     trace_path: str = ""  # a Chrome trace of the profiled steps, gzipped
     habits: tuple[HabitRow, ...] = ()  # ways of doing the same thing, priced
     sync_places: tuple[SyncPlace, ...] | None = None  # None where nobody looked, as on the CPU

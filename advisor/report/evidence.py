@@ -1,4 +1,4 @@
-"""The evidence for a verdict, as sections of a report: the baseline, where its time goes, the roof, the clocks.
+"""The evidence for a verdict, as sections of a report: the baseline, where its time goes, the roof.
 
 The sentences are for the headless summary as well.
 """
@@ -18,7 +18,6 @@ from advisor.figures.formatting import (
     format_rate,
     format_seconds,
     format_setting,
-    format_times,
     link_rows,
 )
 from advisor.figures.roof import overhead_share, step_copy_share
@@ -26,7 +25,6 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import (
     BaselineRecord,
     Ceilings,
-    ClockCheck,
     Facts,
     GpuInfo,
     Hardware,
@@ -38,12 +36,10 @@ from advisor.records import (
 )
 from advisor.report import figures
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
-from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table, pairs
+from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table, pairs
 
 _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
-# Smallest error of an unsynchronised clock that is mentioned, as a share; and how many times single steps may take.
-_CLOCK_TOLERANCE, _DISAGREES = 0.1, 3.0
 
 
 # --- sentences ------------------------------------------------------------------------------------------------
@@ -296,8 +292,6 @@ def _step_rows(profile: Profile) -> Iterator[tuple[str, Inline]]:
         yield "GPU busy", Share(busy, f"{format_percent(busy)} of the step")
     if profile.kernels_per_step is not None:
         yield "Kernels", f"{format_count(round(profile.kernels_per_step))} a step"
-    if (cores := profile.tensor_core_share) is not None:
-        yield "Tensor cores", Share(cores, f"{format_percent(cores)} of kernel time, by the names")
     if (calling := overhead_share(profile)) is not None:
         count = format_count(profile.calls_per_step)
         yield "Launches", Share(calling, f"{format_percent(calling)} of the step at least ({count} operators)")
@@ -315,43 +309,7 @@ def _ceiling_rows(ceilings: Ceilings) -> Iterator[tuple[str, Inline]]:
         yield "a call", f"{format_ms(1e3 * ceilings.call_overhead_s)} for an operator on no data"
 
 
-# --- clocks and batch sizes -----------------------------------------------------------------------------------
-
-
-def clock_section(state: SessionState) -> Iterator[Section]:
-    """The same step by several clocks; none unless they were asked for."""
-    if state.profile is None or (clock := state.profile.clock) is None:
-        return
-    found = (Bullets(told),) if (told := clock_findings(clock)) else ()
-    yield Section("Timing cross-check", (pairs(_readings(clock)), *found), brief=found)
-
-
-def _readings(clock: ClockCheck) -> list[tuple[str, Inline]]:
-    return [
-        ("Reported: many steps back to back", format_ms(clock.block_ms)),
-        *([("Events of the device", format_ms(clock.events_ms))] if clock.events_ms is not None else []),
-        ("Host clock, synchronised after each step", format_ms(clock.synchronized_ms)),
-        ("Host clock, not synchronised", format_ms(clock.naive_ms)),
-    ]
-
-
-def clock_findings(clock: ClockCheck | None) -> tuple[str, ...]:
-    """Sentences on clocks that disagree with the reported time by more than their usual difference."""
-    if clock is None or not clock.block_ms:
-        return ()
-    off, waiting = clock.naive_ms / clock.block_ms, clock.synchronized_ms / clock.block_ms
-    found = []
-    if clock.events_ms is not None and off < 1 - _CLOCK_TOLERANCE:
-        found.append(
-            f"A host clock without synchronisation reads {format_ms(clock.naive_ms)}, {format_times(1 / off)} too "
-            "fast: it times the launches, not the work."
-        )
-    if not 1 / _DISAGREES < waiting < _DISAGREES:
-        found.append(
-            f"Single steps took {format_ms(clock.synchronized_ms)}, and {format_ms(clock.block_ms)} were reported: "
-            "this machine was busy, or its steps differ much. Measure again before you trust the figures."
-        )
-    return tuple(found)
+# --- the CPU and batch sizes -----------------------------------------------------------------------------------
 
 
 def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
@@ -362,8 +320,6 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     blocks: list[Block] = [Paragraph(sweep_sentence(points, state.mode))]
     headings = tuple(heading.capitalize() or "Remark" for heading in sweep.headings_of(points))
     blocks.append(Table(headings, tuple(sweep.sweep_rows(points)), frozenset(headings[:-1])))
-    if chart := sweep.sweep_chart(points):
-        blocks.append(Listing(chart))
     blocks += [Paragraph(advice)] if advice else []
     yield Section("Batch sizes", tuple(blocks))
 

@@ -10,7 +10,6 @@ from statistics import median
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
-    all_reduce_sentence,
     format_bytes,
     format_change,
     format_ms,
@@ -68,7 +67,6 @@ def pictures(state: SessionState) -> tuple[Chart, ...]:
         roofline_chart(state),
         steps_chart(state),
         batch_chart(state),
-        all_reduce_chart(state),
     )
     return tuple(chart for chart in every if chart is not None)
 
@@ -329,23 +327,3 @@ def _batch_mark(point: SweepPoint, knee: int | None) -> Mark:
     label = ", ".join(filter(None, (own, at_knee, point.problem, format_rate(rate) if own or at_knee else "")))
     sign, tone = ("◆", Tone.STACK) if at_knee else ("B", Tone.BASELINE) if own else ("•", Tone.OTHER)
     return Mark(point.size, rate, sign, tone, label)
-
-
-# --- links between GPUs -------------------------------------------------------------------------------------------
-
-
-def all_reduce_chart(state: SessionState) -> Plot | None:
-    """The bus bandwidth of all-reduce by the size of the message."""
-    sweep = state.all_reduce
-    if sweep is None or len(sweep.times) < 2:
-        return None
-    points = tuple((float(time.size_bytes), sweep.bus_bytes_per_s(time)) for time in sweep.times)
-    sizes, rates = zip(*points, strict=True)
-    x = log_axis("message size", sizes, format_bytes, sizes[::2])
-    y = log_axis("bus bandwidth", rates, lambda rate: format_rate(rate, "B"))
-    best = max(points, key=lambda point: point[1])
-    marks = tuple(
-        Mark(*point, "◆", Tone.STACK, format_rate(point[1], "B")) if point == best else Mark(*point, "•", Tone.OTHER)
-        for point in sorted(points, key=lambda point: point == best)
-    )
-    return Plot("All-reduce", all_reduce_sentence(sweep), x, y, (Line(points, Tone.OTHER),), marks)

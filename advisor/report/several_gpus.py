@@ -12,7 +12,7 @@ from advisor.figures.formatting import (
     format_rate,
     format_setting,
 )
-from advisor.recipe.parallel_recipe import AGAINST_STRAGGLERS
+from advisor.recipe.parallel_recipe import AGAINST_STRAGGLERS, SINGLE, STRATEGY
 from advisor.records import Comparison, ScalingRecord, ScalingRow, Value
 from advisor.report.document import Block, Bullets, Paragraph, Section, Table
 
@@ -94,20 +94,12 @@ def row_words(row: ScalingRow) -> str:
     """A row in a line: ``2 GPUs, ddp: 1.72x (1.65-1.79) one GPU, efficiency 86 %``."""
     if row.gpus == 1:
         return f"one GPU, with its stack: {format_rate(row.samples_per_s)}" if row.step_ms else f"one GPU: {row.reason}"
+    where = f"{row.gpus} GPUs, {row.name}"
     if row.step_ms is None:
-        return f"{row.gpus} GPUs, {row.name}: failed ({row.reason})"
-    return f"{row.gpus} GPUs, {row.name}: {against_one_gpu(row)}{f' ({row.reason})' if row.reason else ''}"
-
-
-def against_one_gpu(row: ScalingRow, of: str = "") -> str:
-    """The speed of a row against one GPU: ``1.72x (1.65-1.79) one GPU, efficiency 86 %``; empty for one GPU.
-
-    Where it is clear what it is against, ``of`` may stand there: what the speed is of.
-    """
-    if row.gpus == 1:
-        return ""
-    versus = f"the samples/s of one GPU {_at_another_batch(row)}" if row.weak else "one GPU"
-    return f"{format_interval(_comparison(row))} {of or versus}, efficiency {format_percent(row.efficiency)}"
+        return f"{where}: failed ({row.reason})"
+    against = f"the samples/s of one GPU {_at_another_batch(row)}" if row.weak else "one GPU"
+    speed = f"{format_interval(_comparison(row))} {against}, efficiency {format_percent(row.efficiency)}"
+    return f"{where}: {speed} ({row.reason})" if row.reason else f"{where}: {speed}"
 
 
 def row_details(row: ScalingRow) -> str:
@@ -156,13 +148,9 @@ def _comparison(row: ScalingRow) -> Comparison | None:
     return Comparison(row.speedup, row.ci_low, row.ci_high)
 
 
-# The strategies for which a process is started for each GPU.
-_OVER_RANKS = ("ddp", "fully_shard")
-
-
 def gpus_to_start(state: SessionState, settings: Mapping[str, Value]) -> int:
     """The number of processes that settings are for."""
-    over_ranks = settings.get("parallel.strategy") in _OVER_RANKS
+    over_ranks = settings.get(STRATEGY, SINGLE) != SINGLE
     return state.scaling.gpus if state.scaling and over_ranks else 1
 
 

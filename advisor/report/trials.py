@@ -7,6 +7,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
     counted,
+    format_break_even,
     format_bytes,
     format_change,
     format_energy,
@@ -16,7 +17,6 @@ from advisor.figures.formatting import (
     format_outcome,
     format_percent,
     format_rate,
-    format_repayment,
     format_setting,
     format_way,
     format_worth,
@@ -86,7 +86,7 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
         rows.append(("Efficiency", *(roof_text(share) or MISSING for share in reached), ""))
     yield Table(("", "Before", "Tuned", "Change"), tuple(rows), frozenset({"Before", "Tuned", "Change"}))
     how = f"{IN_TURN} (A B B A)" if figures.effect.paired else "once, in a trial of their own"
-    yield Paragraph(f"Measured {how}. Start-up: {format_repayment(stack.break_even_steps)}.")
+    yield Paragraph(f"Measured {how}. Start-up pays off {format_break_even(stack.break_even_steps)}.")
     if stack.numerics:
         yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
     if state.verification:

@@ -95,7 +95,6 @@ def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     if profile:
         yield from evidence.time_section(profile)
         yield from evidence.roof_section(state)
-    yield from evidence.clock_section(state)
     yield from habits_section(state, catalog)
     if table := untried_table(state, catalog):
         yield Section("Not tried", (table,), folded=True)

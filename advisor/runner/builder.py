@@ -15,7 +15,6 @@ from advisor.process.stacks import innermost_calls
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
-from advisor.runner.process_stack import stands_still
 
 TOO_LONG = "building the model takes too long"
 NOT_IMPORTED = "importing PyTorch takes too long"
@@ -119,7 +118,7 @@ class Builder:
                 if isinstance(ready, BuilderReady):
                     self.usable = not ready.problem
                     return ready.problem
-            if self.pid is not None and not cancelled() and not stands_still(self.pid):
+            if self.pid is not None and not cancelled():
                 innermost_calls(self.pid, self._log_path)  # for who reads the log
             return TOO_LONG
         return "the process that builds the model ended"

@@ -1,9 +1,8 @@
-"""The fork server, seen from the session's process: started, watched, and started again where it died or stands still.
+"""The fork server, seen from the session's process: started, and started again where it died or does not answer.
 
 Never imports torch. What runs in the fork server itself is ``trial/preload.py``.
 """
 
-import atexit
 import contextlib
 import math
 import multiprocessing
@@ -21,11 +20,9 @@ import psutil
 from advisor.files.scratch import SCRATCH
 from advisor.process import household
 from advisor.process.meanwhile import environment
-from advisor.runner.process_stack import stands_still
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["advisor.trial.preload"]
-_WARNINGS = "PYTHONWARNINGS"
 # A fork server that has imported torch answers in milliseconds; one that does not for this long hangs. Seconds.
 _ANSWERS_WITHIN_S = 120.0
 # An import gets this long also beyond a short budget: without it there is no result. Seconds.
@@ -63,12 +60,10 @@ def prepare() -> None:
     folder = str(SCRATCH.folder())
     # Later the app may be on the screen: its sys.stderr has no descriptor that another resource tracker could inherit.
     aside = _quiet() if _pid() is None else contextlib.redirect_stderr(None)
-    with environment({_WARNINGS: _with_ignored("resource_tracker")}), aside:
+    with aside:
         resource_tracker.ensure_running()
-    if _is_running() and not _lost_its_folder(folder):
+    if _is_running():
         return
-    if _pid() is not None:
-        _kill()
     process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
     CONTEXT.set_forkserver_preload(_PRELOAD)
     ours = household.told_by(os.getpid(), folder)
@@ -85,7 +80,7 @@ def start(
     within_s: float = math.inf,
     imports_slowly: Callable[[], None] = lambda: None,
 ) -> None:
-    """Have the fork server start a process; one that died, or stands still, is started again once.
+    """Have the fork server start a process; one that died, or does not answer, is started again once.
 
     The first process waits for the fork server to have imported torch: as long as that takes, but ``within_s`` at
     most, or two minutes where that is less. ``imports_slowly`` is called when it takes long. Raises
@@ -157,11 +152,6 @@ def _end() -> os.waitid_result | None:
     return os.waitid(os.P_PID, _pid() or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
-def _lost_its_folder(folder: str) -> bool:
-    address: str | None = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
-    return address is not None and not address.startswith(folder)
-
-
 def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports_slowly: Callable[[], None]) -> None:
     """Start the process in a thread: the fork server's answer has no time limit, and nothing here may wait for ever."""
     start = _Start(made)
@@ -171,10 +161,9 @@ def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports
     while not start.done.wait(_LOOK_EVERY_S):
         if give_up():
             raise StartError("given up")
-        if stands_still(_pid()) or time.monotonic() > until:
-            late = imports and time.monotonic() > until
+        if time.monotonic() > until:
             _kill()  # then the thread's own wait ends
-            if late:
+            if imports:
                 raise ImportsTooLongError(f"PyTorch was not imported within {time.monotonic() - began:.0f} s")
             if not start.done.wait(1.0) or start.error:
                 raise StartError("it does not answer")
@@ -213,16 +202,6 @@ def _kill() -> None:
             time.sleep(_LOOK_EVERY_S / 5)
 
 
-@atexit.register  # before multiprocessing waits at the exit for the fork server's word on each child
-def _let_them_go_on() -> None:
-    """Have a fork server and a resource tracker that were stopped end with this process."""
-    tracker: int | None = getattr(resource_tracker, "_resource_tracker")._pid  # noqa: B009 - it has no public name
-    for pid in (_pid(), tracker):
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-
 def _why(error: OSError | EOFError) -> str:
     """The reason that no process could be started, such as an abort of PyTorch's import."""
     by_itself = _pid() not in (None, _SERVES.pid) and not isinstance(error, StartError)
@@ -237,20 +216,12 @@ def _runs_from_here() -> bool:
     return Path(__file__).resolve().parents[2] == Path.cwd()
 
 
-def _with_ignored(beginning: str) -> str:
-    """Python's warnings as they are, without those that begin so.
-
-    The resource tracker cleans up the semaphores of trials that were killed, as it should, and warns of each session's
-    leaks on the user's terminal, as it need not.
-    """
-    return ",".join(filter(None, (os.environ.get(_WARNINGS), f"ignore:{beginning}")))
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Inside this context, discard a started process's standard error.
 
-    A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback.
+    A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback. It
+    cleans up the semaphores of trials that were killed, as it should, and would warn of them on the user's terminal.
     """
     kept = os.dup(2)
     with Path(os.devnull).open("wb") as nowhere:

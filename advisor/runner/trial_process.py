@@ -100,7 +100,7 @@ class Trial:
         except (EOFError, OSError) as error:
             reason = f"a trial could not be started: {error}"
             refused = refusal_of(error.__cause__ or error)
-            crashed = self._ended(Outcome.CRASHED, reason, refused.hint if refused else process_stack.limits())
+            crashed = self._ended(Outcome.CRASHED, reason, refused.hint if refused else "")
             self._result = self._ended(Outcome.CANCELLED, "cancelled") if self._cancelled else crashed
 
     def result(self) -> TrialResult:
@@ -248,25 +248,22 @@ class Trial:
         code = self._process.exitcode
         if code is not None and code < 0:
             return self._killed(signal.Signals(-code))
-        hint = process_stack.limits("vd") or _LEFT  # without memory Python may not come to the first line of ours
-        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", hint)
+        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
 
     def _killed(self, number: signal.Signals) -> TrialResult:
         """The process ended by a signal. The system sends SIGKILL for want of memory, and counts how often."""
-        ended, limits = f"the trial process was ended by {number.name}", process_stack.limits()
+        ended = f"the trial process was ended by {number.name}"
         if number is not signal.SIGKILL:
-            return self._ended(Outcome.CRASHED, ended, limits or (_CRASHED if number in _CRASHES else _SENT))
+            return self._ended(Outcome.CRASHED, ended, _CRASHED if number in _CRASHES else _SENT)
         if self._kills_before is not None and process_stack.out_of_memory_kills() == self._kills_before:
-            by = "by a limit, a person or another program" if limits else "by a person or another program"
-            return self._ended(Outcome.CRASHED, f"{ended} ({by}: there was memory left)", limits or _SENT)
+            return self._ended(Outcome.CRASHED, f"{ended} (not by the system: there was memory left)", _SENT)
         return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
 
     def _time_out(self) -> TrialResult:
-        where, stopped = self._innermost_calls(), process_stack.stands_still(self.pid)
+        where = self._innermost_calls()
         self._kill_group()
         doing = f" ({self._activity})" if self._activity else ""
-        stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
-        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
+        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}")
         result = replace(result, hint=self._more_time())
         if not where:
             return result
@@ -282,7 +279,7 @@ class Trial:
 
     def _innermost_calls(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""
-        if not self._activity or self.pid is None or process_stack.stands_still(self.pid):
+        if not self._activity or self.pid is None:
             return ""  # before it comes to the user's code it may not know the signal
         return innermost_calls(self.pid, self.spec.log_path)
 

@@ -142,43 +142,40 @@ def cache_emptied(flow: Flow, call: ast.Call) -> Match:
     if flow.called(call) != "torch.cuda.empty_cache":
         return False
     loop = flow.nearest(call, lambda parent: isinstance(parent, ast.For) and "loader" in ast.unparse(parent.iter))
-    return flow.every_step(call) or (loop is not None and not flow.conditions(call, loop))
+    return flow.every_step(call) or (loop is not None and not flow.branches(call, loop))
 
 
 @rule("kept_graphs", ast.AugAssign | ast.Assign | ast.Call, each_step=True, in_training=True)
 def graphs_kept(flow: Flow, node: ast.AST) -> Match:
     """`{}` keeps the graph of every loss, and so memory of every step: use loss.detach(), or loss.item() every
     hundredth step."""
-    kept, value = _added(flow, node)
+    match node:
+        case ast.AugAssign(target=kept, op=ast.Add(), value=value):
+            pass
+        case ast.Assign(targets=[kept], value=ast.BinOp(left=left, op=ast.Add(), right=value)):
+            if flow.name(left) != flow.name(kept):
+                return None
+        case ast.Call(func=ast.Attribute(value=kept, attr="append"), args=[value]):
+            pass
+        case _:
+            return None
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
         value = value.left
     name, losses, region = flow.name(kept), flow.losses_at(node), flow.region(node)
     of_loss = flow.name(value) in losses and flow.kind(value) is Kind.DEVICE and not _without_grad(flow, node)
     if not name or name in losses or not of_loss or region is None:
         return None
-    # What is used for a loss, or begun anew in the step, does not grow; nor does what holds losses without a graph.
+    # What is begun anew or emptied in the step does not grow; nor does what holds losses without a graph.
     for other in ast.walk(region):
-        changed = flow.names_in(*_targets(other)) if isinstance(other, ast.Assign) and other is not node else set()
-        if name in changed or (changed & losses and _words(other) & {name.rpartition(".")[2], "detach", "data"}):
+        changed = flow.names_in(*_targets(other)) if other is not node else set()
+        ends = {"detach", "detach_", "data", "clear", "pop", "popleft"} & _words(other)
+        if (isinstance(other, ast.Assign) and name in changed) or (
+            isinstance(other, ast.Delete | ast.Expr | ast.Assign) and ends and flow.names_in(other) & {name, *losses}
+        ):
             return None
-        match other:
-            case ast.Delete() | ast.Call(func=ast.Attribute(attr="clear" | "pop" | "popleft" | "detach_")):
-                if flow.names_in(other) & {name, *losses}:
-                    return None
-    bounded = any("deque" in ast.unparse(made) for made in flow.assigned(kept))
-    return None if bounded else ast.unparse(node)
-
-
-def _added(flow: Flow, node: ast.AST) -> tuple[ast.AST, ast.AST]:
-    """The `a` and the `b` of `a += b`, `a = a + b` and `a.append(b)`; of another node the node itself."""
-    match node:
-        case ast.AugAssign(target=kept, op=ast.Add(), value=value):
-            return kept, value
-        case ast.Assign(targets=[kept], value=ast.BinOp(left=left, op=ast.Add(), right=value)):
-            return (kept, value) if flow.name(left) == flow.name(kept) else (node, node)
-        case ast.Call(func=ast.Attribute(value=kept, attr="append"), args=[value]):
-            return kept, value
-    return node, node
+        if isinstance(other, ast.Delete | ast.Assign) and other is not node and name in flow.names_in(other):
+            return None
+    return None if any("deque" in ast.unparse(made) for made in flow.assigned(kept)) else ast.unparse(node)
 
 
 @rule("copied_state", ast.Call | ast.DictComp, each_step=True, in_training=True)
@@ -223,8 +220,11 @@ def _is_gradient(flow: Flow, node: ast.AST) -> bool:
     if not isinstance(node, ast.Attribute) or node.attr != "grad":
         return False
     loops = [parent for parent, _ in flow.above(node) if isinstance(parent, ast.For)]
-    owners = [loop for loop in loops if flow.name(node.value) in flow.names_in(loop.target)]
-    return any(ast.unparse(loop.iter).endswith(("parameters()", "['params']")) for loop in owners)
+    return any(
+        flow.name(node.value) in flow.names_in(loop.target)
+        and ast.unparse(loop.iter).endswith(("parameters()", "['params']"))
+        for loop in loops
+    )
 
 
 # --- validation -----------------------------------------------------------------------------------------------
@@ -251,7 +251,8 @@ def validation_recorded(flow: Flow, statement: ast.Expr | ast.Assign) -> Match:
     if not model or _gradients_off(flow) or _without_grad(flow, statement):
         return None
     found: ast.Call | None = None
-    for later in flow.after(statement):
+    block = next(block for block in _blocks(flow.parents[statement]) if statement in block)
+    for later in block[block.index(statement) + 1 :]:
         calls = {call: flow.called(call) for call in ast.walk(later) if isinstance(call, ast.Call)}
         if any(is_backward(call) or name in _USES_GRADIENTS for call, name in calls.items()):
             return None
@@ -260,6 +261,11 @@ def validation_recorded(flow: Flow, statement: ast.Expr | ast.Assign) -> Match:
         own = [call for call, name in calls.items() if name == model and not _without_grad(flow, call)]
         found = found or min(own, key=lambda call: (call.lineno, call.col_offset), default=None)
     return (found, model) if found else None
+
+
+def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    found = (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
+    return [block for block in found if isinstance(block, list)]
 
 
 def _gradients_off(flow: Flow) -> bool:
@@ -316,13 +322,9 @@ def gradients_checked(flow: Flow, call: ast.Call) -> Match:
 def training_profiled(flow: Flow, node: ast.With) -> Match:
     """the {} is on around the whole loop that trains: switch it off when you are not looking for a bug."""
     for call in (item.context_expr for item in node.items):
-        profiles = isinstance(call, ast.Call) and flow.called(call).startswith(
-            ("torch.profiler.", "torch.autograd.pro")
-        )
-        if not profiles or not isinstance(call, ast.Call) or flow.regions.isdisjoint(ast.walk(node)):
+        if not isinstance(call, ast.Call) or call.keywords or flow.regions.isdisjoint(ast.walk(node)):
             continue
-        enabled = _argument(call, "enabled", 0)
-        if _argument(call, "schedule") is None and (enabled is None or _is(enabled, True)) and _left_on(flow, node):
+        if flow.called(call).startswith(("torch.profiler.", "torch.autograd.pro")) and _left_on(flow, node):
             return call, "nvtx" if _last(flow, call) == "emit_nvtx" else "profiler"
     return None
 
@@ -342,7 +344,7 @@ def deterministic(flow: Flow, node: ast.AST) -> Match:
 
 def _left_on(flow: Flow, node: ast.AST) -> bool:
     """Whether a node runs whenever the program does: not in a test, and under no condition."""
-    return not _in_test(flow, node) and not flow.conditions(node, flow.scope(node))
+    return not _in_test(flow, node) and not flow.branches(node, flow.scope(node))
 
 
 def _in_test(flow: Flow, node: ast.AST) -> bool:
@@ -419,9 +421,10 @@ def tensor_of_arrays(flow: Flow, call: ast.Call) -> Match:
     once."""
     if flow.called(call) not in _TENSORS or not call.args:
         return False
-    given = call.args[0]
-    lists = flow.assigned(given) if flow.name(given) else [given]
-    parts = flow.appended(given) if flow.name(given) else []
+    given, scope = call.args[0], flow.scope(call)
+    lists, append = flow.assigned(given) if flow.name(given) else [given], f"{flow.name(given)}.append"
+    added = (one for one in flow.calls if flow.name(given) and flow.called(one) == append and flow.scope(one) is scope)
+    parts: list[ast.expr] = [part for one in added for part in one.args]
     for one in lists:
         if not isinstance(one, ast.List | ast.ListComp):
             return False
@@ -432,8 +435,7 @@ def tensor_of_arrays(flow: Flow, call: ast.Call) -> Match:
 def _is_array(flow: Flow, node: ast.AST) -> bool:
     made = [node] if isinstance(node, ast.Call) else flow.assigned(node)
     names = [flow.called(one) if isinstance(one, ast.Call) else "" for one in made]
-    arrays = [name.startswith("numpy.") and name.removeprefix("numpy.") in _ARRAYS for name in names]
-    return bool(made) and all(arrays)
+    return bool(made) and all(name.removeprefix("numpy.") in _ARRAYS and "numpy." in name for name in names)
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -444,38 +446,21 @@ _CELLS = {f"torch.nn.{name}Cell": name for name in ("LSTM", "GRU", "RNN")}
 @rule("cell_loop", ast.Assign)
 def cell_in_loop(flow: Flow, node: ast.Assign) -> Match:
     """a loop in Python calls a cell for each time step: nn.{} runs the whole sequence in one call."""
-    # The same only where the inputs go with the loop, and none comes from an output before.
     match node:
         case ast.Assign(targets=[target], value=ast.Call(func=cell, args=[inputs, state])):
             made = {flow.called(one) if isinstance(one, ast.Call) else "" for one in flow.assigned(cell)}
         case _:
             return None
     loop = flow.nearest(node, lambda parent: isinstance(parent, Loop))
-    if len(made) != 1 or not made <= _CELLS.keys() or not isinstance(loop, ast.For):
+    if len(made) != 1 or not made <= _CELLS.keys() or not isinstance(loop, ast.For) or loop in flow.regions:
         return None
-    if loop in flow.regions or flow.conditions(node, loop):
-        return None
-    outputs = flow.names_in(target)
-    elsewhere = [one for other in ast.walk(loop) if other is not node for one in _targets(other)]
-    if not flow.names_in(state) <= outputs or flow.names_in(*elsewhere) & outputs:
-        return None
-    own, of_time = _reached(flow, loop, outputs), _reached(flow, loop, flow.names_in(loop.target))
-    given = flow.names_in(inputs)
-    return _CELLS[made.pop()] if given & of_time and not given & own else None
-
-
-def _reached(flow: Flow, loop: ast.For, names: set[str]) -> set[str]:
-    """The names in a loop whose values may come from those of some names, in this round or an earlier one."""
-    reached, before = set(names), set[str]()
-    while before != reached:
-        before = set(reached)
-        for node in ast.walk(loop):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if flow.names_in(*node.args) & reached:  # a method may keep what it is given
-                    reached |= {flow.name(node.func.value)} - {"self", ""}
-            elif (targets := _targets(node)) and flow.names_in(node) & reached:
-                reached |= flow.names_in(*targets) - {"self"}
-    return reached
+    # The same only where the inputs go with the loop, and the state is what the cell returned before.
+    outputs, elsewhere = flow.names_in(target), [one for other in ast.walk(loop) if other is not node
+                                                 for one in _targets(other)]  # fmt: skip
+    given = flow.names_in(inputs, *filter(None, [flow.latest(inputs)]))
+    of_time = given & flow.names_in(loop.target) and not given & outputs
+    carried = flow.names_in(state) <= outputs and not flow.names_in(*elsewhere) & outputs
+    return _CELLS[made.pop()] if of_time and carried and not flow.branches(node, loop) else None
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:

@@ -11,19 +11,19 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 Place = tuple[int, int]  # line and column
 Scope = Function | ast.Lambda | ast.Module
-# Conditions by the node that decides: 1 for a branch, and for a block the number of statements that may skip its rest.
-Conditions = dict[tuple[ast.AST, str], int]
 
 # A loop that breaks off ran every step until then; one that continues skips the rest of this step alone.
 _SKIPS = (ast.Continue, ast.Return)
 _MODULES = ("torch.nn.Module", "torch.nn.modules.Module")
+# Methods that many classes have: only one of ``self`` is known to be this file's.
 _COMMON_NAMES = frozenset({"step", "backward", "update", "run", "forward", "train", "fit", "eval"})
 
 
 class Program:
     """A module's tree as rules need it: with parents, imported names, and the places that run at every step.
 
-    ``anchors`` has the backward passes of each loop or function that runs once for each of them.
+    ``steps`` has the backward passes, and the calls of functions that make one, of each loop or function that runs
+    once for each of them. ``regions`` are these, and methods that run once a step.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -37,18 +37,19 @@ class Program:
                 self.parents[child], self._scopes[child] = node, inside
         bodies = (body for node in self.nodes if isinstance(body := getattr(node, "body", None), list))
         self._in_bodies = {statement for body in bodies for statement in body}
-        self._skips: dict[ast.AST, int] = dict(_skips_before(self.nodes))
         self._aliases = dict(_imported(self.nodes))
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self._assigned = self._assignments()
         self.models = frozenset(self._asked_as_models())
-        self.modules = self._module_classes()
-        self.forwards = frozenset(one for one in self.functions if one.name == "forward" and self.of_module(one))
-        self.anchors = self._backward_passes()
-        self._anchored: dict[ast.AST, list[Conditions]] = {}
-        steps = (one for one in self.functions if one.name == "training_step" and self.of_module(one))  # Lightning's
-        self.regions = {*self.anchors, *self.forwards, *steps}
+        modules = self._module_classes()
+        methods = [node for node in self.nodes if isinstance(node, Function) and self.parents[node] in modules]
+        self.forwards = {method for method in methods if method.name == "forward"}
+        self.steps = self._steps()
+        self.regions = {*self.steps, *self.forwards, *(one for one in methods if one.name == "training_step")}
+        self._branches: dict[ast.AST, set[tuple[ast.AST, str]]] = {}
+        skipping = (node for node in self.nodes if isinstance(node, ast.If))
+        ends = ((node.lineno, part[-1]) for node in skipping for part in (node.body, node.orelse) if part)
+        self._skips = sorted(line for line, end in ends if isinstance(end, _SKIPS))
 
     # --- names -------------------------------------------------------------------------------------------------
 
@@ -108,13 +109,6 @@ class Program:
             each.sort(key=itemgetter(0))
         return found
 
-    def appended(self, node: ast.AST) -> list[ast.expr]:
-        """The values that are appended to a list of this name in the node's function."""
-        name, scope = f"{self.name(node)}.append", self.scope(node)
-        return [
-            call.args[0] for call in self.calls if self.called(call) == name and scope is self.scope(call) and call.args
-        ]
-
     # --- where a node stands -----------------------------------------------------------------------------------
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
@@ -122,13 +116,6 @@ class Program:
         while (parent := self.parents.get(node)) is not None:
             yield parent, node
             node = parent
-
-    def after(self, statement: ast.stmt) -> list[ast.stmt]:
-        """The statements behind one in its block."""
-        for block in _blocks(self.parents[statement]):
-            if statement in block:
-                return block[block.index(statement) + 1 :]
-        return []
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function (or the module) that a node is in."""
@@ -148,30 +135,28 @@ class Program:
         found: ast.AST | None = self.nearest(node, self.regions.__contains__)
         return found
 
-    def conditions(self, node: ast.AST, root: ast.AST) -> Conditions:
+    def branches(self, node: ast.AST, root: ast.AST | None) -> set[tuple[ast.AST, str]]:
         """The conditions between a node and ``root`` that decide whether it runs. The main program's is none."""
-        found: Conditions = {}
+        found: set[tuple[ast.AST, str]] = set()
         for parent, child in self.above(node):
             if branch := _branch(parent, child):
-                found[parent, branch] = 1
-            if skips := self._skips.get(child):
-                found[parent, "skip"] = skips
+                found.add((parent, branch))
             if parent is root:
                 break
         return found
 
-    def every_step(self, node: ast.AST) -> bool:
-        """Whether a node runs with every backward pass of its region: under no condition that this is not under too."""
+    def every_step(self, node: Any) -> bool:
+        """Whether a node runs with every backward pass of its region: under no condition of its own, behind no skip."""
         region = self.region(node)
         if region is None:
             return False
-        if region not in self._anchored:
-            found = [self.conditions(anchor, region) for anchor in self.anchors.get(region, ())]
-            different = {frozenset(each.items()): each for each in found}.values()
-            # The one under most conditions first: most nodes need no other.
-            self._anchored[region] = sorted(different, key=lambda each: -sum(each.values())) or [{}]
-        own = self.conditions(node, region).items()
-        return any(all(anchor.get(key, 0) >= count for key, count in own) for anchor in self._anchored[region])
+        passes: list[Any] = self.steps.get(region, [])
+        if region not in self._branches:
+            self._branches[region] = set().union(*(self.branches(one, region) for one in passes))
+        lines = [one.lineno for one in passes] or [getattr(region, "lineno", 0)]
+        last = max((line for line in lines if line <= node.lineno), default=node.lineno)
+        skipped = bisect_right(self._skips, last) < bisect_right(self._skips, node.lineno - 1)
+        return self.branches(node, region) <= self._branches[region] and not skipped
 
     # --- what the module holds ---------------------------------------------------------------------------------
 
@@ -182,7 +167,7 @@ class Program:
             if isinstance(call.func, ast.Attribute) and len(call.args) <= most.get(call.func.attr, -1):
                 yield from {self.name(call.func.value)} - {""}
 
-    def _module_classes(self) -> frozenset[ast.ClassDef]:
+    def _module_classes(self) -> set[ast.ClassDef]:
         """Classes that inherit from ``nn.Module``, directly or through one that stands before them."""
         found: dict[str, ast.ClassDef] = {}
         for node in self.nodes:
@@ -190,52 +175,38 @@ class Program:
                 bases = [self.name(base) for base in node.bases]
                 if any(base in _MODULES or base.endswith("LightningModule") or base in found for base in bases):
                     found[node.name] = node
-        return frozenset(found.values())
+        return set(found.values())
 
-    def of_module(self, function: Function) -> bool:
-        """Whether a function is a method of a module's class."""
-        return self.parents[function] in self.modules
+    def _steps(self) -> dict[ast.AST, list[ast.Call]]:
+        """Backward passes by the loop that runs once for each, or by the function that a loop calls for each.
 
-    def _backward_passes(self) -> dict[ast.AST, list[ast.Call]]:
-        """Backward passes by the loop or function that runs once for each: those in it, and calls of its like.
-
-        A function that holds one outside of any loop is a step of whoever calls it in a loop.
+        The calls of such a function are those of the loop around them.
         """
-        callees = self._callees()
-        callers: dict[ast.AST, list[ast.Call]] = defaultdict(list)
-        for call, functions in callees.items():
-            for function in functions:
-                callers[function].append(call)
         found: dict[ast.AST, list[ast.Call]] = defaultdict(list)
-        passes = [call for call in self.calls if is_backward(call)]
-        for call in passes:  # grows meanwhile
+        waiting: dict[Any, list[ast.Call]] = defaultdict(list)
+        for call in filter(is_backward, self.calls):
             owner = self.nearest(call, lambda parent: isinstance(parent, Loop | Function))
             if owner is not None:
-                found[owner].append(call)
-                passes += callers.pop(owner, [])
-        steps: dict[ast.AST, list[ast.Call]] = {owner: found[owner] for owner in found if isinstance(owner, Loop)}
-        looped = [call for calls in steps.values() for call in calls]
-        for call in looped:  # grows meanwhile
-            for function in callees.get(call, ()):
-                if function in found and function not in steps:
-                    steps[function] = found[function]
-                    looped += found[function]
-        return steps
-
-    def _callees(self) -> dict[ast.Call, list[Function]]:
-        """The functions of this file that each call may mean: by a bare name, or as a method.
-
-        Many classes have a ``step`` or ``update``; only one of ``self`` is then known to be this file's.
-        """
-        named: dict[tuple[str, bool], list[Function]] = defaultdict(list)
-        for function in self.functions:
-            named[function.name, isinstance(self.parents[function], ast.ClassDef)].append(function)
-        found = {}
+                (found if isinstance(owner, Loop) else waiting)[owner].append(call)
+        callers: dict[str, list[ast.Call]] = defaultdict(list)
         for call in self.calls:
             head, _, last = self.called(call).rpartition(".")
             if head in ("", "self") or last not in _COMMON_NAMES:
-                found[call] = named.get((last, bool(head)), [])
-        return found
+                callers[last].append(call)
+        new: Any = True
+        while new:
+            new = {}
+            for function in waiting:
+                loops = [self.nearest(call, lambda parent: isinstance(parent, Loop)) for call in callers[function.name]]
+                if any(loops) or any(self.scope(call) in found for call in callers[function.name]):
+                    new[function] = [
+                        (loop, call) for loop, call in zip(loops, callers[function.name], strict=True) if loop
+                    ]
+            for function, looped in new.items():
+                found[function] = waiting.pop(function)
+                for loop, call in looped:
+                    found[loop].append(call)
+        return dict(found)
 
 
 def is_backward(call: ast.Call) -> bool:
@@ -256,23 +227,6 @@ def _branch(parent: ast.AST, child: ast.AST) -> str:
         case ast.ExceptHandler() | ast.match_case():
             return "case"
     return ""
-
-
-def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
-    found = (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
-    return [block for block in found if isinstance(block, list)]
-
-
-def _skips_before(nodes: list[ast.AST]) -> Iterator[tuple[ast.stmt, int]]:
-    """Each statement with the number of those before it in its block that may skip the rest of the step."""
-    for node in nodes:
-        for block in _blocks(node):
-            skips = 0
-            for statement in block:
-                yield statement, skips
-                if isinstance(statement, ast.If):
-                    ends = [part[-1] for part in (statement.body, statement.orelse) if part]
-                    skips += any(isinstance(end, _SKIPS) for end in ends)
 
 
 def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:

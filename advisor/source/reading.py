@@ -126,17 +126,15 @@ def _line_of(node: ast.expr | ast.stmt) -> int:
 def _read_notebook(content: bytes, shown: str) -> Reading:
     """The code cells as one program, in their order; a cell that cannot be parsed is left out."""
     try:
-        cells = [
-            (number, _without_magics("".join(cell["source"])))
-            for number, cell in enumerate(json.loads(content)["cells"], start=1)
-            if cell["cell_type"] == "code"
-        ]
+        cells = json.loads(content)["cells"]
+        texts = {number: _without_magics("".join(cell["source"])) for number, cell in enumerate(cells, start=1)
+                 if cell["cell_type"] == "code"}  # fmt: skip
     except (ValueError, TypeError, KeyError, RecursionError):
         return Reading(shown, problem=f"{shown} is not a notebook that can be read")
-    unread = [str(number) for number, text in cells if isinstance(_parsed(text), str)]
+    unread = [str(number) for number, text in texts.items() if isinstance(_parsed(text), str)]
     lines = [
         (number, line, text)
-        for number, cell in cells
+        for number, cell in texts.items()
         if str(number) not in unread
         for line, text in enumerate(cell.splitlines(), start=1)
     ]

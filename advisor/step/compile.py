@@ -152,10 +152,10 @@ def collect_rarely_while_compiling() -> None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside a wrapper for several GPUs; else the model itself."""
-    inner: nn.Module = (
-        model.module if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel) else model
-    )
-    return inner
+    if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
+        inner: nn.Module = model.module
+        return inner
+    return model
 
 
 def as_prepared(model: nn.Module) -> nn.Module:

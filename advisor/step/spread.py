@@ -1,7 +1,4 @@
-"""Training on several GPUs: a model, its optimizer and its loader spread over the processes (ranks) of a group.
-
-Without a process group only ``data_parallel`` has an effect.
-"""
+"""Training on several GPUs: a model, its optimizer and its loader spread over the processes (ranks) of a group."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
 
 from advisor.errors import RefusedError
@@ -27,24 +23,18 @@ from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import capture_stream
 from advisor.step.loader import rebuild
 
-# Strategies for which torchrun starts a process for each GPU.
-OVER_RANKS = frozenset({"ddp", "fully_shard"})
 # Global batches whose samples are sorted by length together; their batches are then put in random order. A count.
 BATCHES_IN_A_BUCKET = 50
 
 
-def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan, gpus: int | None = None) -> nn.Module:
+def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     """Return the model wrapped by the plan's strategy; compile it before, and make steps of the result.
 
     All ranks begin with the weights of rank 0. ``fully_shard`` changes the model in place, and gives the optimizer the
-    new parameters; it raises RefusedError where that has made steps. ``gpus`` of ``data_parallel``: None for all.
+    new parameters; it raises RefusedError where that has made steps. Without a process group the model stays as it is.
     """
-    if plan.strategy == "data_parallel":
-        return DataParallel(model, device_ids=list(range(gpus)) if gpus else None)
     if plan.strategy == "single" or not distributed.is_initialized():
         return model
-    if plan.sync_batch_norm:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return _sharded(model, optimizer, plan) if plan.strategy == "fully_shard" else replicated(model, plan)
 
 
@@ -68,8 +58,6 @@ def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
         )
     if plan.cuda_graph:
         torch.cuda.synchronize(device)
-    if plan.comm_hook != "none":
-        wrapped.register_comm_hook(None, getattr(default_hooks, f"{plan.comm_hook}_compress_hook"))
     return wrapped
 
 
@@ -206,7 +194,7 @@ def why_not_spread(strategy: str, model: nn.Module) -> str:
             f"parallel.strategy: {strategy} is left to Accelerate, which spreads the model itself: give the "
             "Accelerator the options, such as DistributedDataParallelKwargs(static_graph=True)"
         )
-    if strategy not in OVER_RANKS or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return ""
     return (
         f"parallel.strategy: {strategy} needs a process for each GPU, and this is the only one, so the model runs on "
@@ -238,7 +226,7 @@ def share_of_loader(loader: Any, plan: StepPlan) -> Any:
 
     One with a ``DistributedSampler`` is divided already, and stays as it is.
     """
-    if plan.strategy not in OVER_RANKS or hasattr(loader.sampler, "num_replicas"):
+    if plan.strategy == "single" or hasattr(loader.sampler, "num_replicas"):
         return loader
     try:
         return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size())

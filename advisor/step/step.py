@@ -3,6 +3,7 @@
 The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -129,6 +130,9 @@ class TrainStep(Step):
     def zero_grad(self) -> None:
         """Clear the gradients in the way that the plan says; those that are being added up stay."""
         if self._accumulated:
+            if all(parameter.grad is None for parameter in self.parameters):
+                text = "the last gradients are gone: leave out zero_grad() in your loop, the step calls it."
+                warnings.warn(f"step.accumulate: {text}", stacklevel=4)
             return
         if self.plan.zero_grad == "manual":
             for parameter in self.parameters:

@@ -230,7 +230,7 @@ class Tuning:
         strategy = str(self.settings.get("parallel.strategy", "single")) if mode is Mode.TRAIN else "single"
         if alone := spread.why_not_spread(strategy, model):
             warnings.warn(alone, stacklevel=_users_level())
-        elif strategy in spread.OVER_RANKS:
+        elif strategy != "single":
             spread.join_ranks(model)
         tensor = next(chain(model.parameters(), model.buffers()), None)
         plan = StepPlan(mode=mode, device="cpu" if tensor is None else str(tensor.device), grad_mode="caller")

@@ -1,6 +1,5 @@
 """The adapters of other libraries applied to a target: to a name, an object, or a model without data."""
 
-import difflib
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -46,23 +45,6 @@ def named(target: str) -> tuple[Adapter, str] | None:
     return None
 
 
-def likely_target(target: str) -> str:
-    """The named model that a target is likely to mean, such as ``hf:gpt2`` for ``HF:gpt2``; empty for any other."""
-    wanted, separator, name = target.partition(":")
-    known = {
-        word: adapter.prefix for adapter in ADAPTERS for word in (adapter.prefix, adapter.package, *adapter.aliases)
-    }
-    known = {word: prefix for word, prefix in known.items() if word and prefix}
-    close = difflib.get_close_matches(wanted.lower(), known, n=1, cutoff=0.75)
-    return f"{known[close[0]]}:{name}" if separator and name and close else ""
-
-
-def example_of(module: str) -> str:
-    """A named model of the library that a module belongs to; empty where no adapter has names of that library."""
-    package = module.partition(".")[0]
-    return next((adapter.example for adapter in ADAPTERS if adapter.prefix and adapter.package == package), "")
-
-
 def interpreted(value: Any, spec: TargetSpec) -> Any:
     """The meaning of a library's object: a Workload or a model. Unchanged where no adapter knows it."""
     for adapter in _present():
@@ -80,8 +62,6 @@ def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
         has_more = workload.loss is not None or workload.optimizer is not None
         wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
     chosen = sized(workload.model, samples, wanted, spec)
-    if chosen.samples.fit is not None:
-        chosen.samples.fit(workload.model)
     training, before = wanted is Mode.TRAIN, workload.notes if isinstance(workload, Adapted) else []
     return Adapted(
         model=workload.model,

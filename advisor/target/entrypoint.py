@@ -24,13 +24,13 @@ from torch.optim import optimizer as hooks
 
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
-from advisor.process.streams import Printed
+from advisor.process.streams import last_printed
 from advisor.python.places import BuildWatch
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.step.compile import Models
 from advisor.step.optimizer import optimizers_in
-from advisor.target.adapters import example_of, likely_target, named
+from advisor.target.adapters import named
 from advisor.target.loop import Loop
 from advisor.target.normalise import normalise
 from advisor.target.scripts import is_script
@@ -57,8 +57,6 @@ _OWN_RANKS = (
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
-# The command that a library names for what it lacks.
-_INSTALL = re.compile(r"pip install [\w.\[\]-]+")
 # PyTorch's messages on tensors on two devices, and on indices on another.
 _TWO_DEVICES = (
     "to be on the same device",
@@ -72,10 +70,6 @@ _NO_GPU = (
     "No CUDA GPUs are available",
     "CUDA driver version is insufficient",
 )
-# PyTorch's messages on inputs of another type than the weights.
-_TWO_TYPES = ("have the same dtype", "and bias type (")
-_NOTEBOOK = ("name 'get_ipython' is not defined",)
-# Hints by what PyTorch says.
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
 _HINTS = (
@@ -90,35 +84,6 @@ _HINTS = (
         "In a build(), return the plain model and loader: with --gpus N perf-advisor starts the ranks. A script for "
         "torchrun is its only rank after `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
         "MASTER_PORT=0`.",
-    ),
-    (
-        ("with no known parent package",),
-        "A file that imports relatively is part of a package: name it as a module, from the folder that holds the "
-        "package, as in `perf-advisor package.module:build`.",
-    ),
-    (
-        ("does not require grad and does not have a grad_fn",),
-        "The loss does not depend on a parameter that is trained: take .detach(), .item() and torch.no_grad() out of "
-        "the model and the loss.",
-    ),
-    (
-        ("Inference tensors cannot be saved for backward",),
-        "Make the model and the batches outside torch.inference_mode(), or give --mode infer.",
-    ),
-    (
-        ("must be Tensor, not numpy.ndarray",),
-        "Give tensors in place of arrays: torch.from_numpy(x) in the dataset or the collate function.",
-    ),
-    (_NOTEBOOK, "This was a notebook: take the lines with get_ipython() out, then run again."),
-    (
-        _TWO_TYPES,
-        "Give the inputs the type of the weights, as by x.float() in the dataset. A model need not be made half: lower "
-        "precision is tried for you.",
-    ),
-    (
-        ("Error(s) in loading state_dict",),
-        "These weights are of another model, or of another version of it: make the model with the code and the options "
-        "that they were saved with; or leave them out, since speed hardly depends on them.",
     ),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
@@ -151,7 +116,7 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
     sys.argv = [str(file) if names_module else module_name, *spec.arguments]
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
         return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
-    module = _import(module_name, spec.directory, spec.target)
+    module = _import(module_name, spec.directory)
     what = f"{attribute} in {module_name}"
     found = in_user_code(what, lambda: _attribute(module, module_name, attribute))
     with watch.watching(found):
@@ -186,13 +151,12 @@ def parse_target(target: str) -> tuple[str, str]:
 
 def in_user_code(what: str, call: Callable[[], T]) -> T:
     """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
-    printed = Printed()
     try:
         return call()
     except (TargetError, KeyboardInterrupt):
         raise
     except SystemExit as error:
-        raise _exited(what, error, printed.text()) from error
+        raise _exited(what, error, last_printed()) from error
     except BaseException as error:
         raise TargetError(
             f"{what} failed: {one_line(error)}",
@@ -203,16 +167,14 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
     """The error for code that exits, with its printed text: a command line's parser gives its reason there."""
-    lines = printed.split("\n") if error.code != _USAGE_CODE else re.findall(r"(?im)^.*\berror\b.*$", printed)
-    said = next((text for line in reversed(lines) if (text := line.strip())), "")[:_LONGEST_SAID]
-    message = f"{what} called sys.exit({error.code!r})"
-    message = f"{message}: {said.rstrip('.')}." if said else f"{message}."
+    errors = re.findall(r"(?im)^.*\berror\b.*$", printed)
+    said = next((text for line in reversed(errors or [""]) if (text := line.strip())), "")[:_LONGEST_SAID]
+    message = f"{what} called sys.exit({error.code!r}){': ' if said else ''}{said.rstrip('.')}."
     hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
-    script = what.startswith(_SCRIPT)
-    if script:
+    if what.startswith(_SCRIPT):
         hint = "It ended before its loop: see the lines below, and give it the arguments that it needs after --."
     if error.code == _USAGE_CODE and printed.strip():  # as argparse and click do
-        target = what.removeprefix(_SCRIPT) if script else "train.py:build"
+        target = what.removeprefix(_SCRIPT) if what.startswith(_SCRIPT) else "train.py:build"
         hint = f"Give the target its own arguments after --, as in `perf-advisor {target} -- --lr 0.1`."
     return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
 
@@ -227,8 +189,6 @@ def hint_for(error: BaseException, usual: str) -> str:
     said = message_of(error)
     if isinstance(error, EOFError) and "reading a line" in said:
         return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
-    if isinstance(error, ImportError) and (told := _INSTALL.search(said)):
-        return f"Type `{told.group()}`, then run again."
     return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)
 
 
@@ -278,25 +238,24 @@ def user_frames(error: BaseException) -> str:
     return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
 
 
-def _import(module: str, directory: str, target: str) -> ModuleType:
+def _import(module: str, directory: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     with refusing_to_train(module):
         if _is_file(module):
             return _import_file(Path(directory, module), module)
-        return in_user_code(f"importing {module}", lambda: _import_module(module, target))
+        return in_user_code(f"importing {module}", lambda: _import_module(module))
 
 
-def _import_module(module: str, target: str) -> ModuleType:
+def _import_module(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            likely = f"Did you mean {name}? " if (name := likely_target(target)) else ""
-            by_name = "" if ":" in target else " A model by name is timm:NAME, hf:NAME or torchvision:NAME."
             raise TargetError(
                 f"there is no module {module!r}.",
-                f"{likely}Run from the folder that holds it, install it, or give path/file.py:attr.{by_name}",
+                "Run from the folder that holds it, install it, or give path/file.py:attr. A model by name is "
+                "timm:NAME, hf:NAME, torchvision:NAME or ultralytics:NAME.",
             ) from error
         raise
 
@@ -326,38 +285,21 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            script = _script_of(module)
-            measured = f" Its script is measured by `perf-advisor {script}`." if script else ""
-            raise TargetError(
-                f"{module_name} has no {attribute!r}.", f"It defines: {_defined_in(module, part)}.{measured}"
-            ) from None
+            known = f"It defines: {_defined_in(module, part)}."
+            raise TargetError(f"{module_name} has no {attribute!r}.", known) from None
     return found
-
-
-def _script_of(module: ModuleType) -> Path | None:
-    """The file that a package or a module runs as a program; None for one that is no program."""
-    if folder := next(iter(getattr(module, "__path__", [])), ""):
-        script = Path(folder, "__main__.py")
-        return script if is_file(script) else None
-    with contextlib.suppress(OSError, TypeError):
-        if "__main__" in inspect.getsource(module):
-            return Path(inspect.getfile(module))
-    return None
 
 
 def _defined_in(module: ModuleType, wanted: str) -> str:
     """The names that a module offers, those most like the wanted one first."""
-    public = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
-    }
-    # A package may define nothing itself and offer what its modules define.
-    own = [name for name, value in public.items() if isinstance(value, nn.Module) or not callable(value)]
-    own += [name for name, value in public.items() if getattr(value, "__module__", "") == module.__name__]
-    names = sorted({*own} or public)
+    names = sorted(name for name, value in vars(module).items() if _is_offered(name, value, module))
     ordered = dict.fromkeys([*difflib.get_close_matches(wanted, names), *names])
     return ", ".join(list(ordered)[:_NAMES_SHOWN]) or "nothing public"
+
+
+def _is_offered(name: str, value: Any, module: ModuleType) -> bool:
+    own = isinstance(value, nn.Module) or not callable(value) or getattr(value, "__module__", "") == module.__name__
+    return own and not name.startswith("_") and not isinstance(value, ModuleType)
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
@@ -373,8 +315,6 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
         for name, p in parameters.items()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    if required == ["batch_size"] and spec.batch_size is not None:
-        return found(spec.batch_size)
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
     takes_config = "config" in parameters
@@ -386,8 +326,7 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
             raise TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
         raise TargetError(
             f"{needs}.",
-            "Give the target no required arguments, or one: config (the parsed --config FILE), batch_size "
-            "(--batch-size N), or device.",
+            "Give the target no required arguments, or one: config (the parsed --config FILE) or device.",
         )
     if takes_config and spec.config is not None:
         return found(config=spec.config)
@@ -401,9 +340,7 @@ def _advice_on_class(kind: type, module: str) -> str:
     line = f"model = {kind.__name__}(...)"
     if not is_library(str(getattr(sys.modules.get(kind.__module__), "__file__", ""))):
         return f"Write `{line}` in the file, and name that instance: {module}:model."
-    example = example_of(module)
-    by_name = f"Name one of its models, as in `perf-advisor {example}`; or write" if example else "Write"
-    return f"{by_name} `from {module} import {kind.__name__}` and `{line}` in a file, and name that: mymodel.py:model."
+    return f"Write `from {module} import {kind.__name__}` and `{line}` in a file, and name that: mymodel.py:model."
 
 
 @contextlib.contextmanager

@@ -144,10 +144,6 @@ _BY_LAYER: dict[type[nn.Module], Callable[[Any], list[tuple[int, ...]]]] = {
     nn.Conv2d: lambda layer: [(layer.in_channels, side, side) for side in _SIDES],
     nn.Conv3d: lambda layer: [(layer.in_channels, 16, side, side) for side in (112, 64, 32)],
     nn.RNNBase: lambda layer: [(length, layer.input_size) for length in _LENGTHS],
-    nn.MultiheadAttention: lambda layer: [(length, layer.embed_dim) for length in _LENGTHS],
-    nn.LayerNorm: lambda layer: [(*length, *layer.normalized_shape) for length in ((), *((n,) for n in _LENGTHS))],
-    nn.BatchNorm1d: lambda layer: [(layer.num_features,)],
-    nn.BatchNorm2d: lambda layer: [(layer.num_features, side, side) for side in _SIDES],
 }
 
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
@@ -24,15 +23,7 @@ from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
 from advisor.target.loop import Loop, has_target
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
-from advisor.target.parts import (
-    ALIASES,
-    attributes_of,
-    current_with,
-    in_order,
-    loader_to_train_with,
-    optimizers_among,
-    why_not_used,
-)
+from advisor.target.parts import ALIASES, in_order, without_schedulers
 from advisor.target.resizing import batch_size_of, resize_batch
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
@@ -40,15 +31,12 @@ from advisor.target.workload import Workload
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
-# The only parameter of a loss that is no output of the model.
-_OF_A_BATCH = (["batch"], ["data"], ["inputs"], ["minibatch"])
 
 
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_with_loss_around(_as_workload(interpreted(value, spec), notes), notes), notes)
-    workload = _with_batches(_with_loss_of_batch(workload, notes), spec, notes)
+    workload = _with_batches(_as_written(_as_workload(interpreted(value, spec), notes), notes), spec, notes)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not isinstance(workload, Adapted):
@@ -74,7 +62,6 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     if loop.step is not None:
         loop.optimizer = optimizers_of(workload)
     elif mode is Mode.TRAIN:
-        _check_can_be_called(workload.loss)
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
@@ -86,11 +73,7 @@ def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Wor
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
         notes.extend(workload.notes)
-    own_step = workload.step is not None
-    if not own_step:
-        workload.data = loader_to_train_with(workload.data, notes)
-    own_call = losses.form_of(workload.loss) in (None, losses.LossForm.MODEL_BATCH)
-    workload.data = batches_in_data(workload.data, notes, workload.model, own_step=own_step, own_call=own_call)
+    workload.data = batches_in_data(workload.data, notes)
     return workload
 
 
@@ -98,9 +81,7 @@ def _hint(workload: Workload) -> str:
     """The hint for a first step that fails, from the kind of workload; empty for an ordinary one."""
     if workload.step is None:
         return getattr(workload, "hint", "")
-    if not isinstance(workload.data, list | tuple) or not workload.data:
-        return HINT
-    return f"{HINT} The {len(workload.data)} parts of its data are one batch: give iter(data) if they are several."
+    return HINT
 
 
 def _as_workload(value: Any, notes: list[str]) -> Workload:
@@ -117,45 +98,7 @@ def _as_workload(value: Any, notes: list[str]) -> Workload:
             f"the target returned the class {value.__name__}, not an instance.",
             f"Return {value.__name__}(...), with its arguments.",
         )
-    if parts := attributes_of(value):
-        notes.append(f"taken from the {type(value).__name__}: {', '.join(parts)}")
-        if isinstance(scaler := getattr(value, "scaler", None), torch.amp.GradScaler):
-            parts["current"] = current_with(scaler, notes)
-        return _checked(Workload(**parts))
     raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
-
-
-def _with_loss_around(workload: Workload, notes: list[str]) -> Workload:
-    """A loss that holds the model and calls it, as those of sentence-transformers do, as the model; others as given."""
-    model, loss = workload.model, workload.loss
-    if not isinstance(loss, nn.Module) or loss is model or not any(part is model for part in loss.modules()):
-        return workload
-    notes.append(f"{type(loss).__name__} holds the model and calls it: its output for a batch is the loss")
-    return replace(workload, model=loss, loss=_as_returned)
-
-
-def _with_loss_of_batch(workload: Workload, notes: list[str]) -> Workload:
-    """A loss of a batch alone, which knows its model from around it, as ``loss(model, batch)``; others as given.
-
-    One that updates the weights itself is a step.
-    """
-    loss: Any = workload.loss
-    given = losses.parameters_of_loss(loss) if callable(loss) and not isinstance(loss, nn.Module | type) else []
-    if [parameter.name for parameter in given if parameter.default is parameter.empty] not in _OF_A_BATCH:
-        return workload
-    if {"backward", "step"} <= {*getattr(getattr(loss, "__code__", None), "co_names", ())}:
-        notes.append(f"{losses.describe_loss(loss)} goes backward and makes an update: it is a step of your own")
-        return with_own_step(replace(workload, loss=None, step=loss))
-    notes.append(f"{losses.describe_loss(loss)} gets the batch, and calls the model itself")
-
-    def loss_of_batch(model: Any, batch: Any) -> Any:
-        return loss(batch)
-
-    return replace(workload, loss=loss_of_batch)
-
-
-def _as_returned(output: Any) -> Any:
-    return output
 
 
 def _as_written(workload: Workload, notes: list[str]) -> Workload:
@@ -169,14 +112,8 @@ def _as_written(workload: Workload, notes: list[str]) -> Workload:
 
 
 def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
-    beside = {name: why for name, part in value.items() if (why := why_not_used(str(name), part))}
-    notes.extend(f"{name} is not used: {why}" for name, why in beside.items())
-    scalers = {name: part for name, part in value.items() if isinstance(part, torch.amp.GradScaler)}
-    current = {key: setting for part in scalers.values() for key, setting in current_with(part, notes).items()}
-    left = {key: item for key, item in value.items() if key not in beside and key not in scalers}
-    named = {ALIASES.get(str(key), str(key)): item for key, item in left.items()}
-    if scalers:
-        named["current"] = current | dict(named.get("current") or {})
+    parts = without_schedulers({str(name): part for name, part in value.items()}, notes)
+    named = {ALIASES.get(name, name): part for name, part in parts.items()}
     unknown = [name for name in named if name not in _NAMES]
     if unknown or not ("model" in named or "step" in named):
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
@@ -207,21 +144,6 @@ def _check_model(model: Any) -> None:
         raise TargetError(f"the target's model is {_kind(model)}, not an nn.Module.", _may_return(model))
     if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
         model.eval()
-    lazy = [
-        type(part).__name__
-        for part in model.modules()
-        if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False))))
-    ]
-    if lazy:
-        raise TargetError(
-            f"the target's model has layers without a size yet: {', '.join(dict.fromkeys(lazy))}.",
-            "Call the model on a batch in the target, before you make the optimizer: that gives them their sizes.",
-        )
-    if any(parameter.is_meta for parameter in model.parameters()):
-        raise TargetError(
-            "the target's model is on the meta device, where weights have no values.",
-            "Give it values in the target, as by model.to_empty(device='cpu'), before you make the optimizer.",
-        )
 
 
 def _check_loss(loss: Any) -> None:
@@ -240,8 +162,6 @@ def _may_return(value: Any) -> str:
     """A hint for a value that is no workload: the forms that a build may return."""
     if inspect.isfunction(value) or inspect.ismethod(value):
         return f"Return {_SHAPES}. A step of your own, a function of a batch, is {EXAMPLE}."
-    if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
-        return f"Write `def` and `return` in place of `async def` and `yield`, and return {_SHAPES}."
     return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
 
 
@@ -249,20 +169,6 @@ def _for_several(parts: Iterable[Any]) -> str:
     """A hint for a value with several models; empty for one with fewer."""
     several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
     return f"Several models need a step of your own, a function of a batch: return {EXAMPLE}." if several else ""
-
-
-def _check_can_be_called(loss: Any) -> None:
-    try:
-        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
-    except (TypeError, ValueError):  # none given, or without a signature
-        return
-    counts = range(1, max(2, len(signature.parameters)) + 1)
-    if not any(losses.is_callable_with(signature, count) for count in counts):
-        raise TargetError(
-            f"the target's loss takes ({', '.join(signature.parameters)}), which is not how it is called.",
-            "Give loss(model, batch) or loss(model, *batch), which may call the model as they like, loss(output, "
-            "target), loss(output, *targets), or loss(output).",
-        )
 
 
 def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
@@ -299,18 +205,13 @@ def _checked_batch(batch: Any, what: str) -> Any:
             f"{what} is {_kind(batch)}, a dataset without a loader.",
             "Give DataLoader(dataset, batch_size=...), with batch_size=None where each item is a batch already.",
         )
-    if any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
-        raise TargetError(
-            f"{what} is {_kind(batch)} of DataLoaders, and which are read together is not known.",
-            "Give a function that yields the batches of your loop, or the one loader that the model is trained with.",
-        )
-    if next(tensors_of(batch), None) is None:
+    if next(tensors_of(batch), None) is None or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
         arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
         raise TargetError(
             f"{what} is {_kind(batch)} and holds no tensor.",
             "Make tensors of its arrays, with torch.from_numpy(array)."
             if arrays
-            else "Give a DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
+            else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
     return batch
 
@@ -357,14 +258,13 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     of_model = set(map(id, workload.model.parameters()))
     of_loss = _trainable(workload.loss) if isinstance(workload.loss, nn.Module) else []  # such as centres of classes
     of_loss = [parameter for parameter in of_loss if id(parameter) not in of_model]
-    several = optimizers_among(workload.optimizer)
-    given = several[0] if len(several) == 1 else workload.optimizer
+    given = workload.optimizer
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(parameters + of_loss, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
     made: Any = given
     if callable(given) and not isinstance(given, torch.optim.Optimizer):
-        made = _made_by(given, parameters + of_loss, workload.model)
+        made = given(parameters + of_loss)
     if not isinstance(made, torch.optim.Optimizer):
         raise TargetError(
             f"the target's optimizer is {_kind(made)}.",
@@ -378,20 +278,7 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     if updated.isdisjoint(map(id, parameters)):
         notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
-    if of_loss and updated.isdisjoint(map(id, of_loss)):
-        notes.append("the optimizer holds no parameter of the loss: its steps do not train the loss")
     return made
-
-
-def _made_by(make: Callable[..., Any], parameters: list[nn.Parameter], model: nn.Module) -> Any:
-    """The optimizer that a function makes of the parameters, of the model, or of nothing."""
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):
-        return make(parameters)
-    if not losses.is_callable_with(signature, 1):
-        return make()
-    return make(model if next(iter(signature.parameters)) in losses.MODEL_NAMES else parameters)
 
 
 def _loss_text(loop: Loop) -> str:

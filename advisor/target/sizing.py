@@ -136,12 +136,11 @@ def output_of(model: nn.Module, batch: Any) -> Any:
 
 def _without_contents(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
     """The output and the operations of a forward pass, or its error; without masks where the model needs none."""
-    bare = batch  # models look at the values of masks, which change next to nothing of the work
-    if isinstance(batch, Mapping):
+    if isinstance(batch, Mapping):  # models look at the values of masks, which change next to nothing of the work
         bare = {name: value for name, value in batch.items() if not name.endswith("mask")}
-    ran = _run_on_meta(model, bare)
-    looks_at_none = isinstance(ran, TypeError | AttributeError) and len(bare) < len(batch)
-    return _run_on_meta(model, batch) if looks_at_none else ran
+        ran = _run_on_meta(model, bare)
+        return _run_on_meta(model, batch) if isinstance(ran, TypeError | AttributeError) else ran
+    return _run_on_meta(model, batch)
 
 
 def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
@@ -174,15 +173,10 @@ def without_contents(model: nn.Module) -> nn.Module:
 
 def _by_parameters(model: nn.Module, batch: Any) -> float:
     """The operations if every parameter is used once for every position: two each."""
-    positions = max((_positions(tensor) for tensor in tensors_of(batch)), default=_COUNTED)
+    # Each token id, and each of an image's patches of 16 by 16, is one.
+    per_position = ((tensor, 3 * 16 * 16 if tensor.is_floating_point() else 1) for tensor in tensors_of(batch))
+    positions = max((tensor.numel() // size for tensor, size in per_position), default=0) or _COUNTED
     return 2.0 * positions * sum(parameter.numel() for parameter in model.parameters())
-
-
-def _positions(tensor: torch.Tensor) -> int:
-    """The positions at which a model works on an input: each token id; an image's patches of 16 by 16."""
-    if not tensor.is_floating_point():
-        return tensor.numel()
-    return max(tensor.shape[0] if tensor.dim() else 1, tensor.numel() // (3 * 16 * 16))
 
 
 def _power_of_two(value: float) -> int:

@@ -74,7 +74,7 @@ from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training, scale_of
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
-from advisor.trial.profile.phases import check_clocks, measure_phases
+from advisor.trial.profile.phases import measure_phases
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
@@ -232,7 +232,7 @@ class Trial:
                 raise
             if isinstance(error, LossError):
                 raise TargetError(error.message, error.hint) from error
-            hint = hint_for(error, loop.hint or fitting_hint(loop.model, batches[0], error))
+            hint = hint_for(error, loop.hint or fitting_hint(batches[0]))
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _measured(self, parts: _Parts, batches: list[Any], probe: Probe, began: float) -> TrialResult:
@@ -273,7 +273,7 @@ class Trial:
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
-            self._profile(eager, feed, clock, step_ms, single_ms=single_ms, operations=probe.operations)
+            self._profile(eager, feed, step_ms, probe.operations)
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
             self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
@@ -363,16 +363,7 @@ class Trial:
         step_s = median(block.step_ms for block in blocks) / 1e3
         return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
-    def _profile(
-        self,
-        eager: TrainStep | InferStep,
-        feed: Feed,
-        clock: StepClock,
-        step_ms: float,
-        *,
-        single_ms: list[float],
-        operations: int,
-    ) -> None:
+    def _profile(self, eager: TrainStep | InferStep, feed: Feed, step_ms: float, operations: int) -> None:
         self._say("profiling")
         stop_debugging()
         measured = profile_step(
@@ -384,9 +375,6 @@ class Trial:
             deadline=self.deadline,
             operations=operations,
         )
-        events_ms = median(single_ms) if clock.backend.is_ahead else None
-        clocks = check_clocks(clock, step_ms, measured.kernels_per_step, events_ms)
-        measured = replace(measured, clock=clocks)
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
 
     def _say(self, text: str) -> None:

@@ -8,15 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
-from advisor.files.paths import is_library
 from advisor.process.channel import Channel
 from advisor.records import Cause, Outcome, TargetFailure, TrialResult
-from advisor.step.batch import ForwardInputs
-from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import CaptureError
 from advisor.step.loss import LossCall
 from advisor.target.entrypoint import message_of, one_line, user_frames
@@ -69,26 +65,12 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
     return tuple(causes)
 
 
-def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
-    """A hint for a first step that fails on a batch of the user's: the inputs that it lacks, or its shapes."""
-    if missing := _missing_inputs(model, error):
-        keys = ", ".join(f'"{name}": ...' for name in ForwardInputs(model).required)
-        lacks = " and ".join(missing)
-        return f"A batch is {describe(batch)}, and the model needs {lacks} too: let each batch be a dict, {{{keys}}}."
+def fitting_hint(batch: Any) -> str:
+    """A hint for a first step that fails on a batch of the user's: how it is read."""
     return (
         f"A batch is {describe(batch)}: check that it fits the model and the loss. It is (inputs, target) or a dict of "
         "keywords, and a loss that takes the model names its first parameter `model`."
     )
-
-
-def _missing_inputs(model: nn.Module, error: BaseException) -> list[str]:
-    """The inputs that a call of ours lacked, by Python's complaint; none where the user's code called the model."""
-    called = getattr(unwrapped(model).forward, "__qualname__", "")
-    ours = isinstance(error, TypeError) and message_of(error).startswith(f"{called}() missing")
-    frames = traceback.extract_tb(error.__traceback__)
-    if not ours or not all(is_library(frame.filename) for frame in frames):
-        return []
-    return [name for name in ForwardInputs(model).required if f"'{name}'" in message_of(error)]
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:

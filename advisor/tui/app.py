@@ -23,7 +23,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
-from advisor.experiment.events import BaselineMeasured, Event, ExportVerified, SessionFailed, SessionFinished
+from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.figures import verified_words
@@ -152,8 +152,6 @@ class AdvisorApp(ThemedApp[AppResult]):
         match event:
             case SessionFailed():
                 self._show_failure(event)
-            case BaselineMeasured():
-                self.call_after_refresh(self.controller.ask_for_gpus_once)
             case SessionFinished(cancelled, session_s):
                 self.controller.session_finished()
                 if session_s > RINGS_AFTER_S and not cancelled and self.alive:
@@ -233,18 +231,12 @@ class AdvisorApp(ThemedApp[AppResult]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the keys that do nothing just now."""
-        if action == "choose_gpus":
-            return self.alive and self.context.gpus_to_offer > 0
         return action != "steer" or (self.alive and self.controller.can(str(parameters[0])))
 
     def action_steer(self, name: str) -> None:
         """Carry out a key that steers the session."""
         self.controller.steer(name)
         self._draw()
-
-    def action_choose_gpus(self) -> None:
-        """Ask on how many GPUs to train."""
-        self.controller.ask_for_gpus()
 
     def action_help(self) -> None:
         """Show the help screen."""

@@ -13,7 +13,6 @@ from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, SessionFailed, SessionFinished
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
-from advisor.experiment.scaling.gpus import gpus_to_offer
 from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
@@ -151,18 +150,6 @@ class Context:
         running = self.control is not None and self.recorded is None and self.state.finished is None
         return running and not self.paused and any(is_about_others(said) for said in self.state.messages)
 
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs that the session trains on, as it was asked for; 0 for all."""
-        chosen = self.state.chosen_gpus
-        return self.request.gpus if chosen is None else chosen
-
-    @property
-    def gpus_to_offer(self) -> int:
-        """The number of GPUs that the person can have a running session train on; 0 where there is no choice."""
-        running = self.control is not None and self.recorded is None
-        return gpus_to_offer(self.request, self.state) if running else 0
-
     def take(self, event: events.Event) -> None:
         """Have the state and the countdown follow an event."""
         self.state.apply(event)
@@ -172,7 +159,7 @@ class Context:
                 self.countdown.update(self.state)
             case events.TrialStarted():
                 self.countdown.trial_began()
-            case events.Held(waiting):
+            case events.Paused(waiting):
                 self.countdown.hold(waiting=waiting)
             case events.SessionFinished() | events.SessionFailed():
                 self.paused = False
@@ -214,7 +201,7 @@ class Recorded:
         One that was over, and was left while it went on, ends as it did before.
         """
         ends = [event for event in self.past.events if isinstance(event, SessionFinished | SessionFailed)]
-        yield from self.past.told()
+        yield from self.past.with_damage()
         if not ends or ends[-1] is not self.past.events[-1]:
             yield ends[-1] if ends else SessionFinished(True, 0.0)
 

@@ -75,7 +75,6 @@ class Controller:
         self._rework_at: Timer | None = None
         self._decided_meanwhile = False
         self._replaced: list[tuple[str, Decision | None, Value | None]] = []
-        self._asked_for_gpus = False
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
@@ -126,7 +125,7 @@ class Controller:
             return False
         live, busy = state.finished is None, bool(self.busy_with)
         offered = {
-            "skip": live and measured and not state.held,  # also between two trials: the keys would jump
+            "skip": live and measured and not state.paused,  # also between two trials: the keys would jump
             "pause": live and not context.paused,
             "wait": context.can_wait,
             "go_on": live and context.paused,
@@ -182,7 +181,7 @@ class Controller:
             time.sleep(_LOOKS_FOR_S)
             busy = any((sample.utilization_percent or 0) > _BUSY_GPU_PERCENT for sample in sample_gpus())
             # A trial may still run, which is ours on a GPU too.
-            quiet = quiet + 1 if self._context.state.held and not busy and cores.foreign() < _QUIET_CORES else 0
+            quiet = quiet + 1 if self._context.state.paused and not busy and cores.foreign() < _QUIET_CORES else 0
         if self._context.paused:
             self._go_on(control)
 
@@ -294,38 +293,6 @@ class Controller:
         exported = exporter.to_verify(format_id, path, state) if may_be_verified(state) else None
         if control is not None and exported is not None and state.stack is not None:
             self.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
-
-    # --- several GPUs --------------------------------------------------------------------------------------------
-
-    def ask_for_gpus_once(self) -> None:
-        """Ask once the baseline is known, where the session is about one GPU; not over another question."""
-        if not self._asked_for_gpus and self._context.gpus == 1 and len(self._app.screen_stack) == 1:
-            self.ask_for_gpus()
-        self._asked_for_gpus = True
-
-    def ask_for_gpus(self) -> None:
-        """Ask on how many GPUs to train, where there is a choice."""
-        from advisor.tui.screens import PickScreen
-
-        if not (self._app.is_running and (gpus := self._context.gpus_to_offer)):
-            return
-        counts = [1, *(2**power for power in range(1, gpus.bit_length()) if 2**power < gpus), gpus]
-        names = ["One GPU", *(f"{count} GPUs" for count in counts[1:-1]), f"All {gpus} GPUs"]
-        now = self._context.gpus or gpus
-        about = "The search on one GPU goes on meanwhile. Several GPUs share each batch, and get half of the time."
-        title = f"This machine has {gpus} GPUs: train on how many?"
-        screen = PickScreen(title, names, counts.index(now) if now in counts else 0, about)
-        self._app.push_screen(screen, lambda place: None if place is None else self._use_gpus(counts[place]))
-
-    def _use_gpus(self, count: int) -> None:
-        if count == self._context.gpus or self._context.control is None:
-            return
-        if not self._context.gpus_to_offer:
-            self._app.notify("The search on one GPU is over. A new session with --gpus measures on several.")
-            return
-        self._in_thread(partial(self._context.control.use_gpus, count))
-        after = "one GPU only" if count == 1 else f"{count} GPUs after the search on one"
-        self._app.notify(f"Measuring on {after}. G changes it.")
 
 
 def consequence(

@@ -32,7 +32,6 @@ _STEERING = (
     _steers("wait", "w", "Wait", "Pause until other programs leave this machine alone"),
     _steers("go_on", "space", "Go on", "End the pause"),
     _steers("untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
-    key("session.gpus", "G", "choose_gpus", "GPUs", "Choose on how many GPUs to train, after the search on one"),
     _steers("minute", "plus", "1 min more", "Give the session one more minute; after its end, search on for a minute"),
     _steers("finish", "E", "End and report", "End the session now and report what it has measured"),
 )

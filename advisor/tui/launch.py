@@ -100,11 +100,11 @@ def _go_on_with(then: Then) -> int:
 
 def _as_it_was(past: PastSession) -> Request:
     """The request of a session, if it would measure the same today."""
-    from advisor.experiment.past.sameness import changes, with_its_config
+    from advisor.experiment.past.sameness import taken_up_request
 
     past.check_arguments()
-    request = with_its_config(past.request, past, given=False)
-    if changed := "; ".join(changes(request, past)):
+    request, changed = taken_up_request(past.request, past)
+    if changed:
         raise UsageError(
             f"the session {past.session_id} measured something else: {changed}.",
             f"Undo that, or measure anew: `perf-advisor {past.request.target.target}`.",

@@ -12,7 +12,7 @@ from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
-from textual.widgets import Button, Footer, OptionList, Static
+from textual.widgets import Button, Footer, Static
 
 from advisor.experiment.events import SessionFailed
 from advisor.tui.facts import fact_lines
@@ -20,7 +20,6 @@ from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
-from advisor.tui.widgets.lists import ChoiceList
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
@@ -172,36 +171,6 @@ class QuitScreen(Choice):
         answers = {"stay": "Keep measuring", **finish, "leave": "Leave"}
         about = "What was measured is kept; `perf-advisor --resume` goes on later."
         super().__init__("Still measuring", Content(f"{name} is not finished."), about, answers)
-
-
-class PickScreen(Question[int]):
-    """A list to choose one of. Answers with its position; none when it is cancelled."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("pick.cancel", "escape,q", "dismiss", "Cancel", "Change nothing", key_display="esc"),
-    ]
-
-    def __init__(self, title: str, entries: Sequence[Content | str], chosen: int, about: str = "") -> None:
-        super().__init__()
-        self._title, self._entries, self._chosen, self._about = title, entries, chosen, about
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog question") as dialog:
-            dialog.border_title, dialog.border_subtitle = Content(self._title), "Enter picks it"
-            if self._about:
-                yield Static(Content.styled(self._about, DIM))
-            yield ChoiceList(*self._entries, id="entries", markup=False)
-        yield Footer(show_command_palette=False)
-
-    def on_mount(self) -> None:
-        """Highlight the present choice: Enter changes nothing."""
-        entries = self.query_one("#entries", OptionList)
-        entries.highlighted = self._chosen
-        entries.focus()
-
-    @on(OptionList.OptionSelected)
-    def _on_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option_index)
 
 
 WORDS = (

@@ -85,7 +85,7 @@ def test_a_check_ends_with_its_budget(settings, monkeypatch, seconds, pairs):
 def test_a_budget_that_holds_no_pair_is_told_in_time(settings, monkeypatch):
     clock = Clock(100.0)
     monkeypatch.setattr(checking.time, "monotonic", clock)
-    with pytest.raises(TargetError, match="with the settings: no result in time"):
+    with pytest.raises(TargetError, match="with the file: no result in time"):
         checked(SlowRunner(clock, [40, 40]), settings, budget_s=60.0)
     assert clock.now - 100.0 <= 60.0
 
@@ -94,7 +94,7 @@ def test_a_loop_that_fails_with_the_settings_is_told(settings):
     failed = TrialResult(Outcome.FAILED, reason="RuntimeError: no", hint="Mend it.", details="line 3")
     with pytest.raises(TargetError) as error:
         checked(FakeRunner(1.0, 1.0, failed), settings)
-    assert error.value.message == "the loop with the settings: RuntimeError: no"
+    assert error.value.message == "the loop with the file: RuntimeError: no"
     assert (error.value.hint, error.value.details) == ("Mend it.", "line 3")
 
 

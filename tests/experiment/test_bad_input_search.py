@@ -40,7 +40,7 @@ def with_fault(key, fault):
 
 def ended_well(run):
     """The session ended well and in time, with what helps in its stack."""
-    assert run.session.exit_code == ExitCode.OK, run.posted(events.SessionFailed)
+    assert run.state.failure is None, run.posted(events.SessionFailed)
     assert run.state.stack_settings == BEST
     assert run.state.finished.session_s <= run.request.budget_s + LATE_S
 
@@ -136,7 +136,7 @@ def test_a_first_step_that_is_ten_times_slower_is_a_cost_and_no_fault(tmp_path):
 def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once_and_nothing_is_denied(tmp_path):
     trials = FakeTrials(pauses_removed, build_s=4.0)
     run = FakeRun(tmp_path, pauses_removed, trials=trials, only=("zero_grad",), budget_s=3.0).run()
-    assert run.session.exit_code == ExitCode.OK
+    assert run.state.failure is None
     assert run.order == ["baseline"]
     assert {record.verdict for record in run.state.trials.values()} == {Verdict.SKIPPED}
     (warning,) = warnings(run)

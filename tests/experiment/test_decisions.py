@@ -186,7 +186,7 @@ def test_a_rework_can_be_stopped_and_the_session_stays(undone):
     at_next_trial(undone, undone.session.stop)
     undone.session.rework()
     assert len(started(undone.told[since:])) == 1
-    assert (undone.state.running, undone.state.left_s, undone.state.held) == ("", 0.0, False)
+    assert (undone.state.running, undone.state.left_s, undone.state.paused) == ("", 0.0, False)
     assert not any(isinstance(event, (events.SessionFinished, events.SessionFailed)) for event in undone.told[since:])
     assert undone.state.stack.settings == {FIRST: True}
     undone.session.stop()  # there is nothing to stop

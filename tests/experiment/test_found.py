@@ -20,6 +20,7 @@ from made_up import (
     found_by,
     known_of,
     product,
+    reporter_to,
     result_at,
     together,
 )
@@ -32,7 +33,6 @@ from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.outputs import Outputs
-from advisor.experiment.reporting import Reporter
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
@@ -74,7 +74,7 @@ def decided(known, values=None, **decisions):
 def state_of(known):
     """The state of a session that ends with this knowledge."""
     told = [events.FactsFound(known.plan.facts)]
-    reporter = Reporter(told.append)
+    reporter = reporter_to(told.append)
     reporter.report(known)
     reporter.report_stack(known, at_end=True)
     return SessionState.of([*told, events.SessionFinished(False, 10.0)])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from facts import gpu_facts, profile_facts
+from made_up import reporter_to
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
@@ -17,7 +18,6 @@ from advisor.experiment.objective import Goal
 from advisor.experiment.past.resuming import take_over
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
-from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.recipe.catalog import load_catalog
@@ -64,7 +64,7 @@ def beginning(step_ms=10.0, *, facts=FACTS, **decisions):
 def told_by(*steps):
     """The events of a session that took these moves and was then interrupted, and what it knew."""
     told = []
-    reporter, known = Reporter(told.append), beginning()
+    reporter, known = reporter_to(told.append), beginning()
     told.append(events.FactsFound(FACTS))
     reporter.report(known)
     for move, evidence in steps:
@@ -236,7 +236,7 @@ def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
 
 def test_what_was_skipped_was_not_tried():
     told, _ = told_by()
-    Reporter(told.append).skip(GRADS, "there was no time")
+    reporter_to(told.append).skip(GRADS, "there was no time")
     assert not resumed(told).judge.has_tried(GRADS.settings)
 
 
@@ -262,7 +262,7 @@ def test_findings_are_those_of_the_files_as_they_are_now():
 def test_only_what_is_new_is_told_again_and_a_second_resumption_knows_all():
     told, _ = told_by(ALONE_RUN, LEAP, CONTROL, SIDE_BY_SIDE)
     known, more = resumed(told), []
-    reporter = Reporter(more.append)
+    reporter = reporter_to(more.append)
     reporter.mark_as_posted(told)
     reporter.report(known)
     runs = [event for event in more if isinstance(event, (events.RunMeasured, events.TurnsMeasured))]

@@ -3,13 +3,12 @@
 import pytest
 from facts import cpu_facts, loader_facts, profile_facts
 from fake_trials import THREE, FakeRun, FakeTrials, three_removers
-from made_up import MIB, result_at
+from made_up import MIB, reporter_to, result_at
 from planted import pauses_removed, plant
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
-from advisor.experiment.reporting import Outbox
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
 from advisor.records import Bottleneck, Objective, Verdict
@@ -55,7 +54,6 @@ def test_a_budget_shorter_than_the_import_of_pytorch_ends_with_what_to_do(tmp_pa
 def test_a_session_is_cancelled_during_a_trial(tmp_path, after):
     run = three_removers(tmp_path).run_until(trial_behind(after))
     assert run.told[-1].cancelled
-    assert run.session.exit_code == ExitCode.INTERRUPTED
     assert not run.posted(events.SessionFailed)
     past = open_session(run.journal.session_id)
     assert past.events[-1] == run.told[-1]
@@ -85,7 +83,7 @@ def test_a_session_resumes_behind_a_cut_line(tmp_path):
 
 def test_nothing_at_all_to_try(tmp_path):
     run = FakeRun(tmp_path, pauses_removed, only=("step_graph",)).run()
-    assert run.session.exit_code == ExitCode.OK
+    assert run.state.failure is None
     assert run.state.planned == ()
     assert run.state.stack_settings == {}
     [told] = [said.text for said in run.posted(events.Said) if said.text.startswith("no recipe that --only names")]
@@ -97,7 +95,7 @@ def test_nothing_at_all_to_try(tmp_path):
 
 def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
     run = FakeRun(tmp_path, pauses_removed, only=("zero_grad",), budget_s=0.5).run()
-    assert run.session.exit_code == ExitCode.OK
+    assert run.state.failure is None
     assert run.state.planned
     for candidate in run.state.planned:
         record = run.state.trials[candidate.name]
@@ -159,7 +157,7 @@ def test_a_memory_limit_below_the_baseline_is_met_first(tmp_path):
 
 def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_path):
     run = heavy(tmp_path, "lighter", memory_limit_bytes=MIB)
-    assert run.session.exit_code == ExitCode.OK
+    assert run.state.failure is None
     assert run.state.stack_settings == {}
     assert run.state.recommendations == ()
     (warning,) = [said.text for said in run.posted(events.Said) if "stays within the memory limit" in said.text]
@@ -169,13 +167,6 @@ def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_pa
     assert run.state.trials["lighter=true"].result.measured
 
 
-class NoJournal:
-    session_id = "none"
-
-    def record(self, event):
-        return ""
-
-
 @pytest.mark.parametrize(
     ("warning", "told"),
     [("noisy: 16 %", [("noisy: 16 %", "warning")]), ("", [("differ by 3 %", "information")])],
@@ -183,7 +174,7 @@ class NoJournal:
 def test_at_the_end_the_noise_is_what_all_runs_show(warning, told):
     """The first two processes of a machine may be further apart than all of them together."""
     state = SessionState()
-    outbox = Outbox(state.apply, NoJournal())
+    outbox = reporter_to(state.apply)
     outbox.correct("noise", warning, "differ by 3 %")
     assert not state.messages, "nothing was said that needs a correction"
     for text in ("noisy: more than 30 %", "noisy: 40 %"):
@@ -192,8 +183,7 @@ def test_at_the_end_the_noise_is_what_all_runs_show(warning, told):
     outbox.warn("something else")
     outbox.correct("noise", "noisy: more than 30 %", "differ by 3 %")
     assert len(state.messages) == 2
-    resumed = Outbox(state.apply, NoJournal())
-    resumed.recall(state.messages)
+    resumed = reporter_to(state.apply, state)
     resumed.warn("noisy: 40 %", once="noise")
     resumed.correct("noise", warning, "differ by 3 %")
     assert [(said.text, said.severity) for said in state.messages] == [("something else", "warning"), *told]
@@ -204,5 +194,5 @@ def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):
     (failure,) = run.posted(events.SessionFailed)
     assert "no energy counter" in failure.message
     assert "throughput" in failure.hint
-    assert failure.exit_code == run.session.exit_code == ExitCode.USAGE
+    assert failure.exit_code == ExitCode.USAGE
     assert not run.posted(events.TrialStarted)

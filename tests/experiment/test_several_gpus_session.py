@@ -1,4 +1,4 @@
-"""Sessions that go on to several GPUs, on fake trials: GPUs that a person chooses meanwhile, and the time for them."""
+"""Sessions that go on to several GPUs, on fake trials: what is measured there, and the time for it."""
 
 from dataclasses import replace
 
@@ -12,13 +12,10 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from advisor.errors import ExitCode
 from advisor.experiment import events
-from advisor.experiment.past.journal import open_session
 from advisor.records import Mode
 from advisor.report.several_gpus import several_gpus_section
 from advisor.target.loop import Loop
-from advisor.trial.ranks.trial import samples_in
 
 BUDGET_S = 120.0
 
@@ -35,76 +32,23 @@ def session(folder, speed_of=speed, more=(), **options):
     return FakeRun(folder, speed_of, only=only, recipe_folders=recipes, **{"budget_s": BUDGET_S, **options})
 
 
-def is_baseline(event):
-    return isinstance(event, events.BaselineMeasured)
-
-
 def best(run):
     return run.state.scaling.row(run.state.scaling.best)
 
 
-def test_gpus_that_are_chosen_during_the_session_are_measured_after_the_search_on_one(tmp_path):
-    run = session(tmp_path)
-    run.when(is_baseline, lambda: run.session.use_gpus(2))
+def test_several_gpus_are_measured_after_the_search_on_one_in_half_of_the_time(tmp_path):
+    run, began_s = session(tmp_path, gpus=2, budget_s=20.0), []
+    run.when(
+        lambda event: isinstance(event, events.StageStarted) and event.stage == "several GPUs",
+        lambda: began_s.append(run.trials.now_s),
+    )
     run.run()
-    assert run.session.exit_code == ExitCode.OK
+    assert began_s[0] <= 10
+    assert run.state.failure is None
     assert [event.stage for event in run.posted(events.StageStarted)][-2:] == ["several GPUs", "done"]
     assert best(run).name == "ddp"
     assert best(run).speedup == pytest.approx(1.8, rel=0.02)
     assert run.state.scaling.carried == {"planted.first": True, "planted.second": True}
-    assert run.state.chosen_gpus == 2
-
-
-def test_half_of_the_time_is_kept_for_them_as_with_the_option(tmp_path):
-    def spent_on_one_s(gpus, chosen):
-        run = session(tmp_path, gpus=gpus, budget_s=20.0)
-        times = []
-        run.when(is_baseline, lambda: chosen and run.session.use_gpus(chosen))
-        run.when(
-            lambda event: isinstance(event, events.StageStarted) and event.stage in ("several GPUs", "done"),
-            lambda: times.append(run.trials.now_s),
-        )
-        run.run()
-        return times[0]
-
-    assert spent_on_one_s(1, None) > 12
-    assert spent_on_one_s(2, None) <= 10
-    assert spent_on_one_s(1, 2) <= 10
-
-
-def test_a_choice_is_taken_back_with_its_time(tmp_path):
-    run = session(tmp_path)
-    budget = run.session._bench.budget
-
-    def choose_and_regret():
-        before = budget.left_s
-        run.session.use_gpus(2)
-        assert budget.left_s == pytest.approx(before - BUDGET_S / 2)
-        run.session.use_gpus(1)
-        assert budget.left_s == pytest.approx(before)
-
-    run.when(is_baseline, choose_and_regret)
-    assert run.run().state.scaling is None
-
-
-def test_a_choice_after_the_search_on_one_changes_nothing(tmp_path):
-    run = session(tmp_path)
-    run.when(
-        lambda event: isinstance(event, events.StageStarted) and event.stage == "done",
-        lambda: run.session.use_gpus(2),
-    )
-    run.run()
-    assert run.state.scaling is None
-    assert run.state.chosen_gpus is None
-
-
-def test_a_resumed_session_goes_on_with_the_gpus_that_were_chosen(tmp_path):
-    first = session(tmp_path)
-    first.when(is_baseline, lambda: first.session.use_gpus(2))
-    first.run_until(lambda event: isinstance(event, events.TrialMeasured))
-    assert first.state.scaling is None
-    past = open_session(first.journal.session_id)
-    assert best(session(tmp_path, past=past).run()).name == "ddp"
 
 
 def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
@@ -181,8 +125,3 @@ def test_what_of_a_loop_is_spread_already(tmp_path):
         assert "wrapped in DistributedDataParallel" in loop_of(DistributedDataParallel(plain)).spread_already
     finally:
         distributed.destroy_process_group()
-
-
-def test_samples_are_counted_where_a_loader_can_tell():
-    assert samples_in(DataLoader(TensorDataset(torch.zeros(4, 2)))) == 4
-    assert samples_in(torch.zeros(4, 2)) is None

@@ -15,6 +15,7 @@ from advisor.records import GpuProcess, Hardware, TargetSpec
 
 RECIPES = ("autocast", "tf32", "zero_grad", "fused_optimizer", "channels_last", "cudnn_benchmark", "host_sync")
 FACTORS = {"bfloat16": 1.6, "float16": 1.5, "high": 1.2, "fused": 1.15, "for-loop": 0.9, "channels_last": 0.8}
+NONE = "no other GPU is of the same model, whole and unused"
 TARGET = TargetSpec("target.py", ".", device="auto")
 
 
@@ -71,7 +72,7 @@ def test_other_gpus_end_a_session_earlier_with_the_same_verdicts(run):
     assert beside.trials.now_s < 0.8 * alone.trials.now_s
     assert alone.trials.devices == []
     assert set(beside.trials.devices) == {"auto", "cuda:1", "cuda:2", "cuda:3"}
-    assert "trials run side by side on 4 GPUs, which does not change their results" in said(beside)
+    assert "trials run side by side on 4 GPUs, with the same results" in said(beside)
 
 
 def test_the_record_says_which_gpu_a_trial_ran_on(run):
@@ -95,8 +96,8 @@ def test_the_turns_with_the_baseline_run_while_nothing_else_does(run):
 @pytest.mark.parametrize(
     ("disturbance", "devices", "told"),
     [
-        ({"auto": 1.2}, {"auto", "cuda:1", "cuda:2", "cuda:3"}, "the baseline's step takes 20.0 % longer"),
-        (dict.fromkeys(("cuda:1", "cuda:2", "cuda:3"), 1.3), {"auto", "cuda:1", "cuda:2", "cuda:3"}, "30.0 % longer"),
+        ({"auto": 1.2}, {"auto", "cuda:1", "cuda:2", "cuda:3"}, "the baseline's step differs by 20.0 %"),
+        (dict.fromkeys(("cuda:1", "cuda:2", "cuda:3"), 1.3), {"auto", "cuda:1", "cuda:2", "cuda:3"}, "by 30.0 %"),
     ],
 )
 def test_trials_that_disturb_each_other_run_one_after_the_other(run, disturbance, devices, told):
@@ -134,9 +135,12 @@ def test_other_gpus_are_used_where_there_are_cores_for_a_trial_on_each(hardware,
     ("hardware", "problem"),
     [
         (machine(2, cores=3), "two trials at a time need 4 cores, and 3 are usable"),
-        (machine(2, mig_enabled=True), "MIG instances"),
-        (machine(2, processes=(GpuProcess(1, "other", None),)), "other processes use the other GPUs"),
-        (Hardware(host(), (h200(), h200(index=1, uuid="GPU-1", name="NVIDIA L4"))), "different models"),
+        (machine(2, mig_enabled=True), NONE),
+        (machine(2, processes=(GpuProcess(1, "other", None),)), NONE),
+        (
+            Hardware(host(), (h200(), h200(index=1, uuid="GPU-1", name="NVIDIA L4"))),
+            NONE,
+        ),
     ],
 )
 def test_other_gpus_that_differ_or_are_in_use_are_not_used(hardware, problem):

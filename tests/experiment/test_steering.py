@@ -87,14 +87,14 @@ def test_a_session_obeys(tmp_path):
     run.when(starts(lambda name: name == "baseline"), session.skip)  # without it there is nothing to go on with
     run.when(measuring("control=true"), session.skip)
     run.when(lambda event: isinstance(event, events.StackMeasured), lambda: (session.pause(), session.extend(60.0)))
-    run.when(lambda event: event == events.Held(True), session.go_on)
+    run.when(lambda event: event == events.Paused(True), session.go_on)
     run.when(starts(lambda name: name.startswith("stack without")), session.finish)
     run.run()
     last = run.told[-1]
     assert isinstance(last, events.SessionFinished)
     assert not last.cancelled
     assert not run.posted(events.SessionFailed)
-    assert run.posted(events.Held) == [events.Held(True), events.Held(False)]
+    assert run.posted(events.Paused) == [events.Paused(True), events.Paused(False)]
     state = run.state
     control = state.trials["control=true"]
     assert (control.verdict, control.result.reason) == (Verdict.SKIPPED, SKIPPED)

@@ -211,7 +211,7 @@ def test_training_arguments_for_several_gpus(tmp_path):
 
 def test_lightning_for_several_gpus(tmp_path, monkeypatch):
     strategies = pytest.importorskip("lightning.pytorch.strategies")
-    path = written("lightning_cli.yaml", tmp_path, {**DDP, "parallel.sync_batch_norm": True}, gpus=2)
+    path = written("lightning_cli.yaml", tmp_path, DDP, gpus=2)
     strategy = yaml.safe_load(path.read_text())["trainer"]["strategy"]
     assert strategy["class_path"].rpartition(".")[2] == strategies.DDPStrategy.__name__
     assert strategies.DDPStrategy(**strategy["init_args"])._ddp_kwargs == {"static_graph": True, "bucket_cap_mb": 100}

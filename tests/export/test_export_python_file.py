@@ -141,6 +141,8 @@ def test_settings_of_recipes_that_left_are_not_exported(catalog):
     for key, reason in REMOVED.items():
         with pytest.warns(UserWarning, match=f"{key} is left out.*{reason}"):
             assert removed.without_removed({key: True, **AUTOCAST}) == AUTOCAST
+    with pytest.warns(UserWarning, match="parallel.strategy is left out"):
+        assert catalog.without_removed({"parallel.strategy": "data_parallel", **AUTOCAST}) == AUTOCAST
 
 
 def test_a_session_with_settings_that_left_is_shown_and_exported(catalog, tmp_path, monkeypatch):

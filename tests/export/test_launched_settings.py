@@ -1,4 +1,4 @@
-"""Settings for several GPUs: exported, applied outside torchrun, and the batches that all ranks draw alike."""
+"""Settings for several GPUs: exported, and applied outside torchrun."""
 
 import sys
 import warnings
@@ -12,7 +12,7 @@ from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 from torch import distributed, nn
 from torch.distributed.run import get_args_parser
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.experiment.events import ScalingMeasured
 from advisor.experiment.outputs import Outputs
@@ -22,7 +22,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.step.graph import WARM_UP_STEPS_OF_DDP
-from advisor.step.spread import ShareOfBatches, replicated
+from advisor.step.spread import replicated
 from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
@@ -179,13 +179,3 @@ def test_a_model_that_its_owner_spread_is_prepared_and_trains(group):
     batch = torch.randn(6, 4), torch.randint(2, (6,))
     losses = [float(step(batch)) for _ in range(5)]
     assert losses[-1] < losses[0]
-
-
-def test_the_ranks_draw_what_the_sampler_would(group):
-    sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)
-    torch.manual_seed(0)
-    expected = [list(sampler), list(sampler)]
-    torch.manual_seed(0)
-    share = ShareOfBatches(sampler, 0, 1)
-    assert [list(share), list(share)] == expected
-    assert len(share) == 4

@@ -106,12 +106,9 @@ def measured(result: TrialResult, seen: str = "nothing: it is measured") -> Met:
     return Met(seen)
 
 
-def recorded(**target: object) -> Path:
+def recorded() -> Path:
     """The journal of a whole session."""
-    from dataclasses import replace
-
-    request = sample_request()
-    journal = Journal.create(replace(request, target=replace(request.target, **target)))
+    journal = Journal.create(sample_request())
     for event in sample_history():
         journal.record(event)
     journal.close()

@@ -1,4 +1,4 @@
-"""Faults around a session: its journal, the disk, processes, signals, another workload, and what must stay private."""
+"""Faults around a session: the disk, processes and signals. Those of its journal: tests/experiment."""
 
 from __future__ import annotations
 
@@ -10,104 +10,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from planted import TINY_TARGET, plant
+from planted import TINY_TARGET
 
 from advisor.errors import UsageError
-from advisor.experiment import events
-from advisor.experiment.past.journal import Journal, open_session
 from advisor.export.files import write_atomically
-from advisor.figures.formatting import plain, printable
 from advisor.files.scratch import SCRATCH
 from advisor.process.streams import Stream
 from advisor.runner import fork_server
 from advisor.runner.trials import Runner
 from faults.inputs import in_build
-from faults.register import NOTHING, SOON_S, TRIAL, Met, command, ends_its_trial, fault, measured, recorded, trial
-
-# --- the journal ----------------------------------------------------------------------------------------------
-
-DAMAGE: dict[str, Callable[[list[bytes]], list[bytes]]] = {
-    "one byte flipped": lambda lines: [*lines[:3], bytes([lines[3][0] ^ 1]) + lines[3][1:], *lines[4:]],
-    "a blank line": lambda lines: [*lines[:3], b"", *lines[3:]],
-    "the last line cut": lambda lines: [*lines[:-2], lines[-2][:10], b""],
-    "a line of another version": lambda lines: [*lines[:3], b'{"event": "FromTheFuture", "data": {}}', *lines[3:]],
-    "100,000 brackets": lambda lines: [*lines[:3], b"[" * 100_000, *lines[3:]],
-    "a line that is no text": lambda lines: [*lines[:3], b"\xff\xfe\x00", *lines[3:]],
-}
-
-
-def _damaged(change: Callable[[list[bytes]], list[bytes]]) -> Met:
-    path = recorded()
-    count = len(open_session().events)
-    path.write_bytes(b"\n".join(change(path.read_bytes().split(b"\n"))))
-    past = open_session()
-    lost = count - len(past.events)
-    assert past.damaged == 1
-    assert lost <= 1
-    return Met("warning: 1 line of the journal cannot be read", "that line" if lost else NOTHING)
-
-
-for _name, _change in DAMAGE.items():
-    fault("journal", _name)(lambda folder, change=_change: _damaged(change))
-
-
-@fault("journal", "its first line gone")
-def _(folder: Path) -> Met:
-    recorded().write_bytes(b"\n")
-    return Met(command("report"), "the session")
-
-
-@fault("journal", "another form of it")
-def _(folder: Path) -> Met:
-    path = recorded()
-    path.write_text(path.read_text().replace('"schema":1', '"schema":9'))
-    return Met(command("report"))
-
-
-@fault("journal", "another process writes it")
-def _(folder: Path) -> Met:
-    path = recorded()
-    code = "import sys; from pathlib import Path; from advisor.experiment.past.journal import Journal\n"
-    code += "journal = Journal(Path(sys.argv[1]), None); print('held', flush=True); sys.stdin.read()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], **pipes)
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        Journal(path, open_session().request)
-    except UsageError as error:
-        return Met(error.message.replace(str(holder.pid), "12345"))
-    finally:
-        holder.kill()
-        holder.communicate()
-    raise AssertionError("two wrote it")
-
+from faults.register import SOON_S, TRIAL, Met, ends_its_trial, fault, measured, trial
 
 # --- the disk -------------------------------------------------------------------------------------------------
-
-
-@fault("disk", "full while a session is recorded")
-def _(folder: Path) -> Met:
-    journal = Journal(recorded(), open_session().request)
-    before = len(open_session().events)
-    journal._file.close()
-    journal._file = open("/dev/full", "a", encoding="utf-8")  # noqa: PTH123, SIM115
-    said = journal.record(events.StageStarted("one"))
-    assert journal.record(events.StageStarted("two")) == ""
-    journal.close()
-    assert len(open_session().events) == before
-    return Met(
-        f"warning: the journal cannot be written any more: {said}; the session goes on", "the record from there on"
-    )
-
-
-@fault("disk", "a file where the state folder should be")
-def _(folder: Path) -> Met:
-    (folder / "state").write_text("")
-    (folder / "target.py").write_text(TINY_TARGET)
-    return Met(command("target.py", "--headless"))
 
 
 @fault("disk", "standard output full")
@@ -160,7 +76,7 @@ def _fork_server_gets(number: signal.Signals, folder: Path) -> Met:
     return measured(trial(folder, TINY_TARGET), "nothing: it is started again")
 
 
-for _number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
+for _number in (signal.SIGKILL, signal.SIGTERM):
     fault("processes", f"the fork server gets {_number.name}")(
         lambda folder, number=_number: _fork_server_gets(number, folder)
     )
@@ -227,86 +143,6 @@ def _signalled(number: signal.Signals, folder: Path) -> Met:
 
 for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     fault("signals", f"{_number.name} in the first second")(lambda folder, number=_number: _signalled(number, folder))
-
-# --- another workload, and what stays private -----------------------------------------------------------------
-
-
-def _resumed(*arguments: str) -> Met:
-    return Met(command("mymodel:build", "--resume", *arguments).partition("measured ")[2])
-
-
-@fault("resume", "another batch size")
-def _(folder: Path) -> Met:
-    recorded(batch_size=16, directory=str(folder))
-    return _resumed("--batch-size", "1024")
-
-
-@fault("resume", "another config")
-def _(folder: Path) -> Met:
-    recorded(config={"lr": 0.1}, directory=str(folder))
-    (folder / "c.yaml").write_text("lr: 0.2\n")
-    return _resumed("--config", "c.yaml")
-
-
-@fault("resume", "another device")
-def _(folder: Path) -> Met:
-    recorded(directory=str(folder))
-    return _resumed("--device", "cpu")
-
-
-@fault("resume", "another target")
-def _(folder: Path) -> Met:
-    recorded()
-    return Met(command("other:build", "--resume"))
-
-
-@fault("privacy", "a journal that names another's file")
-def _(folder: Path) -> Met:
-    (folder / "secret.json.gz").write_bytes(b"private")
-    path = recorded()
-    path.write_text(path.read_text().replace("/tmp/sample", str(folder)))
-    command("report", "--trace", "t.json.gz", code=0)
-    assert not (folder / "t.json.gz").exists()
-    return Met("the session ended before its profile, so there is no trace to write")
-
-
-@fault("privacy", "a journal that names a folder of recipes")
-def _(folder: Path) -> Met:
-    from dataclasses import replace
-
-    from sample_session import sample_request
-
-    planted = plant(folder / "recipes", "planted")
-    planted.write_text(planted.read_text() + f"open({str(folder / 'ran')!r}, 'w')\n")
-    Journal.create(replace(sample_request(), recipe_folders=(str(folder / "recipes"),))).close()
-    command("report", code=0)
-    assert not (folder / "ran").exists()
-    return Met("nothing of it is run")
-
-
-@fault("privacy", "a token in the config")
-def _(folder: Path) -> Met:
-    path = recorded(config={"hub": {"token": "opensesame"}}, arguments=("--api-key", "opensesame"))
-    assert "opensesame" not in path.read_text()
-    return Met("***")
-
-
-@fault("privacy", "escape sequences in a name")
-def _(folder: Path) -> Met:
-    shown = plain("\x1b[31mred\x9b0m"), printable("\x1b]0;title\x07")
-    assert not any(sign in text for text in shown for sign in "\x1b\x9b\x07")
-    return Met(shown[0])
-
-
-@fault("privacy", "a umask of 0")
-def _(folder: Path) -> Met:
-    before = os.umask(0)
-    try:
-        recorded()
-    finally:
-        os.umask(before)
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (folder / "state").rglob("*"))
-    return Met("nothing: folders are 0700, files 0600")
 
 
 @fault("processes", "a trial that is killed while it builds")

@@ -1,8 +1,6 @@
-"""The process's own temporary folder: short, private, and gone in the end, also where its process was killed."""
+"""The process's own temporary folder: short, private, and gone in the end."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -32,29 +30,9 @@ def test_a_folder_of_our_own_that_is_removed(place):
 
 def test_it_is_made_again_when_somebody_removed_it(place):
     made = Scratch()
-    made.folder().joinpath("lock").unlink()
     made.folder().rmdir()
     assert made.folder().is_dir()
     made.remove()
-
-
-KILLED = """
-import os, signal, sys
-from advisor.files import scratch
-scratch._places = lambda: iter([sys.argv[1]])
-(scratch.SCRATCH.folder() / "cc1.s").write_text("half an assembly")
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_what_a_killed_process_left_is_removed_by_the_next(place):
-    subprocess.run([sys.executable, "-c", KILLED, str(place)], check=False, timeout=60)
-    assert len(list(place.iterdir())) == 1
-    living, other = Scratch(), Scratch()
-    kept = {living.folder(), other.folder()}
-    assert set(place.iterdir()) == kept
-    for one in (living, other):
-        one.remove()
 
 
 def test_a_long_or_missing_folder_is_passed_over(tmp_path, monkeypatch):

@@ -1,10 +1,8 @@
-"""The instrumented pass on a GPU: what bounds a step, ceilings, device time, tensor cores and clocks."""
+"""The instrumented pass on a GPU: what bounds a step, ceilings, device time."""
 
-import collections
 import gzip
 import json
 import time
-from statistics import median
 
 import pytest
 import torch
@@ -15,10 +13,9 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Mode, Profile
 from advisor.runner.trials import Runner
 from advisor.step.step import InferStep, TrainStep
-from advisor.trial.measurement.clock import StepClock, single_steps_ms
+from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings
-from advisor.trial.profile.phases import check_clocks
 from advisor.trial.profile.recording import record_steps
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +49,7 @@ def cuda(tmp_path, monkeypatch):
 def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottleneck, evidence):
     taken = take_profile(workload, tmp_path, device="cuda", clock=time.monotonic)
     profile = taken.profile
-    print(workload, profile.evidence, profile.phases, profile.device_phases, profile.clock, profile.ceilings, taken)
+    print(workload, profile.evidence, profile.phases, profile.device_phases, profile.ceilings, taken)
     assert profile.bottleneck is bottleneck, profile.evidence
     assert evidence in profile.evidence
     assert sum(profile.device_phases.values()) >= 0.9 * profile.device_busy_share * profile.step_ms
@@ -63,27 +60,8 @@ def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottl
 
 
 def test_the_whole_pass_is_short(tmp_path):
-    take_profile("mlp12", tmp_path, device="cuda", clock=time.monotonic)  # measures the ceilings
     taken = take_profile("mlp12", tmp_path, device="cuda", clock=time.monotonic)
     assert taken.seconds < LONGEST_PASS_S
-
-
-def test_a_naive_clock_times_the_launches(cuda):
-    weight = torch.randn(8192, 8192, device=cuda)
-
-    def run_steps(steps):
-        for _ in range(steps):
-            _ = weight @ weight
-        return steps
-
-    clock = StepClock(cuda, run_steps)
-    clock.run(3)
-    block_ms = clock.run(10).step_ms
-    checked = check_clocks(clock, block_ms, 1.0, None)
-    assert checked.naive_ms < block_ms / 5
-    assert checked.synchronized_ms == pytest.approx(block_ms, rel=0.2)
-    single_ms = single_steps_ms(clock, [clock.run(10)], 1.0)
-    assert median(single_ms) == pytest.approx(block_ms, rel=0.2)
 
 
 def train_step(device, width, dtype=torch.float32):
@@ -100,17 +78,6 @@ def recorded(device, width=4096, dtype=torch.float32, trace_path=""):
     clock = StepClock(device, lambda steps: [step(feed.next()) for _ in range(steps)] and steps)
     clock.run(3)
     return record_steps(PLAIN, step, feed, STEPS, trace_path=trace_path), clock.run(10).step_ms
-
-
-def kernel_times(path):
-    """Milliseconds by the name of the kernel in a recorded trace, the longest first."""
-    with gzip.open(path) as trace:
-        events = json.load(trace)["traceEvents"]
-    spent = collections.Counter()
-    for event in events:
-        if event.get("cat") == "kernel":
-            spent[event["name"]] += event["dur"] / 1e3
-    return spent.most_common(8)
 
 
 def test_device_time_adds_up_to_the_step_of_a_busy_device(cuda):
@@ -163,56 +130,10 @@ def test_streams_that_overlap_count_once(cuda):
     assert overlapping.device_phases["forward"] == pytest.approx(busy_ms, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "precision", "shares"),
-    [
-        (torch.bfloat16, "highest", (0.8, 1.0)),
-        (torch.float16, "highest", (0.8, 1.0)),
-        (torch.float32, "high", (0.5, 1.0)),
-        (torch.float32, "highest", (0.0, 0.0)),
-    ],
-)
-def test_tensor_cores_by_type(cuda, tmp_path, dtype, precision, shares):
-    torch.set_float32_matmul_precision(precision)
-    # Wide enough that the products outweigh the elementwise kernels, which half precision hardly shortens.
-    width = 4096 if dtype is torch.float32 else 12288
-    try:
-        recording, _ = recorded(cuda, width, dtype, str(tmp_path / "trace.json.gz"))
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    low, high = shares
-    assert low <= recording.tensor_core_share <= high, kernel_times(recording.trace_path)
-
-
-def test_convolutions_on_tensor_cores(cuda, tmp_path):
-    # Without biases: PyTorch adds them in elementwise kernels, which take about as long as such a convolution.
-    layers = [nn.Conv2d(128, 128, 3, padding=1, bias=False) for _ in range(4)]
-    model = nn.Sequential(*layers).to(cuda, torch.bfloat16).to(memory_format=torch.channels_last)
-    step = InferStep(model, StepPlan(mode=Mode.INFER, device=str(cuda)))
-    batch = torch.randn(32, 128, 56, 56, device=cuda, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
-    recording = record_steps(PLAIN, step, Feed(batch), STEPS, trace_path=str(tmp_path / "trace.json.gz"))
-    assert recording.tensor_core_share > 0.9, kernel_times(recording.trace_path)
-
-
-@pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
-def test_attention_on_tensor_cores(cuda, tmp_path, backend):
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    class Attend(nn.Module):
-        def forward(self, inputs):
-            with sdpa_kernel(getattr(SDPBackend, backend)):
-                return nn.functional.scaled_dot_product_attention(inputs, inputs, inputs)
-
-    step = InferStep(Attend(), StepPlan(mode=Mode.INFER, device=str(cuda)))
-    batch = torch.randn(8, 16, 2048, 64, device=cuda, dtype=torch.bfloat16)
-    recording = record_steps(PLAIN, step, Feed(batch), STEPS, trace_path=str(tmp_path / "trace.json.gz"))
-    assert recording.tensor_core_share > 0.9, kernel_times(recording.trace_path)
-
-
-def test_ceilings_are_quick_plausible_and_kept(cuda):
-    ceilings.machine_ceilings(cuda, torch.float32, anew=True)  # libraries load their kernels
+def test_ceilings_are_quick_and_plausible(cuda):
+    ceilings.machine_ceilings(cuda, torch.float32)  # libraries load their kernels
     started = time.perf_counter()
-    measured = ceilings.machine_ceilings(cuda, torch.float32, anew=True)
+    measured = ceilings.machine_ceilings(cuda, torch.float32)
     took_s = time.perf_counter() - started
     print(measured, took_s)
     assert took_s < 2
@@ -231,7 +152,7 @@ def test_ceilings_beside_a_model_that_fills_the_gpu(cuda):
     free, _ = torch.cuda.mem_get_info(cuda)
     held = torch.empty(free - 2**28, dtype=torch.uint8, device=cuda)
     try:
-        measured = ceilings.machine_ceilings(cuda, torch.float32, anew=True)
+        measured = ceilings.machine_ceilings(cuda, torch.float32)
     finally:
         del held
         torch.cuda.empty_cache()

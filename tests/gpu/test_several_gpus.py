@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from advisor.figures.formatting import all_reduce_sentence, link_rows
+from advisor.figures.formatting import link_rows
 from advisor.machine.hardware import inspect_hardware
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
@@ -25,7 +25,7 @@ BUDGET_S = 120  # finding out whether trials disturb each other may take a tenth
 RECIPES = "autocast,tf32,channels_last,fused_optimizer,zero_grad,cudnn_benchmark,non_blocking"
 
 
-def test_the_links_are_known_and_all_reduce_is_measured_over_them(tmp_path):
+def test_the_links_are_known_and_two_ranks_are_measured(tmp_path):
     hardware = inspect_hardware()
     print(link_rows(hardware.links), [gpu.numa_node for gpu in hardware.gpus])
     assert hardware.links
@@ -38,18 +38,12 @@ def test_the_links_are_known_and_all_reduce_is_measured_over_them(tmp_path):
         1.0,
         200.0,
         str(tmp_path / "log"),
-        world=World(2, times_all_reduce=True),
+        world=World(2),
     )
     Runner.prepare()
     result = Runner().run(spec, lambda message: None)
     assert result.outcome is Outcome.MEASURED, result
-    sweep = result.ranks.all_reduce
-    print(all_reduce_sentence(sweep))
-    assert (sweep.backend, sweep.times[-1].size_bytes) == ("nccl", 256 * 2**20)
-    rates = [sweep.bus_bytes_per_s(time) for time in sweep.times]
-    assert rates[-1] > 20 * rates[0]
-    if hardware.links[0].nvlinks and hardware.links[0].nvlink_bytes_per_s:
-        assert rates[-1] < hardware.links[0].nvlinks * hardware.links[0].nvlink_bytes_per_s
+    assert result.ranks.exposed_ms is not None
 
 
 def session(folder, *options):

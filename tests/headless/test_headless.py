@@ -24,7 +24,7 @@ from advisor.experiment.state import SessionState
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult
+from advisor.records import Candidate, Objective, Outcome, TrialRecord, TrialResult
 
 
 def progress_of(history):
@@ -194,7 +194,6 @@ def test_what_a_person_decides_by_comes_first():
         "Baseline",
         "Where the time goes",
         "Efficiency",
-        "Timing cross-check",
         "Habits, way by way",
         "Not tried",
     ]
@@ -224,22 +223,6 @@ def test_the_summary_of_a_session_without_a_gain_says_so():
     assert (
         told == "The only candidate tried for Sequential training on AMD EPYC 7B13, 8 cores is not measurably faster."
     )
-
-
-@pytest.mark.parametrize(
-    ("clock", "words"),
-    [
-        (ClockCheck(25.0, 27.1, 26.31, 26.28), ""),
-        (ClockCheck(6.2, 27.1, 26.31), ""),  # on the CPU such a clock is right
-        (ClockCheck(6.2, 27.1, 26.31, 26.28), "too fast"),
-    ],
-)
-def test_the_naive_clock_has_a_line_only_when_it_is_wrong(clock, words):
-    state = SessionState.of(detailed_history())
-    state.facts = replace(state.facts, profile=replace(state.facts.profile, clock=clock))
-    told = summary_of((), state)
-    assert ("A host clock" in told) == bool(words)
-    assert words in told
 
 
 def test_a_trial_that_saves_memory_tells_the_batch_that_it_makes_room_for():

@@ -2,7 +2,6 @@
 
 import math
 import os
-import random
 import time
 from multiprocessing import Pipe
 
@@ -69,12 +68,3 @@ def test_garbage_is_no_message(ends, garbage):
     os.write(theirs.fileno(), garbage)
     with pytest.raises(GarbageError, match="file descriptor"):
         Inbox(ours).next(5.0)
-
-
-def test_random_bytes_are_no_message(ends):
-    ours, theirs = ends
-    chance = random.Random(0)
-    for _ in range(300):
-        os.write(theirs.fileno(), _HEADER.pack(_MARK, 40) + chance.randbytes(40))
-        with pytest.raises(GarbageError):
-            Inbox(ours).next(5.0)

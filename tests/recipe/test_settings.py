@@ -200,3 +200,5 @@ def test_a_setting_that_stands_twice_is_refused_and_a_config_of_another_program_
     assert "line 2" in error.value.message
     config = "epochs: 1\nepochs: 2\nperf_advisor:\n  compile.mode: default\n"
     assert Settings.from_yaml(config) == {"compile.mode": "default"}
+    with pytest.raises(UsageError, match=r"'compile\.mode' stands there twice"):
+        Settings.from_yaml(config + "  compile.mode: none\n")

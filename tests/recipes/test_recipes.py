@@ -72,6 +72,7 @@ def test_a_card_has_every_heading_and_fits_the_screen(recipe):
 def test_other_values_are_not_accepted(recipe):
     assert not recipe.accepts("no such value")
     assert not recipe.accepts(-1)
+    assert not recipe.accepts(10**23)
 
 
 @every_recipe

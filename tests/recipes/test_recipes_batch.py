@@ -1,6 +1,5 @@
 """Recipes of the batch and of the optimizer that goes with it."""
 
-import math
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -14,7 +13,7 @@ from recipe_workload import components
 from torch import nn
 
 from advisor.errors import RefusedError
-from advisor.figures.sweep import headings_of, knee, knee_of, sweep_chart, sweep_points, sweep_rows
+from advisor.figures.sweep import headings_of, knee, knee_of, sweep_points, sweep_rows
 from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
@@ -205,36 +204,9 @@ def test_the_size_to_take_keeps_the_latency_limit(limit_ms, size):
     assert all("latency limit of" in point.problem for point in points if point.problem)
 
 
-def test_the_chart_of_training_has_a_bar_for_each_size():
-    lines = sweep_chart(sweep_points(baseline(), SWEEP)).splitlines()
-    assert [line.split()[0] for line in lines] == ["32", "64", "128", "256"]
-    bars = [line.count("█") for line in lines]
-    assert bars == sorted(bars)
-    assert [line.endswith("knee") for line in lines] == [False, False, True, False]
-
-
-def test_times_of_any_size_are_drawn():
-    tiny, huge = replace(SWEEP[0], step_ms=5e-324, samples_per_s=1e308), replace(SWEEP[1], step_ms=1e308)
-    assert sweep_chart(sweep_points(baseline(), [tiny, huge, *SWEEP[2:]]))
-
-
-def test_one_point_is_no_chart():
-    assert sweep_chart(sweep_points(baseline(), [])) == ""
-
-
 def test_a_damaged_size_is_left_out_of_the_sweep():
     bad = replace(SWEEP[0], candidate=replace(SWEEP[0].candidate, value="[red]"))
     assert sweep_points(baseline(), [bad, *SWEEP[1:]]) == sweep_points(baseline(), SWEEP[1:])
-
-
-@pytest.mark.parametrize("damaged", [math.inf, math.nan, -1.0])
-def test_a_damaged_time_is_no_point_of_the_sweep(damaged):
-    bad = replace(SWEEP[0], step_ms=damaged, samples_per_s=damaged)
-    points = sweep_points(baseline(), [bad, *SWEEP[1:]])
-    (point,) = [point for point in points if point.size == bad.candidate.value]
-    assert (point.step_ms, point.samples_per_s, point.usable) == (None, None, False)
-    assert knee_of(points) == knee_of([other for other in points if other is not point])
-    assert sweep_chart(points) == sweep_chart([other for other in points if other is not point])
 
 
 # --- gradient accumulation ------------------------------------------------------------------------------------
@@ -286,6 +258,15 @@ def test_two_batches_make_the_update_of_one_of_twice_the_size(make_step, zero_gr
         optimizer.step()
         for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs)
+
+
+def test_a_loop_that_clears_what_is_added_up_is_warned():
+    model = net()
+    step = tuned_step({"step.accumulate": 2}, model)
+    step(batches()[0])
+    model.zero_grad()
+    with pytest.warns(UserWarning, match=r"leave out zero_grad\(\) in your loop"):
+        step(batches()[1])
 
 
 @pytest.mark.parametrize("make_step", [tuned_step, exported_step])

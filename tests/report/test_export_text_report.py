@@ -330,7 +330,6 @@ def test_the_roof_with_its_ceilings_and_their_date(told):
     rows = {row[0]: row[1] for row in table_rows(told, "Efficiency")}
     assert rows["Matrix products"] == "17 % of 361 TFLOP/s tf32"
     assert rows["Tuned"] == "16 % of 721 TFLOP/s bfloat16"
-    assert rows["Tensor cores"] == "61 % of kernel time, by the names"
     assert rows["Memory traffic"] == "45 % of 4.02 TB/s, about 44.7 GiB a step"
     assert rows["Launches"] == "14 % of the step at least (1,204 operators)"
     assert rows["from pinned"] == "54.0 GB/s host to device"
@@ -338,11 +337,7 @@ def test_the_roof_with_its_ceilings_and_their_date(told):
     assert "The tuned share refers to the higher peak of bfloat16" in told
 
 
-def test_what_the_clocks_say(told):
-    clocks = body_of(told, "Timing cross-check")
-    rows = {row[0]: row[1] for row in table_rows(told, "Timing cross-check")}
-    assert rows["Events of the device"] == "26.3 ms"
-    assert "6.20 ms, 4.2x too fast" in clocks
+def test_the_same_step_on_the_cpu(told):
     baseline = {row[0]: row[1] for row in table_rows(told, "Baseline")}
     assert baseline["On the CPU"] == "1530 ms in one short trial, 58x as long as on the GPU"
 

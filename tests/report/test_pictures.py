@@ -7,15 +7,12 @@ import pytest
 import tui_histories as histories
 from sample_session import detailed_history, sample_request
 
-from advisor.experiment.events import AllReduceMeasured
 from advisor.experiment.state import SessionState
 from advisor.export import svg
 from advisor.export.formats.html import html_report
 from advisor.export.formats.markdown import markdown_report
-from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import AllReduceSweep, AllReduceTime
 from advisor.report.charts import (
     Axis,
     Line,
@@ -29,7 +26,6 @@ from advisor.report.charts import (
 from advisor.report.conclusions import roof_shares
 from advisor.report.pareto import front_of, measured_points
 from advisor.report.pictures import (
-    all_reduce_chart,
     batch_chart,
     forest_chart,
     front_chart,
@@ -175,24 +171,6 @@ def test_a_batch_size_that_did_not_run_stands_at_the_bottom(state) -> None:
     assert by_size[64].label.startswith("yours")
     assert by_size[256].sign == "◆"
     assert all(size not in {x for x, _ in plot.lines[0].points} for size in (4096,))
-
-
-def test_all_reduce_is_drawn_by_message_size_in_every_report(state) -> None:
-    times = tuple(AllReduceTime(1024 * 4**power, 2e-5 + 1024 * 4**power / 2e11) for power in range(10))
-    state.apply(AllReduceMeasured(AllReduceSweep(2, "nccl", times)))
-    plot = all_reduce_chart(state)
-    assert plot is not None
-    assert [x for x, _ in plot.lines[0].points] == [time.size_bytes for time in times]
-    assert (plot.marks[-1].x, plot.marks[-1].label) == (256 * 2**20, "197 GB/s")
-    assert "All-reduce" in html_report(state, sample_request(), load_catalog())
-    told = report(state, sample_request(), "1.0")["all_reduce"]
-    assert told["times"][-1]["bus_bytes_per_s"] == plot.marks[-1].y
-
-
-@pytest.mark.parametrize("times", [(), (AllReduceTime(1024, 1e-3),)])
-def test_all_reduce_that_was_not_measured_is_not_drawn(state, times) -> None:
-    state.apply(AllReduceMeasured(AllReduceSweep(2, "nccl", times, "rank 1 did not start")))
-    assert all_reduce_chart(state) is None
 
 
 @pytest.mark.parametrize(

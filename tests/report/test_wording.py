@@ -3,7 +3,7 @@
 import pytest
 from made_up import result_at
 
-from advisor.figures.formatting import format_numerics, format_repayment
+from advisor.figures.formatting import format_numerics
 from advisor.records import BaselineRecord, Bottleneck, Numerics, NumericsResult
 from advisor.report.figures import interval_words
 
@@ -17,19 +17,6 @@ def test_numerics_that_nobody_could_compare_have_no_class():
     """A baseline whose own loss is NaN: its candidates were listed as close."""
     numerics = NumericsResult(Numerics.CLOSE, Numerics.CLOSE, None, "not finite", compared=False)
     assert format_numerics(numerics) == "not compared, declared close"
-
-
-@pytest.mark.parametrize(
-    ("steps", "words"),
-    [
-        (0, "no start-up cost"),
-        (1, "the slower start is made up for after 1 step"),
-        (1200, "the slower start is made up for after 1,200 steps"),
-        (None, "starts more slowly, and its steps are no faster"),
-    ],
-)
-def test_when_a_slower_start_has_paid_back(steps, words):
-    assert format_repayment(steps) == words
 
 
 def test_every_bottleneck_has_a_name_for_its_steps():

@@ -31,7 +31,7 @@ class TestADraft:
             ),
             ("gan", ("for (i, real) in [(0, batch)]", "models=[net_g, net_d], optimizers=[opt_d, opt_g]")),
             ("flat", ("    # flat.py:8\n    loader = DataLoader(data, batch_size=16, shuffle=True)\n", "data=loader)")),
-            ("nano_gpt", ("for _ in [batch]:", "loader = ...  # TODO", "copy GPT to here")),
+            ("nano_gpt", ("for _ in [batch]:", "loader = ...  # TODO", "copy these to here")),
         ],
     )
     def test_has_what_was_seen_and_compiles(self, name, has, monkeypatch):

@@ -57,6 +57,6 @@ for batch in {source}:
         seen.append(model.generate(**batch, generation_config=chosen, top_k=7))
 """)
     assert loop.mode is Mode.INFER
-    assert loop.step.options == {"max_new_tokens": 4, "top_k": 7}
+    assert (loop.step.new_tokens, loop.step.options["top_k"]) == (4, 7)
     assert (loop.data is names["loader"]) is (source == "loader")
     assert torch.equal(loop.step(names["prompts"][-1]), names["seen"][-1])

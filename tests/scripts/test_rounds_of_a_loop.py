@@ -92,7 +92,7 @@ def test_the_end_of_the_outer_loop_is_the_end(script):
         while episodes < 2:
             state = torch.ones(1, 1)
             for step in range(10):
-                {UPDATE}
+                {UPDATE.replace("optimizer.step", "nn.utils.clip_grad_value_(model.parameters(), 9); optimizer.step")}
                 if step == 1:
                     break
             episodes += 1

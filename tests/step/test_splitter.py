@@ -282,7 +282,7 @@ def test_a_model_of_lists_gets_a_list_of_tensors_whole(kind):
     images = [torch.ones(3, 2, 2), torch.ones(3, 4, 4)]
     assert splitter(Detector(), with_target=False)(images).args[0] is images
     assert splitter(Detector(), with_target=True)((images, "y")) == ((images,), {}, "y")
-    assert batches_in_data(images * 2, [], Detector()) == images * 2
+    assert batches_in_data(images * 2, []) == images * 2
     assert len(splitter(Net(), with_target=False)(images).args) == 1
 
 

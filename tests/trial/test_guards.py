@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process, used_sm
+from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process
 
 from advisor.machine.hardware import POWER_CAP, GpuReading
 from advisor.records import Block, GpuReadings
@@ -151,18 +151,9 @@ def test_a_clock_that_falls_because_the_gpu_waits_is_none_until_it_is_up_again()
     assert "to 900 MHz" in disturbance(idle, rising, rising)
 
 
-def test_a_first_reading_with_a_low_clock_is_none():
-    assert disturbance_of_gpu([reading(sm_clock_mhz=345), reading(), reading()], HERE, 90) == ""
-
-
 def test_a_gpu_about_to_slow_down():
     assert disturbance({"temperature_c": 88}) == "the GPU was at 88 °C, and slows itself down at 90 °C"
     assert disturbance({"temperature_c": 88}, slowdown_c=None) == ""
-
-
-def test_several_disturbances_are_all_said():
-    told = disturbance({"temperature_c": 91, "throttle_reasons": ("hardware thermal slowdown",), "sm_clock_mhz": 900})
-    assert told.count("; ") == 2
 
 
 def test_readings_in_short():
@@ -260,25 +251,6 @@ def test_a_process_that_appears_midway(library, number):
     assert watch.gpu.foreign_processes == 1
 
 
-@with_either_number
-def test_a_process_that_computes_all_the_time(library, number):
-    watch = started(library, STRANGER, number=number)
-    with watch.watching(UUID):
-        library.samples = [used_sm(number, 55, 5_000_000), used_sm(STRANGER, 44, 5_000_000)]
-    assert watch.disturbed.startswith(f"another process (pid {STRANGER}, ")
-    assert "44 % of the GPU" in watch.disturbed
-
-
-@with_either_number
-def test_a_trial_before_this_one_that_is_gone_by_now_is_none(library, number):
-    watch = started(library, STRANGER, number=number)
-    library.processes = [process(number)]
-    with watch.watching(UUID):
-        pass
-    assert watch.disturbed == ""
-    assert watch.gpu.foreign_processes == 0
-
-
 def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
     watch = started(library)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -289,32 +261,6 @@ def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
         assert watch.disturbed == ""
         assert watch.gpu.foreign_processes == 0
         child.communicate(b"\n")
-
-
-def test_a_slow_gpu_in_the_middle_is_seen(library):
-    watch = started(library)
-    with watch.watching(UUID):
-        library.clock_mhz = 900
-        until(lambda: watch.gpu.sm_clock_lowest_mhz == 900)
-        library.bits = 64
-        until(lambda: "hardware thermal slowdown" in watch.gpu.throttle_reasons)
-    assert "slowed itself down (hardware thermal slowdown)" in watch.disturbed
-
-
-def test_the_margin_to_the_slowdown_is_watched(library):
-    watch = started(library)
-    with watch.watching(UUID):
-        library.celsius = 60 + library.margin_c - 1
-    assert watch.disturbed == "the GPU was at 105 °C, and slows itself down at 106 °C"
-
-
-def test_a_driver_that_lists_no_processes_leaves_the_gauges(library):
-    library.refused = {"nvmlDeviceGetComputeRunningProcesses": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
-    watch = started(library)
-    with watch.watching(UUID):
-        library.samples = [used_sm(STRANGER, 90, 5_000_000)]
-    assert watch.disturbed == ""
-    assert (watch.gpu.temperature_c, watch.gpu.foreign_processes) == (60, None)
 
 
 def test_a_machine_without_nvml_is_not_watched():
@@ -384,11 +330,3 @@ def test_energy_without_a_counter_is_unknown(guarded, library, monkeypatch):
     monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", 0.0)
     library.refused = {"nvmlDeviceGetTotalEnergyConsumption": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
     assert guarded().energy_j_per_sample(BLOCKS) is None
-
-
-def test_energy_of_a_trial_that_is_not_watched_is_unknown():
-    unwatched = Guards(watch_gpu=False)
-    with unwatched.watching(UUID):
-        pass
-    assert unwatched.energy_j_per_sample(BLOCKS) is None
-    assert unwatched.gpu is None

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001 - the en dash of an interval
 
-from dataclasses import replace
-
 import pytest
 import tui_histories as histories
 
@@ -82,12 +80,7 @@ def test_flops_and_bytes_a_second() -> None:
     assert formatting.format_rate(3.9e12, "B") == "3.90 TB/s"
 
 
-def test_verdicts_and_outcomes() -> None:
-    assert formatting.format_verdict(histories.LAST) == "faster"
-    assert formatting.format_verdict(histories.BATCH_BIG) == "out of memory"
-    open_ended = replace(histories.LAST, comparison=Comparison(0.73, 0.02, 27.0))
-    assert formatting.format_verdict(open_ended) == "unclear"
-    assert formatting.format_verdict(replace(open_ended, comparison=Comparison(1.0, 0.99, 1.01))) == "same"
+def test_outcomes() -> None:
     oom = TrialResult(Outcome.OUT_OF_MEMORY, "tried to\nallocate 2 GiB")
     assert formatting.format_outcome(oom) == "out of memory: tried to allocate 2 GiB"
     assert formatting.format_numerics(NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "")) == "close (3.1e-03)"

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
@@ -38,11 +37,6 @@ def test_the_training_step_of_the_module_and_the_hooks_of_its_batch(parts, kind,
     expected = parts.loss_of(module, factor)
     assert parts.first_loss(normalise((module, *rest), SPEC)) == expected
     assert parts.first_loss(normalise({"model": type(module)(), "datamodule": rest[0]}, SPEC)) > 0
-
-
-def test_hooks_that_are_left_out_are_named(parts):
-    [note] = normalise((parts.Doubling(), parts.LOADER), SPEC).notes
-    assert note.endswith("so are its on_after_backward")
 
 
 def test_a_trainer_says_how_it_clips_and_casts(lightning, parts):
@@ -85,23 +79,6 @@ def test_a_module_that_optimizes_by_hand_is_its_own_step(parts, left_in_a_step):
 def test_a_module_without_an_optimizer_says_so(parts):
     with pytest.raises(TargetError, match=r"WithoutOptimizer\.configure_optimizers returns no optimizer"):
         normalise((parts.WithoutOptimizer(), parts.Data()), SPEC)
-
-
-@pytest.mark.parametrize("kind", ["cycle", "shortest", "dict", "module"])
-def test_several_loaders_are_read_together_as_in_a_fit(lightning, parts, kind):
-    trainer = lightning.Trainer(max_epochs=1, **QUIET)
-    module = parts.Paired()
-    loop = normalise((trainer, module, parts.GIVEN[kind]), SPEC)
-    assert isinstance(loop.data, DataLoader), "not one batch"
-    batches = list(loop.data)
-    assert len(batches) == (2 if kind == "shortest" else 3)
-    assert [batch["clean"][0].shape for batch in batches] == [(8, 8)] * len(batches)
-    last = parts.LOADER.dataset.tensors[0][:8] if len(batches) == 3 else parts.BATCH[0][8:]
-    assert torch.equal(batches[-1]["clean"][0], last)
-    inputs, labels = batches[0]["clean"]
-    expected = nn.functional.cross_entropy(module.net(inputs + 1), labels, label_smoothing=0.3)
-    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
-    assert float(step(batches[0])) == pytest.approx(float(expected))
 
 
 def test_a_loader_of_another_kind_says_so(parts):

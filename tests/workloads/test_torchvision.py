@@ -86,27 +86,6 @@ def load_named(name, *arguments, **options):
     return load_target(TargetSpec(f"torchvision:{name}", "/", arguments=arguments, device="cpu", **options))
 
 
-def test_a_detector_that_is_too_slow_at_its_own_size_resizes_to_a_smaller_one():
-    loop = load_named("fcos_resnet50_fpn")
-    assert loop.data[0].shape[1:] == (3, 320, 320)
-    assert (loop.model.transform.min_size, loop.model.transform.max_size) == ((320,), 320)
-    assert any("`-- min_size=800` keeps its own" in note for note in loop.notes)
-    asked = load_named("fcos_resnet50_fpn", "min_size=640")
-    assert asked.data[0].shape[1:] == (3, 640, 640)
-    assert asked.model.transform.min_size == (640,)
-
-
-def test_a_persons_own_detector_keeps_its_size(tmp_path):
-    (tmp_path / "detector.py").write_text(
-        "from torchvision.models.detection import fcos_resnet50_fpn\n"
-        "def build():\n    return fcos_resnet50_fpn(weights=None, weights_backbone=None)\n",
-        encoding="utf-8",
-    )
-    loop = load_target(TargetSpec("detector.py", str(tmp_path), device="cpu"))
-    assert loop.data[0].shape[1:] == (3, 800, 800)
-    assert loop.model.transform.min_size == (800,)
-
-
 @pytest.mark.parametrize(("name", "side"), [("swin3d_t", 112), ("s3d", 224)])
 def test_clips_are_smaller_on_a_small_machine_where_the_model_takes_them(name, side):
     loop = load_named(name)

@@ -361,7 +361,7 @@ class Bench:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
             with self.budget.standing_still(), self.runner.nothing_beside():
-                self.steering.wait_while_paused(lambda waiting: self.emit(events.Held(waiting)))
+                self.steering.wait_while_paused(lambda waiting: self.emit(events.Paused(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A trial's result; where it was ended from outside, the result says that the person skipped it.

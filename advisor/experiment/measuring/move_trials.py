@@ -28,8 +28,8 @@ _CPU_MEASURE_S = 0.5
 _INSTRUMENTS_S = 3.0
 _INSTRUMENTS_PER_OPERATION_S = 0.007
 # Steps of an instrumented pass on the CPU, where they take most of its time: three or more in phases, four recorded,
-# one counted, two by several clocks, and as long as four of validation. A count.
-_INSTRUMENTED_STEPS = 14
+# one counted, and as long as four of validation. A count.
+_INSTRUMENTED_STEPS = 12
 # A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration.
 _GIVEN_UP_AFTER = 2.0
 # Moves whose trials also time how long a step waits for its data, where that is loaded in another way.

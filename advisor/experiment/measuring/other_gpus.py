@@ -1,8 +1,7 @@
 """Trials on the machine's other GPUs while one runs on the session's own.
 
 Only single trials go there, whose outcome does not depend on what is measured meanwhile: a candidate alone, a setting
-left out, another run of the same settings. All else runs on the session's own GPU, the instruments and the turns with
-the baseline while nothing else runs.
+left out, another run of the same settings. The instruments and the turns with the baseline run while nothing else does.
 """
 
 import os
@@ -24,10 +23,9 @@ from advisor.records import Facts, TargetSpec, TrialSpec, Value
 
 # The moves that may be measured on another GPU, by the move that is measured meanwhile. Beside one that may change the
 # stack nothing is left out of it: that result would be about the stack as it was.
-_ALONE = frozenset({Kind.ALONE, Kind.AGAIN})
 _KINDS_BESIDE = {
-    **dict.fromkeys((Kind.LEAP, Kind.ADD, Kind.SWAP, Kind.AGAIN), _ALONE),
-    **dict.fromkeys((Kind.ALONE, Kind.DROP), _ALONE | {Kind.DROP}),
+    **dict.fromkeys((Kind.LEAP, Kind.ADD, Kind.SWAP, Kind.AGAIN), (Kind.ALONE, Kind.AGAIN)),
+    **dict.fromkeys((Kind.ALONE, Kind.DROP), (Kind.ALONE, Kind.AGAIN, Kind.DROP)),
 }
 # The cores of a trial beside its loader's workers: one launches kernels, one runs the backward pass. A count.
 _CORES_OF_A_TRIAL = 2
@@ -52,14 +50,11 @@ def other_gpus(facts: Facts, target: TargetSpec, environment: Mapping[str, str] 
     if not facts.on_cuda or len(visible) < 2:
         return ()
     own = int(target.device.partition(":")[2] or 0)
-    free = [place for place, gpu in enumerate(visible) if place != own and not gpu.processes]
+    others = [(place, gpu) for place, gpu in enumerate(visible) if place != own]
+    free = [place for place, gpu in others if gpu.name == visible[own].name and not (gpu.processes or gpu.mig_enabled)]
     each, usable = cores_of_a_trial(facts, {}), facts.hardware.host.usable_cores
-    if any(gpu.mig_enabled for gpu in visible):
-        raise UnusableError("the GPUs are divided into MIG instances")
-    if len({gpu.name for gpu in visible}) > 1:
-        raise UnusableError("the GPUs are of different models")
     if not free:
-        raise UnusableError("other processes use the other GPUs")
+        raise UnusableError("no other GPU is of the same model, whole and unused")
     if usable < 2 * each:
         raise UnusableError(f"two trials at a time need {2 * each} cores, and {usable} are usable")
     return tuple(f"cuda:{place}" for place in free[: usable // each - 1])
@@ -79,12 +74,7 @@ class OtherGpuTrials:
     ``trials`` knows what moves cost; ``spec_of`` gives the trial of a move.
     """
 
-    def __init__(
-        self,
-        bench: Bench,
-        trials: Lab[Known, Move],
-        spec_of: Callable[[Move, Known], TrialSpec],
-    ) -> None:
+    def __init__(self, bench: Bench, trials: Lab[Known, Move], spec_of: Callable[[Move, Known], TrialSpec]) -> None:
         self._bench = bench
         self._trials = trials
         self._spec_of = spec_of
@@ -93,14 +83,13 @@ class OtherGpuTrials:
     def find(self, known: Known) -> None:
         """Find the GPUs that trials may run on, and say which they are or why there are none."""
         try:
-            self._devices = self._found(known)
+            self._devices = self._undisturbed(known)
         except UnusableError as problem:
             self._bench.emit(Said(f"trials run on one GPU only, one after the other: {problem}"))
         if self._devices:
-            count = 1 + len(self._devices)
-            self._bench.emit(Said(f"trials run side by side on {count} GPUs, which does not change their results"))
+            self._bench.emit(Said(f"trials run side by side on {1 + len(self._devices)} GPUs, with the same results"))
 
-    def _found(self, known: Known) -> tuple[str, ...]:
+    def _undisturbed(self, known: Known) -> tuple[str, ...]:
         """The GPUs on which the baseline, run on all of them at once, is as fast as alone. Raises UnusableError."""
         bench, devices = self._bench, other_gpus(known.plan.facts, self._bench.request.target)
         if not devices:
@@ -119,9 +108,8 @@ class OtherGpuTrials:
         alike = tuple(device for device in devices if abs(longer[device]) <= _LARGEST_DIFFERENCE)
         if alike and abs(longer[own.device]) <= _LARGEST_DIFFERENCE:
             return alike
-        worst = longer[own.device] if alike else max(longer.values(), key=abs)
-        much = f"{format_percent(abs(worst), digits=1)} {'longer' if worst > 0 else 'less'}"
-        raise UnusableError(f"the baseline's step takes {much} while it runs on {len(results)} GPUs at the same time")
+        much = format_percent(max(map(abs, longer.values())), digits=1)
+        raise UnusableError(f"the baseline's step differs by {much} while it runs on {len(results)} GPUs at once")
 
     def stop(self) -> None:
         """Run no more trials on other GPUs."""
@@ -129,8 +117,7 @@ class OtherGpuTrials:
 
     def moves_beside(self, move: Move, known: Known) -> list[Move]:
         """The moves that may be measured on other GPUs beside this move, the best first; none without such GPUs."""
-        kinds = _KINDS_BESIDE.get(move.kind, frozenset[Kind]())
-        if not self._devices or not kinds:
+        if not self._devices or move.kind not in _KINDS_BESIDE:
             return []
         catalog, facts = self._bench.catalog, known.plan.facts
         left = facts.hardware.host.usable_cores - cores_of_a_trial(facts, move.settings, catalog)
@@ -139,7 +126,7 @@ class OtherGpuTrials:
         for other in rank(moves(known), known, self._trials):
             fits = cores_of_a_trial(facts, other.settings, catalog) * len(self._devices) <= left
             short = self._trials.cost_s(other, known) <= longest_s and not catalog.environment(other.settings)
-            if other.kind in kinds and fits and short:
+            if other.kind in _KINDS_BESIDE[move.kind] and fits and short:
                 found.setdefault(other.settings, other)
         return list(found.values())[1:]
 
@@ -149,8 +136,7 @@ class OtherGpuTrials:
         until_s = budget.spent_s + _LATEST_END * self._trials.cost_s(move, known)
 
         def next_spec() -> TrialSpec | None:
-            left_s = until_s - budget.spent_s
-            short = [other for other in waiting if self._trials.cost_s(other, known) <= left_s]
+            short = [other for other in waiting if budget.spent_s + self._trials.cost_s(other, known) <= until_s]
             if not short:
                 return None
             waiting.remove(short[0])

@@ -41,24 +41,17 @@ class LoopFailedError(Exception):
     """A process that was to time the loop gave no figures."""
 
     def __init__(self, spec: TrialSpec, result: TrialResult) -> None:
-        super().__init__(result.reason)
-        self.spec = spec
+        super().__init__(f"the loop {'with' if spec.export_path else 'without'} the file: {result.reason}")
         self.result = result
 
 
 def time_in_pairs(
-    runner: Runner,
-    plain: TrialSpec,
-    tuned: TrialSpec,
-    *,
-    until: float,
-    most: int,
-    say: Callable[[str], None] = lambda text: None,
+    runner: Runner, plain: TrialSpec, tuned: TrialSpec, say: Callable[[str], None], *, until: float, most: int
 ) -> list[Pair]:
     """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
 
-    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out; of the first one LoopFailedError is
-    raised, as for a loop that fails.
+    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out. Raises LoopFailedError for a loop that
+    fails, and where no pair is done in time.
     """
     pairs: list[Pair] = []
     longest_s = 0.0
@@ -66,9 +59,8 @@ def time_in_pairs(
         begun = time.monotonic()
         if pairs and until - begun < _LIKE_BEFORE * longest_s:
             break
-        results: list[TrialResult] = []
-        order = (plain, tuned) if len(pairs) % 2 == 0 else (tuned, plain)
-        for spec in order:
+        results: dict[str, TrialResult] = {}
+        for spec in (plain, tuned) if len(pairs) % 2 == 0 else (tuned, plain):
             say(f"pair {len(pairs) + 1}: {spec.trial_id}")
             left_s = until - time.monotonic() - _ENDING_S
             result = runner.run(replace(spec, timeout_s=max(_LEAST_S, left_s)), lambda message: None)
@@ -76,8 +68,8 @@ def time_in_pairs(
                 return pairs
             if not result.measured:
                 raise LoopFailedError(spec, result)
-            results.append(result)
-        pairs.append((results[order.index(plain)], results[order.index(tuned)]))
+            results[spec.trial_id] = result
+        pairs.append((results[plain.trial_id], results[tuned.trial_id]))
         longest_s = max(longest_s, time.monotonic() - begun)
     return pairs
 
@@ -123,20 +115,21 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     plain = replace(bench.spec("baseline, beside the export", {}, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
     tuned = replace(bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
     config = tuned.target.config if exported.config is None else exported.config
-    tuned = replace(
-        tuned, target=replace(tuned.target, config=config, read_as=exported.read_as), export_path=exported.path
-    )
+    target = replace(tuned.target, config=config, read_as=exported.read_as)
+    tuned = replace(tuned, target=target, export_path=exported.path)
     as_it_is = {file: file for file in exported.read_as}  # both run the lines of the user's own files
     plain = replace(plain, target=replace(plain.target, read_as=as_it_is))
     try:
-        pairs = time_in_pairs(bench.runner, plain, tuned, until=started + limit_s(stack), most=_MOST_VERIFIED)
+        until = started + limit_s(stack)
+        pairs = time_in_pairs(bench.runner, plain, tuned, lambda text: None, until=until, most=_MOST_VERIFIED)
     except LoopFailedError as error:
-        late = error.result.outcome is Outcome.TIMED_OUT
-        why = f"it did not end within {limit_s(stack):.0f} s" if late else error.result.reason
-        problem = f"the loop {'with' if error.spec.export_path else 'without'} the file: {why}"
-        return Verification(exported.path, seconds=time.monotonic() - started, problem=problem)
-    found = Verification(exported.path, seconds=time.monotonic() - started, difference=_output_difference(*pairs[0]))
-    found = replace(found, compared="losses" if pairs[0][1].losses else "outputs")
+        return Verification(exported.path, seconds=time.monotonic() - started, problem=str(error))
+    found = Verification(
+        exported.path,
+        seconds=time.monotonic() - started,
+        difference=_output_difference(*pairs[0]),
+        compared="losses" if pairs[0][1].losses else "outputs",
+    )
     usual = stack.numerics.difference or 0.0 if stack.numerics else 0.0
     # Outputs of the plain loop may differ from one start to the next, as of a script that draws in threads.
     between_starts = _output_difference(pairs[0][0], pairs[-1][0]) or 0.0
@@ -218,11 +211,11 @@ def check(
         export_path=str(Path(path).resolve()),
     )
     try:
-        pairs = time_in_pairs(runner, plain, tuned, until=started + request.budget_s, most=_MOST_CHECKED, say=say)
+        pairs = time_in_pairs(runner, plain, tuned, say, until=started + request.budget_s, most=_MOST_CHECKED)
     except LoopFailedError as error:
-        result, late = error.result, error.result.outcome is Outcome.TIMED_OUT
-        hint = "Give it more time with --budget." if late else result.hint or "Fix what the lines below show."
-        raise TargetError(f"the loop {error.spec.trial_id}: {result.reason}", hint, result.details) from None
+        late = error.result.outcome is Outcome.TIMED_OUT
+        hint = "Give it more time with --budget." if late else error.result.hint or "Fix what the lines below show."
+        raise TargetError(str(error), hint, error.result.details) from None
     without, with_settings = zip(*pairs, strict=True)
     new, old = ([rates(run.blocks) for run in side] for side in (with_settings, without))
     spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_PRIOR_SPREAD)

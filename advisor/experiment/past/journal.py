@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import threading
 import time
 import zlib
@@ -22,7 +23,7 @@ from typing import Any
 import msgspec
 
 from advisor.errors import UsageError, refusal_of
-from advisor.experiment.events import KINDS, BlockTimed, Event, Held, ProgressMade, Said, TrialActivity
+from advisor.experiment.events import FORMER_KINDS, KINDS, BlockTimed, Event, Paused, ProgressMade, Said, TrialActivity
 from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
 from advisor.files.paths import content_of, is_file
@@ -39,8 +40,10 @@ _LARGEST_BYTES = 256 * 2**20
 # Fields of events that name a file of the session.
 _FILES = frozenset({"log_path", "trace_path"})
 _LONGEST_PID = 20
+# The parts of a journal's name: its date, its time, and which of that second it is.
+_NUMBERS = re.compile(r"\d+")
 # Of interest only while they happen.
-_UNRECORDED = (BlockTimed, Held, ProgressMade, TrialActivity)
+_UNRECORDED = (BlockTimed, Paused, ProgressMade, TrialActivity)
 
 
 def sessions_folder() -> Path:
@@ -54,7 +57,7 @@ class Journal:
     def __init__(self, path: Path, request: Request) -> None:
         self.path = path
         self.request = request
-        self._held = _hold(path)
+        self._lock_handle = _locked(path)
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
         if path.stat().st_size:  # a crash may have cut the last line short
@@ -98,9 +101,9 @@ class Journal:
     def close(self) -> None:
         """Close the file, and let others write to it."""
         self._file.close()
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        if self._lock_handle is not None:
+            os.close(self._lock_handle)
+            self._lock_handle = None
 
     def _write(self, line: dict[str, Any]) -> str:
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
@@ -161,7 +164,7 @@ class PastSession:
         lost = f"{counted(self.damaged, 'line')} of the journal of {self.session_id} cannot be read"
         return f"{lost}; measurements may be missing" if self.damaged else ""
 
-    def told(self) -> tuple[Event, ...]:
+    def with_damage(self) -> tuple[Event, ...]:
         """The events, and a warning where some could not be read."""
         return (*self.events, Said(self.damage, "warning", ABOUT_DAMAGE)) if self.damaged else self.events
 
@@ -178,14 +181,14 @@ class PastSession:
 def open_session(session_id: str | None = None) -> PastSession:
     """A past session by its id (or its unique beginning), the latest when None. Raises UsageError."""
     paths = _journals()
-    matching = [path for path in paths if session_id is None or path.stem.startswith(session_id)]
+    exact = [path for path in paths if path.stem == session_id]
+    matching = exact or [path for path in paths if session_id is None or path.stem.startswith(session_id)]
     if not matching:
         wanted = f"there is no session {session_id!r}." if session_id else "there is no session yet."
         raise UsageError(wanted, "`perf-advisor sessions` lists them.")
-    exact = [path for path in matching if path.stem == session_id]
-    if session_id is not None and len(matching) > 1 and not exact:
+    if session_id is not None and len(matching) > 1:
         raise UsageError(f"{session_id!r} is the beginning of {len(matching)} sessions.", "Give more of the name.")
-    return _read(exact[0] if exact else matching[-1])
+    return _read(matching[-1])
 
 
 def list_sessions() -> Iterator[PastSession]:
@@ -203,25 +206,16 @@ def session_ids() -> list[str]:
 
 
 def _journals() -> list[Path]:
-    """Every journal, the oldest first; of those of one second the names sort otherwise. Raises OSError."""
+    """Every journal, the oldest first. Raises OSError."""
     try:
         found = [path for path in sessions_folder().iterdir() if path.suffix == ".jsonl" and is_file(path)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(found, key=_started)
+    return sorted(found, key=lambda path: [int(number) for number in _NUMBERS.findall(path.stem)])
 
 
-def _started(path: Path) -> tuple[float, str]:
-    """The start of a journal's session, in seconds since 1970; of a damaged one its last change."""
-    try:
-        with path.open("rb") as file:
-            return float(json.loads(file.readline(_LARGEST_BYTES))["started"]), path.stem
-    except _UNREADABLE:
-        return path.stat().st_mtime if path.exists() else 0.0, path.stem
-
-
-def _hold(path: Path) -> int | None:
-    """Hold the journal for this process; None where this process holds it already. Raises UsageError and OSError."""
+def _locked(path: Path) -> int | None:
+    """Lock the journal for this process; None where it has locked it already. Raises UsageError and OSError."""
     lock = path.with_suffix("") / _LOCK
     make_private(lock.parent)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -283,9 +277,13 @@ def _read(path: Path) -> PastSession:
             f"the session {path.stem} cannot be read: the first line of its journal is damaged.",
             f"Restore {path}; `perf-advisor sessions` lists those that can be read.",
         ) from error
-    events = [_event(line, path.with_suffix("")) for line in lines if line]
-    whole = tuple(event for event in events if event is not None)
-    return PastSession(path.stem, path, started, request, whole, len(events) - len(whole), withheld, arguments)
+    events, damaged = list[Event](), 0
+    for line in filter(None, lines):
+        try:
+            events += _events(line, path.with_suffix(""))
+        except _UNREADABLE:
+            damaged += 1
+    return PastSession(path.stem, path, started, request, tuple(events), damaged, withheld, arguments)
 
 
 def _config_of(text: str) -> Any:
@@ -336,17 +334,15 @@ def _of_0_1(value: Any) -> Any:
     return {_of_0_1(key): _of_0_1(inner) for key, inner in content} if kind == "mapping" else _of_0_1(content)
 
 
-def _event(line: bytes, folder: Path) -> Event | None:
-    """The event of a line; None where it is damaged, cut short, or of another version.
+def _events(line: bytes, folder: Path) -> list[Event]:
+    """The event of a line; none of a kind that is recorded no more. Raises an error for a damaged line.
 
     The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
     """
-    try:
-        entry = _entry(line)
-        event: Event = msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])
-    except _UNREADABLE:
-        return None
-    return event
+    entry = _entry(line)
+    if entry["event"] in FORMER_KINDS:
+        return []
+    return [msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])]
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:

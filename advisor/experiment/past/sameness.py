@@ -20,15 +20,21 @@ _OPTIONS = {"mode": "--mode", "device": "--device", "batch_size": "--batch-size"
 _MOST_SHOWN = 3
 
 
-def with_its_config(request: Request, past: PastSession, *, given: bool) -> Request:
-    """The request for resuming a session, with the config read from its file: secrets are not in the record.
+def taken_up_request(request: Request, past: PastSession, *, config_given: bool = False) -> tuple[Request, str]:
+    """The request for resuming a session, and what of the workload changed since it was measured; empty for nothing.
 
-    ``given``: this command line named a config, which is the request's already. Raises UsageError where the file is
-    needed and gone.
+    The config is read from its file again, since the record has no secrets, unless this command line named one
+    (``config_given``). Raises UsageError where that file is needed and gone.
     """
-    path = request.config_path
-    if given or path is None or past.request.target.config is None:
-        return request
+    if not config_given and request.config_path is not None and past.request.target.config is not None:
+        request = _with_its_config(request, past, request.config_path)
+    state = SessionState.of(past.events)
+    if state.facts is None or state.baseline is None:
+        return request, ""  # nothing was measured that could be mixed with something else
+    return request, "; ".join(_changes(request, past, state.facts))
+
+
+def _with_its_config(request: Request, past: PastSession, path: str) -> Request:
     if exists(path):
         from advisor.files.config_file import read_config  # late: YAML takes long to load
 
@@ -40,14 +46,6 @@ def with_its_config(request: Request, past: PastSession, *, given: bool) -> Requ
             "Put the file back, or name another with the target: `perf-advisor TARGET --resume --config FILE`.",
         )
     return request
-
-
-def changes(request: Request, past: PastSession) -> tuple[str, ...]:
-    """Changes of a workload since a session measured it, in a few words each; empty if it is the same."""
-    state = SessionState.of(past.events)
-    if state.facts is None or state.baseline is None:
-        return ()  # nothing was measured that could be mixed with something else
-    return tuple(_changes(request, past, state.facts))
 
 
 def check_same_machine(before: Facts, now: Facts) -> None:
@@ -75,21 +73,15 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
     if facts.sources and before.directory != now.directory:
         yield f"the folder is {now.directory}, and was {before.directory}"
     config, _ = without_secrets(now.config)
-    yield from _of_config(before.config, config)
+    if told := differences(before.config, config):
+        yield f"of the config {format_first(told, _MOST_SHOWN)}"
     for path in changed_sources(facts.sources):
         yield f"{_near(path, now.directory)} {'has changed' if exists(path) else 'is gone'}"
 
 
-def _of_config(before: Any, now: Any) -> Iterator[str]:
-    if (before is None) != (now is None):
-        yield "no config is given, and there was one" if now is None else "a config is given, and was not"
-    elif told := differences(before, now):
-        yield f"of the config {format_first(told, _MOST_SHOWN)}"
-
-
 def differences(before: Any, now: Any) -> list[str]:
     """The changes from one config to another, a few words for each value; types count, as 1 and True differ."""
-    old, new = dict(_flat(before, "")), dict(_flat(now, ""))
+    old, new = ({path: text for path, text in _flat(config or {}, "") if path} for config in (before, now))
     told = [f"{path} is {new[path]} (was {text})" for path, text in old.items() if new.get(path, text) != text]
     gone = [f"{path} is gone" for path in old if path not in new]
     return [*told, *gone, *(f"{path} is new" for path in new if path not in old)]

@@ -1,10 +1,9 @@
-"""The GPUs of a session: their number, whether they are enough, and whether the person can choose."""
+"""The GPUs of a session: their number, and whether they are enough."""
 
 import os
 
 from advisor.errors import UsageError
 from advisor.experiment.request import Request
-from advisor.experiment.state import SessionState
 from advisor.machine.hardware import visible_gpus
 from advisor.records import Facts, Hardware, Mode
 
@@ -12,8 +11,12 @@ from advisor.records import Facts, Hardware, Mode
 SEVERAL = "several GPUs"
 
 
-def gpus_in_use(wanted: int, hardware: Hardware, device: str) -> int:
-    """The number of GPUs (or of processes on the CPU) of a session. Raises UsageError where there are fewer."""
+def gpus_in_use(request: Request, hardware: Hardware) -> int:
+    """The GPUs (or processes on the CPU) of all machines of a session. Raises UsageError where this one has fewer."""
+    return request.machines * _gpus_here(request.gpus, hardware, request.target.device)
+
+
+def _gpus_here(wanted: int, hardware: Hardware, device: str) -> int:
     if wanted == 1:
         return 1
     if device == "cpu":
@@ -45,21 +48,6 @@ def gpus_there(hardware: Hardware) -> int:
     if shown is not None and not hardware.gpus:  # NVML cannot be used, which CUDA need not know
         return len([name for name in shown.split(",") if name.strip()])
     return len([gpu for gpu in visible_gpus(hardware) if not gpu.mig_enabled])
-
-
-def gpus_to_offer(request: Request, state: SessionState) -> int:
-    """The number of GPUs that a person could have this session train on; 0 where there is nothing to choose.
-
-    Known from the baseline on, and open until the search on one GPU is over.
-    """
-    if request.target.device not in ("auto", "cuda") or request.machines > 1 or state.hardware is None:
-        return 0
-    if state.baseline is None or state.facts is None or not state.facts.on_cuda or why_not_several(state.facts):
-        return 0
-    if state.finished is not None or state.failure is not None or state.stage in (SEVERAL, "done"):
-        return 0
-    there = gpus_there(state.hardware)
-    return there if there > 1 else 0
 
 
 def why_not_several(facts: Facts) -> str:

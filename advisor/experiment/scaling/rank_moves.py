@@ -6,7 +6,7 @@ As ``moves.py`` for one GPU: functions of what is known.
 from collections.abc import Iterator
 
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.results import ONE, Kind, Move, Scaling, Setup
+from advisor.experiment.scaling.results import ONE, Move, Scaling, Setup
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.parallel_recipe import STRATEGY
 from advisor.recipe.settings import Settings
@@ -15,7 +15,6 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 
 # Runs of settings that seem better than the stack, until they are or are not. A count.
 _MOST_RUNS = 3
-_MOST_TURNS = 2
 _GRAPH = "step.cuda_graph"
 _UNUSED = "parallel.find_unused_parameters"
 
@@ -43,12 +42,10 @@ def _strategies(known: Scaling) -> Iterator[Move]:
         if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
             continue
         setup = Setup(_fitting(known, Settings(candidate.settings)))
-        expected = _expected(known, candidate, Settings())
-        gain = max(POLICY.bold, expected) if expected > 1 else POLICY.information
-        while known.has_tried(setup) and not known.measured(setup) and (other := _mended(known, setup)):
+        while setup in known.runs and not known.measured(setup) and (other := _mended(known, setup)):
             setup = other
-        if not known.has_tried(setup):
-            yield Move(Kind.STRATEGY, setup, gain)
+        if setup not in known.runs:
+            yield Move(setup, _expected(known, candidate, Settings()))
 
 
 def _mended(known: Scaling, setup: Setup) -> Setup | None:
@@ -98,23 +95,24 @@ def _options(known: Scaling) -> Iterator[Move]:
         tried = any(other.get(candidate.key) == candidate.value for other in alike)
         if tried or known.catalog.conflict(known.carried.merged(settings)):
             continue
-        gain = max(_expected(known, candidate, lead.settings), POLICY.information)
-        yield Move(Kind.OPTION, Setup(settings), gain)
+        yield Move(Setup(settings), _expected(known, candidate, lead.settings))
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
+    """The gain that is expected of a candidate, of a figure for the report at least."""
     if known.facts is None:
-        return 1.0
+        return POLICY.information
     joined = known.carried.merged(beside)
-    return known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+    gain = known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+    return max(gain, POLICY.information)
 
 
 def _without_compiling(known: Scaling) -> Iterator[Move]:
     """The leading settings without compiling, which may hide the gradients' way worse than it computes faster."""
     lead = leading(known)
     plain = _not_compiled(known, lead) if lead and not _is_captured(known, lead) else None
-    if plain and not known.has_tried(plain):
-        yield Move(Kind.WITHOUT, plain, POLICY.not_compiled)
+    if plain and plain not in known.runs:
+        yield Move(plain, POLICY.not_compiled)
 
 
 def _again(known: Scaling) -> Iterator[Move]:
@@ -126,20 +124,17 @@ def _again(known: Scaling) -> Iterator[Move]:
         if comparison is None or comparison.ci_low > 1 or len(known.runs[setup]) >= _MOST_RUNS:
             continue
         if comparison.speedup > POLICY.least_gain:
-            yield Move(Kind.AGAIN, setup, min(comparison.speedup, POLICY.small_gain))
+            yield Move(setup, min(comparison.speedup, POLICY.small_gain))
 
 
 def _weak(known: Scaling) -> Iterator[Move]:
     """The whole batch on each GPU, as many people use several: told apart from the same global batch."""
     lead = leading(known)
-    if lead is None or lead.strategy == "data_parallel":
-        return
-    setup = Setup(lead.settings, weak=True)
-    if not any(one.weak and one.strategy == lead.strategy for one in known.runs):
-        yield Move(Kind.WEAK, setup, POLICY.proof)
+    if lead and not any(one.weak and one.strategy == lead.strategy for one in known.runs):
+        yield Move(Setup(lead.settings, weak=True), POLICY.proof)
 
 
 def _turns(known: Scaling) -> Iterator[Move]:
     """The stack in turn with one GPU: for the figure that is reported."""
-    if known.stack and not known.confirmed and known.turns < _MOST_TURNS:
-        yield Move(Kind.TURNS, Setup(known.stack), POLICY.proof)
+    if known.stack and not known.confirmed:
+        yield Move(Setup(known.stack), POLICY.proof, in_turn=True)

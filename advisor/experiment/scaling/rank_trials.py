@@ -8,7 +8,7 @@ from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.scaling.rank_moves import moves
-from advisor.experiment.scaling.results import ONE, Kind, Move, Scaling, Setup
+from advisor.experiment.scaling.results import ONE, Move, Scaling, Setup
 from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
@@ -59,7 +59,6 @@ class RankTrials:
         self._one_gpu = one_gpu
         self._consented = consented
         self._walls: list[float] = []
-        self._links_known = False
 
     def begin(self, facts: Facts, gpus: int, consent: Consent, *, same_losses: bool) -> Scaling:
         """Return the knowledge before the first strategy: one GPU under its stack, on torchrun as all others."""
@@ -73,8 +72,6 @@ class RankTrials:
         passed_over = {catalog[one].key: why for one, why in proposals.skipped.items() if one in asked_for}
         if reason := why_not_sharded(facts):
             passed_over["fully_shard"] = reason
-        if not facts.on_cuda:
-            passed_over["data_parallel"] = "on the CPU it is one process on the same cores"
         known = Scaling(
             gpus=gpus,
             catalog=catalog,
@@ -92,33 +89,32 @@ class RankTrials:
 
     def cost_s(self, move: Move, known: Scaling) -> float:
         """The seconds that a move is expected to take."""
-        return self._once_s(known) * (len(_TURNS) if move.kind is Kind.TURNS else 1)
+        return self._once_s(known) * (len(_TURNS) if move.in_turn else 1)
 
     def _once_s(self, known: Scaling) -> float:
         """The seconds that one trial is expected to take."""
         return median(self._walls) if self._walls else self.bench.expected_s(known.carried) + _START_S
 
     def comes_first(self, move: Move) -> bool:
-        """Whether a move promises so much that it comes before all others."""
-        return move.is_bold
+        """No move comes before all others: what is expected of strategies is the most."""
+        return False
 
     def affords(self, move: Move, known: Scaling) -> bool:
         """Whether the budget has time for a move and for the turns that confirm the stack afterwards.
 
-        No time is kept for turns after a bold move, without a stack, and once it is confirmed.
+        No time is kept for turns without a stack, and once it is confirmed.
         """
         if self.bench.steering.ending:
             return False
         half_the_turns_s = self._once_s(known) * len(_TURNS) / 2
-        if move.kind is Kind.TURNS:
+        if move.in_turn:
             return self.bench.budget.allows(half_the_turns_s)
-        nothing_to_confirm = known.confirmed or move.is_bold or not known.stack
-        reserve_s = 0.0 if nothing_to_confirm else half_the_turns_s
+        reserve_s = half_the_turns_s if known.stack and not known.confirmed else 0.0
         return self.bench.budget.allows(self.cost_s(move, known), reserve_s=reserve_s)
 
     def measure(self, move: Move, known: Scaling) -> tuple[tuple[Setup, TrialResult], ...]:
         """Run the trials of a move. Raises SessionCancelledError when the person ends the session meanwhile."""
-        if move.kind is not Kind.TURNS:
+        if not move.in_turn:
             return ((move.setup, self._trial(known, move.setup)),)
         evidence: list[tuple[Setup, TrialResult]] = []
         for place, ours in enumerate(_TURNS):
@@ -134,12 +130,7 @@ class RankTrials:
         limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
         limit_s += _MEETING_S if request.machines > 1 else 0.0
         world = setup.world(known.gpus, request.launch, request.machines)
-        times_links = world.ranks > 1 and not self._links_known
-        world = replace(world, looks_closer=not known.measured(setup), times_all_reduce=times_links)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
-        if result.ranks is not None and result.ranks.all_reduce is not None:
-            self._links_known = True
-            self.bench.emit(events.AllReduceMeasured(result.ranks.all_reduce))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
         return result
@@ -152,6 +143,6 @@ class RankTrials:
 
     def end(self, known: Scaling) -> None:
         """Post at the end what no time was left for."""
-        if untried := {move.setup.name: _NO_TIME for move in moves(known) if not known.has_tried(move.setup)}:
+        if untried := {move.setup.name: _NO_TIME for move in moves(known) if move.setup not in known.runs}:
             record = replace(known, passed_over={**known.passed_over, **untried}).record()
             self.bench.emit(events.ScalingMeasured(record))

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
 from statistics import median
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.runs import rates
-from advisor.experiment.policy import POLICY
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import REPORT, SELECTION, ProcessSpread, process_spread, ratio_interval
 from advisor.recipe.catalog import Catalog
@@ -51,7 +49,7 @@ class Setup:
 
     @property
     def strategy(self) -> str:
-        """The kind of parallelism: ``ddp``, ``fully_shard``, ``data_parallel``, or ``single``."""
+        """The kind of parallelism: ``ddp``, ``fully_shard`` or ``single``."""
         return str(self.settings.get(STRATEGY, SINGLE))
 
     @property
@@ -68,40 +66,22 @@ class Setup:
         return ", ".join([self.strategy, *options, *weak])
 
     def world(self, gpus: int, options: tuple[str, ...] = (), machines: int = 1) -> World:
-        """The processes of a trial on this many GPUs. DataParallel runs one process for all of them."""
+        """The processes of a trial on this many GPUs."""
         if self.strategy == SINGLE:
-            return World(1, devices=1)
-        here = gpus // machines
-        ranks = 1 if self.strategy == "data_parallel" else here
-        return World(ranks, devices=here, weak=self.weak, options=options, machines=machines)
+            return World(1)
+        return World(gpus // machines, weak=self.weak, options=options, machines=machines)
 
 
 ONE = Setup()
 
 
-class Kind(StrEnum):
-    """The kinds of moves on several GPUs."""
-
-    STRATEGY = "strategy"
-    OPTION = "option"
-    WITHOUT = "without"
-    AGAIN = "again"
-    WEAK = "weak"
-    TURNS = "turns"
-
-
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One thing to measure next over several GPUs, with the gain that is expected of it."""
+    """One thing to measure next over several GPUs, once or ``in_turn`` with one GPU, and the gain expected of it."""
 
-    kind: Kind
     setup: Setup
     gain: float
-
-    @property
-    def is_bold(self) -> bool:
-        """A strategy that may gain comes before all others: options belong to the best of them."""
-        return self.kind is Kind.STRATEGY and self.gain >= POLICY.bold
+    in_turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +107,6 @@ class Scaling:
     passed_over: Mapping[str, str] = field(default_factory=dict)
     same_losses: bool = True
     confirmed: bool = False
-    turns: int = 0
     device_type: str = "cpu"
     machines: int = 1
 
@@ -143,14 +122,8 @@ class Scaling:
         known = self
         for setup, result in evidence:
             known = known.with_run(setup, result)
-        proven = move.kind is Kind.TURNS and all(result.measured for _, result in evidence)
-        return replace(
-            known, confirmed=proven or (self.confirmed and known.stack == self.stack), turns=known.turns + proven
-        )
-
-    def has_tried(self, setup: Setup) -> bool:
-        """Whether it was tried, also where it failed."""
-        return setup in self.runs
+        proven = move.in_turn and all(result.measured for _, result in evidence)
+        return replace(known, confirmed=proven or (self.confirmed and known.stack == self.stack))
 
     def measured(self, setup: Setup) -> tuple[TrialResult, ...]:
         """Its runs that produced timings."""
@@ -232,8 +205,8 @@ class Scaling:
         if not runs:
             return replace(row, reason=self.runs[setup][-1].reason if setup in self.runs else "not tried")
         comparison = self.compare(setup)
-        looks = sorted((run.ranks for run in runs if run.ranks is not None), key=lambda found: found.exposed_ms is None)
-        found = looks[0]  # the run that looked closest
+        found = runs[0].ranks
+        assert found is not None, "it ran over ranks"
         return replace(
             row,
             reason=self.why_unusable(setup),
@@ -246,10 +219,9 @@ class Scaling:
             ci_high=comparison.ci_high if comparison else None,
             verdict=str(comparison.verdict) if comparison and setup != ONE else "",
             exposed_ms=found.exposed_ms,
-            exposed_by=found.exposed_by,
             straggler_share=found.straggler_share,
-            peak_reserved_bytes=tuple(one.peak_reserved_bytes or 0 for one in found.ranks),
-            rank_ms=tuple(one.alone_ms for one in found.ranks if one.alone_ms is not None),
+            peak_reserved_bytes=found.peak_reserved_bytes,
+            rank_ms=found.alone_ms,
             loss_difference=self.loss_difference(setup) if setup != ONE else None,
             runs=len(runs),
         )
@@ -259,7 +231,4 @@ class Scaling:
         share = best.exposed_share
         if share is None or share < BOUND_BY_COMMUNICATION:
             return ""
-        how = "it is so much longer than the same step without communication"
-        if best.exposed_by == "profiler":
-            how = "NCCL kernels run beside no other kernel"
-        return f"communication: for {format_percent(share)} of the step of {best.name} {how}"
+        return f"communication: for {format_percent(share)} of the step of {best.name} only NCCL kernels run"

@@ -193,7 +193,7 @@ def _hf_habits(config: Config) -> Iterator[Phrase]:
 def _hf_parallel(config: Config) -> Iterator[Phrase]:
     """The words of ``Trainer`` on several GPUs: under torchrun it uses DDP if nothing else is said."""
     strategy = config.settings.get("parallel.strategy")
-    if strategy in ("ddp", "data_parallel"):
+    if strategy == "ddp":
         yield Phrase(("parallel.strategy",), (config.off("fsdp", None),))
         for name in _DDP_OPTIONS:
             yield from config.said(f"parallel.{name}", f"ddp_{name}")
@@ -274,7 +274,6 @@ def _lightning_parallel(config: Config) -> Iterator[Phrase]:
         yield Phrase(("parallel.strategy",), (config.entry("strategy", _DDP_STRATEGY, "class_path"),))
         for key in given:
             yield from config.said(key, "strategy", "init_args", key.partition(".")[2])
-    yield from config.said("parallel.sync_batch_norm", "sync_batchnorm")
 
 
 # --- Accelerate -------------------------------------------------------------------------------------------------
@@ -351,7 +350,6 @@ def timm(config: Config) -> Iterator[Phrase]:
     yield from config.said(WORKERS, "workers")
     yield from config.said(PIN, "pin_mem")
     yield from config.batch_per_gpu(batch)
-    yield from config.said("parallel.sync_batch_norm", "sync_bn")
     if settings.get("parallel.strategy") == "ddp":
         yield Phrase(("parallel.strategy",))
     yield from _always_in_timm(config)

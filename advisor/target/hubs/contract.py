@@ -44,8 +44,7 @@ class Samples:
 
     ``make`` makes a batch of a given size. ``trains`` says whether the batch, with ``loss``, can be trained on.
     ``shorter`` are the same samples in smaller sizes, longest first, for a machine on which these take too long.
-    ``counts`` is the unit of the batch size. ``fit`` sets up a model, such as one that resizes its images, for
-    samples of this size.
+    ``counts`` is the unit of the batch size.
     """
 
     make: Callable[[int], Any]
@@ -56,7 +55,6 @@ class Samples:
     shorter: tuple[Samples, ...] = ()
     counts: str = "samples"
     fixed_size: int | None = None
-    fit: Callable[[nn.Module], None] | None = None
 
 
 class Adapter:
@@ -66,8 +64,6 @@ class Adapter:
     order = 100
     #: Prefix of a target, as in ``timm:resnet50``; empty where the library has no names.
     prefix = ""
-    #: Other words that people write in the prefix's place.
-    aliases: tuple[str, ...] = ()
     #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
     package = ""
     #: A name that the library has, with the prefix.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -31,54 +30,23 @@ class Exported(Adapter):
         path = Path(spec.directory, name)
         if spec.mode is Mode.TRAIN:
             raise TargetError(f"{name} is an exported model, which cannot be trained.", _FOR_INFERENCE)
-        return _program(path, name) if path.suffix == _PROGRAM else _script(path, name)
+        return _read(path, name, program=path.suffix == _PROGRAM)
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
         """An exported program in memory, or TorchScript: inference."""
         return _of_program(value, spec) if isinstance(value, torch.export.ExportedProgram) else None
 
 
-def _program(path: Path, shown: str) -> Any:
+def _read(path: Path, shown: str, *, program: bool) -> Any:
     try:
-        return torch.export.load(path)
+        return torch.export.load(path) if program else torch.jit.load(path, map_location="cpu").eval()
     except Exception as error:  # whatever reading a damaged file raises
-        if any("data/aotinductor/" in name for name in _names_in(path)):
-            raise TargetError(
-                f"{shown} is a package that AOTInductor has compiled: no setting can change it.",
-                "Give the program that it was made from, as torch.export.save wrote it.",
-            ) from error
-        raise _damaged(shown, "torch.export.save", error) from error
-
-
-def _script(path: Path, shown: str) -> Any:
-    try:
-        model = torch.jit.load(path, map_location="cpu")
-    except Exception as error:
-        names = [name.rpartition("/")[2] for name in _names_in(path)]
-        if "data.pkl" in names and "constants.pkl" not in names:
-            raise TargetError(
-                f"{shown} is a file of torch.save, such as a state dict, and no TorchScript.",
-                "Load it in a build() of your own that makes the model, and name that: mymodel:build.",
-            ) from error
-        raise _damaged(shown, "torch.jit.save", error) from error
-    return model.eval()
-
-
-def _damaged(shown: str, writer: str, error: Exception) -> TargetError:
-    reason = " ".join(str(error).split())[:160]
-    return TargetError(
-        f"{shown} cannot be read as a file of {writer}: {type(error).__name__}: {reason}",
-        "Write it again; a file that another version of PyTorch wrote may need that version.",
-    )
-
-
-def _names_in(path: Path) -> list[str]:
-    """The names in an archive; none where the file is no whole one."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return []
+        written = "torch.export.save" if program else "torch.jit.save"
+        raise TargetError(
+            f"{shown} cannot be read as a file of {written}: {' '.join(str(error).split())[:160]}",
+            "Write it again with this version of PyTorch. A state dict, or a package that AOTInductor compiled, is no "
+            "program: give a build() that makes the model, as mymodel:build.",
+        ) from error
 
 
 def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:

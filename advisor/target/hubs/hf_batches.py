@@ -31,7 +31,7 @@ _NO_LIMIT = 2**20  # positions of a model that counts them without a table
 _IGNORED = -100  # a label that no loss counts
 _TRIED = 2  # samples of a batch by which inputs are chosen
 # Labels that a loss matches with what was found in an image, by scipy.
-_MATCHED = frozenset({"boxes", "masks"})
+_MATCHED = "boxes"
 
 _ADAMW = partial(torch.optim.AdamW, lr=1e-5)
 
@@ -43,7 +43,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     _complete(model)
     longest = ModelInputs(model, spec, _longest(model))
     _check_text(longest)
-    of_a_length = spec.input_shape is None and not {"input_ids", "flattened_patches"}.isdisjoint(longest.accepted)
+    of_a_length = spec.input_shape is None and "input_ids" in longest.accepted
     shorter = [replace(longest, length=length) for length in _SHORTER if length < longest.length and of_a_length]
     shortest = shorter[-1] if shorter else longest
     way, labelled = _chosen(shortest, train=train)
@@ -98,7 +98,7 @@ def _check_text(about: ModelInputs) -> None:
     if given is None or about.model.main_input_name != "input_ids":
         return
     if "pixel_values" not in about.accepted:
-        check_input(about.spec, 3 if len(given) > 2 and labels_of(about.model) == "choice" else 2, "8x128")
+        check_input(about.spec, 2, "8x128")
     if given[-1] > longest:
         raise TargetError(
             f"a text of {given[-1]} tokens is too long for {type(about.model).__name__}, which takes {longest}.",
@@ -148,7 +148,7 @@ def _notes(about: ModelInputs, batch: Batch, labelled: bool, *, train: bool) -> 
     shapes = {name: list(value.shape[1:]) for name, value in batch.items() if isinstance(value, torch.Tensor)}
     told = "random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items() if "label" not in name)
     name = type(about.model).__name__
-    if train and labels_of(about.model) in _MATCHED and not has_scipy():
+    if train and labels_of(about.model) == _MATCHED and not has_scipy():
         return told, f"to train {name} needs scipy, by which its loss matches objects"
     return (told, f"labels that fit the loss of {name} are not known") if train and not labelled else (told,)
 
@@ -178,7 +178,6 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
         "characters": ("labels", lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)}),
         "class": ("labels", lambda size, batch: {"labels": classes(size)}),
         "token classes": ("labels", lambda size, batch: {"labels": classes(*batch["input_ids"].shape)}),
-        "choice": ("labels", lambda size, batch: {"labels": whole_numbers(2, size)}),
         "pixels": ("labels", lambda size, batch: {"labels": classes(size, *batch["pixel_values"].shape[-2:])}),
         "span": (
             "start_positions",
@@ -189,13 +188,12 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
         ),
         "pairs": ("return_loss", lambda size, batch: {"return_loss": True}),
         "boxes": ("labels", lambda size, batch: {"labels": [_boxes(about.config) for _ in range(size)]}),
-        "masks": ("mask_labels", lambda size, batch: _masks(about.config, size, batch["pixel_values"].shape[-2:])),
         "future": ("future_values", lambda size, batch: future(about, batch)),
     }
     kind = "pairs" if about.compares else labels_of(about.model)
     if kind == "decoded tokens" and not about.config.is_encoder_decoder:
         kind = "tokens"
-    if kind not in makers or (kind in _MATCHED and not has_scipy()):
+    if kind not in makers or (kind == _MATCHED and not has_scipy()):
         return None
     named, make = makers[kind]
     return make if named in about.accepted else None
@@ -220,14 +218,6 @@ def _boxes(config: Any) -> dict[str, torch.Tensor]:
     """The objects of an image: their classes, and their boxes' centres and sizes as shares of the image."""
     places = torch.rand(_OBJECTS, 4, generator=generator_for(_OBJECTS, 4)) / 4 + 0.25
     return {"class_labels": whole_numbers(config.num_labels, _OBJECTS), "boxes": places}
-
-
-def _masks(config: Any, size: int, shape: tuple[int, ...]) -> Batch:
-    """The objects of each image: their classes and masks."""
-    return {
-        "mask_labels": [whole_numbers(2, _OBJECTS, *shape).float() for _ in range(size)],
-        "class_labels": [whole_numbers(config.num_labels, _OBJECTS) for _ in range(size)],
-    }
 
 
 def has_scipy() -> bool:

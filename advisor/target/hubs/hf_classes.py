@@ -28,10 +28,9 @@ _TASKS = {
     "SEQUENCE_CLASSIFICATION": "class",
     "TOKEN_CLASSIFICATION": "token classes",
     "QUESTION_ANSWERING": "span",
-    "MULTIPLE_CHOICE": "choice",
     "DEPTH_ESTIMATION": "",
     "IMAGE_SEGMENTATION": "",
-    "UNIVERSAL_SEGMENTATION": "masks",
+    "UNIVERSAL_SEGMENTATION": "",
     "TIME_SERIES_PREDICTION": "future",
     "PRETRAINING": "",
 }

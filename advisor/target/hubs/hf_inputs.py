@@ -1,13 +1,11 @@
 """Made-up inputs of Hugging Face models: a maker for each name that a forward pass may take, and ways to combine them.
 
-Shapes come from the configuration. Where that leaves the form of an input open, such as a sound with or without a
-dimension for its channel, each form is a way of its own.
+Shapes come from the configuration.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,29 +18,23 @@ from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.target.guess import noise, typed, whole_numbers
-from advisor.target.hubs.hf_classes import labels_of, said_by, text_of
+from advisor.target.hubs.hf_classes import said_by, text_of
 from advisor.target.sizing import output_of
 
 USUAL_SIDE = 224
-_FRAMES_SEEN = 16  # of a video
 _USUAL_PATCH = 16
 _FRAMES_HEARD = 200  # of a spectrogram whose length is free
 _SOUND_LENGTH = 16000  # samples: one second at the usual rate
 _BINS = 80  # of a spectrogram, by the usual number; the other one follows
-_MORE_BINS = 128
 _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
-_POSITIONS = 16  # vectors of one sample
 _USUAL_STEPS = 512  # of a model that takes a series of any length
 _USUAL_HORIZON = 24
-_REGIONS, _DETECTED, _BOX = 36, 2048, 4  # of an image, with the usual detector; numbers of a vector and of a box
-_TOKENS = 1000  # that each vocabulary has
 # Inputs that say how many patches each image has: in time, in a column and in a row.
 _GRIDS = ("grid_thw", "image_grid_thw")
 # Inputs that are read inside a text, each with the model's method that makes vectors of it, and its token's name.
 _READ_INSIDE = {
     "pixel_values": ("get_image_features", "image_token"),
     "input_features": ("get_audio_features", "audio_token"),
-    "input_values": ("get_audio_features", "audio_token"),
 }
 # Inputs that say of each token whether it is one of the text.
 _KINDS = ("token_type_ids", "mm_token_type_ids")
@@ -126,13 +118,10 @@ def special_ids(config: Any) -> list[int]:
 
 
 def texts(about: ModelInputs, size: int) -> Batch:
-    """Texts of random tokens; two of each for a model that chooses between them."""
-    shape = about.shape or (about.length,)
-    ids = about.tokens(size, *((2, shape[-1]) if labels_of(about.model) == "choice" else shape))
-    return {
-        "input_ids": ids,
-        **({"attention_mask": torch.ones_like(ids)} if "attention_mask" in about.accepted else {}),
-    }
+    """Texts of random tokens."""
+    ids = about.tokens(size, *(about.shape or (about.length,)))
+    mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in about.accepted else {}
+    return {"input_ids": ids, **mask}
 
 
 def images(about: ModelInputs, size: int) -> Batch:
@@ -143,19 +132,8 @@ def images(about: ModelInputs, size: int) -> Batch:
     if shape is None:
         side = about.side or about.get("image_size", default=USUAL_SIDE)
         height, width = (side[0], side[-1]) if isinstance(side, list | tuple) else (side, side)
-        if windows := about.get("num_windows"):  # of whole patches
-            whole = windows * about.get("patch_size", default=1)
-            height, width = height // whole * whole, width // whole * whole
         frames = about.get("num_frames")
         shape = (*((frames,) if frames else ()), about.get("num_channels", default=3), height, width)
-    if "spatial_shapes" in about.accepted:  # of images of any shape, cut into patches
-        side = about.get("patch_size", default=_USUAL_PATCH)
-        rows, columns = shape[-2] // side, shape[-1] // side
-        return {
-            "pixel_values": noise(size, rows * columns, shape[0] * side * side),
-            "pixel_attention_mask": torch.ones(size, rows * columns, dtype=torch.long),
-            "spatial_shapes": torch.tensor([[rows, columns]] * size),
-        }
     fits = {"interpolate_pos_encoding": True} if about.side and "interpolate_pos_encoding" in about.accepted else {}
     return {"pixel_values": noise(size, *shape), **fits}
 
@@ -177,31 +155,12 @@ def _patches_of_a_grid(about: ModelInputs, size: int, name: str, grid: str) -> B
     return {name: noise(size * rows * columns, values), grid: torch.tensor([[1, rows, columns]] * size), **sizes}
 
 
-def videos(about: ModelInputs, size: int) -> Batch:
-    """Videos of as many frames as the configuration says."""
-    side = about.get("image_size", "crop_size", default=USUAL_SIDE)
-    frames = about.get("num_frames", "frames_per_clip", default=_FRAMES_SEEN)
-    shape = about.shape or (frames, about.get("num_channels", "in_chans", default=3), side, side)
-    return {"pixel_values_videos": noise(size, *shape)}
-
-
-def flattened(about: ModelInputs, size: int) -> Batch:
-    """The patches of an image, each with its row and its column, which begin with one, in front."""
-    side, columns = about.get("patch_size", default=_USUAL_PATCH), max(1, math.isqrt(about.length))
-    values = about.get("patch_embed_hidden_size", default=about.get("num_channels", default=3) * side * side)
-    patches = noise(size, *(about.shape or (about.length, values + 2)))
-    places = torch.arange(patches.shape[1])
-    patches[..., 0], patches[..., 1] = places // columns + 1, places % columns + 1
-    return {"flattened_patches": patches}
-
-
 def sound(about: ModelInputs, size: int) -> Batch:
-    """A second of sound, or a spectrogram under the same name."""
-    bins, longest, channels = about.get("num_mel_bins"), about.get("max_length"), about.get("audio_channels")
-    if bins and longest and not about.get("conv_dim"):
-        shape: tuple[int, ...] = (longest, bins)
-    else:
-        shape = (channels, _SOUND_LENGTH) if channels else (_SOUND_LENGTH,)
+    """A second of sound, of a codec with a dimension for its channels; or a spectrogram under the same name."""
+    bins, longest = about.get("num_mel_bins"), about.get("max_length")
+    shape: tuple[int, ...] = (_SOUND_LENGTH,)
+    if not about.get("conv_dim"):
+        shape = (longest, bins) if bins and longest else (about.get("audio_channels", default=1), _SOUND_LENGTH)
     return {"input_values": noise(size, *(about.shape or shape))}
 
 
@@ -216,15 +175,6 @@ def spectrograms(about: ModelInputs, size: int) -> Batch:
         shape = (bins, 2 * positions)  # two convolutions, the second with a stride of two
     longer = {"is_longer": torch.zeros(size, 1, dtype=torch.bool)} if "is_longer" in about.accepted else {}
     return {"input_features": noise(size, *(about.shape or shape)), **longer}
-
-
-def vectors(about: ModelInputs, size: int) -> Batch:
-    """A vector for each position, or the patches of a grid."""
-    if grid := _grid_of(about):
-        return _patches_of_a_grid(about, size, "hidden_states", grid)
-    return {
-        "hidden_states": noise(size, *(about.shape or (_POSITIONS, about.get("hidden_size", "d_model", default=_BINS))))
-    }
 
 
 def past(about: ModelInputs, size: int) -> Batch:
@@ -263,57 +213,36 @@ def future(about: ModelInputs, batch: Batch) -> Batch:
 _MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
     "input_ids": texts,
     "pixel_values": images,
-    "pixel_values_videos": videos,
     "input_values": sound,
     "input_features": spectrograms,
-    "flattened_patches": flattened,
     "past_values": past,
-    "hidden_states": vectors,
-}
-#: Inputs that can be made for a model by its configuration.
-INPUTS = frozenset(_MAKERS)
-# Other forms of an input, which no configuration tells from the usual one.
-_FORMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
-    "input_values": (lambda sound: sound[:, None],),  # with a dimension for the only channel
-    "input_features": (lambda bins: bins.mT, lambda bins: noise(*bins.shape[:-1], _MORE_BINS)),
-    "pixel_values": (
-        lambda images: images[:, None],  # several with each text
-        lambda frames: frames.flatten(0, 1),
-        lambda images: torch.stack([images, images.flip(-1)], 1),  # pairs that are compared
-    ),
+    "hidden_states": lambda about, size: _patches_of_a_grid(about, size, "hidden_states", _grid_of(about)),
 }
 
 
 def _mask(batch: Batch) -> torch.Tensor | None:
-    """A mask that hides nothing: for each position of a text, sample of a sound or frame of a spectrogram."""
-    if (features := batch.get("input_features")) is not None:
-        return torch.ones(len(features), max(features.shape[1:]), dtype=torch.long)  # it has more frames than bins
+    """A mask that hides nothing of a text, or of a sound."""
     values = next((batch[name] for name in ("input_ids", "input_values") if name in batch), None)
     return None if values is None else torch.ones(len(values), values.shape[-1], dtype=torch.long)
 
 
-def _of_a_text(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Batch], torch.Tensor | None]:
-    return lambda batch: make(batch["input_ids"]) if "input_ids" in batch else None
-
-
-def _of_images(batch: Batch) -> torch.Tensor | None:
+def _pixel_mask(batch: Batch) -> torch.Tensor | None:
     images = batch.get("pixel_values")
     return None if images is None else torch.ones(len(images), *images.shape[-2:], dtype=torch.long)
+
+
+def _boxes(batch: Batch) -> torch.Tensor | None:
+    """The place of each word on a page: its left, upper, right and lower edge, as shares of the page."""
+    ids = batch.get("input_ids")
+    return None if ids is None else torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*ids.shape, 4).clone()
 
 
 # Inputs that come with others; None where the others are not there.
 _BESIDE: dict[str, Callable[[Batch], torch.Tensor | None]] = {
     "attention_mask": _mask,
-    "input_features_mask": _mask,
     "padding_mask": _mask,
-    "pixel_mask": _of_images,
-    # The place of each word on a page: its left, upper, right and lower edge, as shares of the page.
-    "bbox": _of_a_text(lambda ids: torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*ids.shape, 4).clone()),
-    "lang_ids": _of_a_text(lambda ids: torch.zeros(len(ids), dtype=torch.long)),
-    "image_attention_mask": _of_a_text(lambda ids: torch.ones(*ids.shape, 1, dtype=torch.long)),
-    "qformer_input_ids": _of_a_text(lambda ids: ids.remainder(_TOKENS)),  # the text in another part's tokens
-    "visual_feats": _of_a_text(lambda ids: noise(len(ids), _REGIONS, _DETECTED)),
-    "visual_pos": _of_a_text(lambda ids: noise(len(ids), _REGIONS, _BOX)),
+    "pixel_mask": _pixel_mask,
+    "bbox": _boxes,
 }
 
 
@@ -322,20 +251,12 @@ _BESIDE: dict[str, Callable[[Batch], torch.Tensor | None]] = {
 
 def ways_to_make(about: ModelInputs) -> list[Make]:
     """Makers of a model's inputs, the likeliest first. Raises TargetError where it requires inputs of another kind."""
-    named = [name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or about.requires(name))]
+    named = [name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or _grid_of(about))]
     main = about.model.main_input_name
     main = main if main in named else next(filter(about.requires, named), next(iter(named), ""))
     groups = [[main], named] if main and len(named) > 1 and not about.compares else [named]
-    forms = [(name, change) for name in named for change in _FORMS.get(name, ())]
-    beside = [name for name in _BESIDE if name in about.accepted]
-    ways = [
-        partial(_made, about, group, form, rest)
-        for rest in dict.fromkeys((tuple(filter(about.requires, beside)), tuple(beside)))
-        for form in (None, *forms)
-        for group in groups
-        if form is None or form[0] in group
-    ]
-    required = list(filter(about.requires, about.accepted))
+    required = [name for name in about.accepted if about.requires(name)]
+    ways = [partial(_made, about, group) for group in groups]
     whole = [way for way in ways if main and way(1).keys() >= set(required)]
     if not whole:
         called = ", ".join((required or list(about.accepted))[:6])
@@ -346,13 +267,12 @@ def ways_to_make(about: ModelInputs) -> list[Make]:
     return [*_inside_a_text(about), *whole]
 
 
-def _made(about: ModelInputs, names: list[str], form: Any, beside: tuple[str, ...], size: int) -> Batch:
-    """Several inputs in one batch, one of them in another form, with what comes beside them."""
+def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
+    """Several inputs in one batch, with what the model requires beside them, and boxes where it takes any."""
     batch = {name: value for made in names for name, value in _MAKERS[made](about, size).items()}
-    if form is not None:
-        batch[form[0]] = form[1](batch[form[0]])
-    for name in beside:
-        if name not in batch and (value := _BESIDE[name](batch)) is not None:
+    for name, make in _BESIDE.items():
+        wanted = about.requires(name) or (name == "bbox" and name in about.accepted)
+        if wanted and name not in batch and (value := make(batch)) is not None:
             batch[name] = value
     return batch
 
@@ -364,18 +284,16 @@ def _inside_a_text(about: ModelInputs) -> Iterator[Make]:
         if key and hasattr(about.model, method) and {name, "input_ids"} <= about.accepted.keys():
             if getattr(about.config, key) not in range(about.vocabulary):  # a default may be of another vocabulary
                 setattr(about.config, key, about.vocabulary - 1)
-            token_id = getattr(about.config, key)
-            for change in (None, *_FORMS[name]):
-                yield _with_places(about, name, change and (name, change), method, token_id)
+            yield _with_places(about, name, method, getattr(about.config, key))
 
 
-def _with_places(about: ModelInputs, name: str, form: Any, method: str, token: int) -> Make:
+def _with_places(about: ModelInputs, name: str, method: str, token: int) -> Make:
     """A maker of texts that begin with the places of another input, at which ``token`` stands; and of that input."""
 
     @cache
     def places() -> int:
         """The number of vectors that the model makes of one sample; 0 where it does not take this form."""
-        inputs = _made(about, [name], form, (), 1)
+        inputs = _made(about, [name], 1)
         if (grid := inputs.get(_grid_of(about))) is not None:
             merged: int = about.get("spatial_merge_size", "merge_size", default=1)
             return int(grid[0].prod().item() // merged**2)
@@ -385,7 +303,7 @@ def _with_places(about: ModelInputs, name: str, form: Any, method: str, token: i
     def make(size: int) -> Batch:
         if not places():
             return {}
-        batch = _made(about, ["input_ids", name], form, (), size)
+        batch = _made(about, ["input_ids", name], size)
         ids = torch.cat([torch.full((size, places()), token), batch["input_ids"]], 1)
         batch |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return {**batch, **{kind: (ids == token).long() for kind in _KINDS if kind in about.accepted}}

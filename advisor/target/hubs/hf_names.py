@@ -11,16 +11,18 @@ from typing import Any
 _SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
 # How the source of a configuration names the checkpoint that it is the default of, in two styles of transformers.
 _CHECKPOINT = re.compile(r'(?:checkpoint="|\]\(https://huggingface\.co/)([\w.-]+/[\w.-]+)')
+# Words of names whose architecture is called otherwise.
+_MEANT = {"debertav3": "debertav2", "opus": "marian", "qwen": "qwen2"}
 
 
 def architecture_of(name: str, transformers: Any) -> str | None:
-    """The architecture that a name means: by transformers' own examples, by its words, or by its organisation."""
+    """The architecture that a name means: by transformers' own examples, or by its words."""
     by_words = architecture_in(name, transformers.CONFIG_MAPPING.keys())
     documented, kinds = _documented(Path(transformers.__file__).parent), _by_folder(transformers)
     named = [kind for folder in _folders_of(name.lower(), by_words, documented) for kind in kinds.get(folder, ())]
     if named:
         return by_words if by_words in named else named[0]
-    return by_words or _only_one({kinds[folder][0] for folder in _of_organisation(name, documented) if folder in kinds})
+    return by_words
 
 
 def _by_folder(transformers: Any) -> dict[str, list[str]]:
@@ -65,7 +67,7 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
     for start in range(len(words)):
         for end in range(len(words), start, -1):
             joined = "".join(words[start:end])
-            if kind := squeezed.get(joined) or _of_older_version(joined, squeezed):
+            if kind := squeezed.get(joined) or squeezed.get(_MEANT.get(joined, "")):
                 return kind
     for inside in (False, True):
         found = [
@@ -76,16 +78,7 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
         ]
         if found:
             return squeezed[min(found)[2]]
-    numbered = (kind for text in words for kind in squeezed if len(text) > 3 and re.fullmatch(rf"{text}\d", kind))
-    return squeezed.get(min(numbered, default=""))  # as Qwen alone means the first that there is
-
-
-def _of_older_version(name: str, squeezed: Mapping[str, str]) -> str | None:
-    """The architecture of the nearest version before that in a name, as DeBERTa-v3 is one of deberta-v2."""
-    if (numbered := re.fullmatch(r"([a-z]+v)(\d)", name)) is None:
-        return None
-    older = (squeezed.get(f"{numbered[1]}{version}") for version in range(int(numbered[2]) - 1, 1, -1))
-    return next(filter(None, older), None)
+    return None
 
 
 @cache
@@ -97,17 +90,3 @@ def _documented(package: Path) -> Mapping[str, tuple[str, ...]]:
             folders = found.get(name.lower(), ())
             found[name.lower()] = folders if path.parent.name in folders else (*folders, path.parent.name)
     return found
-
-
-def _of_organisation(name: str, documented: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
-    organisation = name.lower().rpartition("/")[0]
-    return (
-        folder
-        for other, folders in documented.items()
-        if organisation and other.rpartition("/")[0] == organisation
-        for folder in folders
-    )
-
-
-def _only_one(kinds: set[str]) -> str | None:
-    return next(iter(kinds)) if len(kinds) == 1 else None

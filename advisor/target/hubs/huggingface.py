@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,8 +20,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.target.hubs.hf_batches import hf_samples, longest_text, prompts
-from advisor.target.hubs.hf_classes import class_for, has_forward, parts_of, text_of, value_in
-from advisor.target.hubs.hf_inputs import INPUTS
+from advisor.target.hubs.hf_classes import class_for, parts_of, text_of
 from advisor.target.hubs.hf_names import architecture_of
 from advisor.target.sizing import runs_on_gpu
 
@@ -36,11 +34,8 @@ _OTHER_SHAPES = "ignore_mismatched_sizes"
 _INCOMPLETE = (ValueError, TypeError, AttributeError, KeyError, IndexError)
 # How a path begins that is no name of a model.
 _PATHS = (".", "/", "~")
-# Options that make a model smaller, and their values. Those that some models cannot do with are followed by others.
-_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers", "depth")
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_OF_ALL_PARTS = ((_DEPTHS, 2), (_DEPTHS, 6), (_DEPTHS, 12), (_EXPERTS, 16))
-_OF_TEXT = ((("intermediate_size",), 2048), (("hidden_size", "n_embd", "d_model"), 512), (("vocab_size",), 32000))
+# Options that say the number of layers, of which few make a model smaller.
+_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "depth")
 _USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
@@ -49,7 +44,6 @@ class HuggingFace(Adapter):
 
     order = 30
     prefix = "hf"
-    aliases = ("huggingface",)
     example = "hf:bert"
     package = install = "transformers"
 
@@ -69,13 +63,13 @@ class HuggingFace(Adapter):
             raise
         if new_tokens:
             return generating(model, new_tokens, spec, [*notes, origin])
-        return _whole_or_part(model.train(), [*notes, origin])
+        return Adapted(model=model.train(), notes=[*notes, origin])
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
         import transformers
 
         if isinstance(value, transformers.PretrainedConfig):
-            return _whole_or_part(_random_weights(transformers, value, spec), ["random weights"])
+            return Adapted(model=_random_weights(transformers, value, spec), notes=["random weights"])
         kind: Any = value
         if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel) and kind.config_class:
             return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])
@@ -91,21 +85,6 @@ class HuggingFace(Adapter):
         if not isinstance(plain, transformers.PreTrainedModel):
             return None
         return hf_samples(plain, spec, train=train)
-
-
-def _whole_or_part(model: Any, notes: list[str]) -> Adapted:
-    """A model; of one that has no forward pass of its own, since it only generates, its largest part that has one."""
-    if has_forward(type(model)):
-        return Adapted(model=model, notes=notes)
-    parts = [part for part in model.modules() if getattr(part, "main_input_name", "") in INPUTS]
-    parts = [part for part in parts if has_forward(type(part))]
-    told = f"{type(model).__name__} has no forward pass of its own"
-    if not parts:
-        raise TargetError(
-            f"{told}, and neither has a part of it.", "Measure what you call of it by a step of your own."
-        )
-    part = max(parts, key=lambda part: sum(p.numel() for p in part.parameters()))
-    return Adapted(model=part, notes=[*notes, f"{told}: its largest part, {type(part).__name__}, is measured"])
 
 
 def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:
@@ -196,17 +175,12 @@ def _checked(options: dict[str, Any], name: str) -> Iterator[None]:
 
 
 def _completed(config: Any) -> Any:
-    """A default configuration with what only a checkpoint says: a vocabulary, padding, the usual sizes of its heads."""
+    """A default configuration with what only a checkpoint says: a vocabulary, and padding."""
     text = text_of(config)
     if getattr(text, "vocab_size", 0) is None:
         text.vocab_size = _USUAL_VOCABULARY
         if text.pad_token_id is None:
             text.pad_token_id = 0
-    heads, width = value_in(text, "num_attention_heads"), value_in(text, "hidden_size")
-    if isinstance(heads, int) and isinstance(width, int):
-        usual = {"num_key_value_heads": heads, "head_dim": width // heads}
-        for name in (name for name in usual if vars(text).get(name, 0) is None):
-            setattr(text, name, usual[name])
     return config
 
 
@@ -246,55 +220,11 @@ def _of_config(kind: Any, config: Any) -> nn.Module:
             f"Type `pip install {package}`, then run again.",
         ) from error
     except _INCOMPLETE as error:
-        import transformers
-
-        usual = vars(transformers.PretrainedConfig())
-        left = [name for name, value in vars(text_of(config)).items() if value is None and name not in usual]
-        named = next((name for name in left if name in str(error)), "")
-        lacks = f", as in `-- {named}=2`" if named else f" ({', '.join(left[:6])})" if left else ""
         raise TargetError(
             f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
-            f"Give what it lacks behind --{lacks}, or a folder with a config.json.",
+            "Give what it lacks behind --, or a folder with a config.json.",
         ) from error
     return model
-
-
-def _smaller(config: Any, name: str, most_bytes: float) -> str:
-    """Options by which the weights take less than ``most_bytes``: fewer layers, then fewer experts, then smaller ones.
-
-    Each is tried without memory. Where none is enough, all that the configuration takes.
-    """
-    found: dict[str, Any] = {}
-    for names, value in (*_OF_ALL_PARTS, *_OF_TEXT):
-        more: dict[str, Any] = {}
-        for part, inside in parts_of(config).items():
-            fewest = max(value, _one_of_each(inside)) if names is _DEPTHS else value
-            for option in names if (names, value) in _OF_ALL_PARTS or inside is text_of(config) else ():
-                held, key = vars(inside).get(option), f"{part}.{option}".lstrip(".")
-                if isinstance(held, int) and held > fewest and key not in found:
-                    more[key] = fewest
-        size = _bytes_of_weights({**found, **more}, config, name) if more else None
-        if size is not None:
-            found |= more
-            if size < most_bytes:
-                break
-    return " ".join(f"{option}={value}" for option, value in found.items()) or "hidden_size=512"
-
-
-def _one_of_each(config: Any) -> int:
-    """The fewest layers among which there is one of each kind, where a configuration lists these."""
-    lists = [held for name, held in vars(config).items() if name.endswith(("layer_types", "block_type")) and held]
-    return max((kinds.index(kind) + 1 for kinds in lists for kind in kinds), default=0)
-
-
-def _bytes_of_weights(options: dict[str, Any], config: Any, name: str) -> int | None:
-    """The size of a model's weights, which are not made; None where it cannot be made with these options."""
-    import transformers
-
-    with contextlib.suppress(Exception):  # whatever a configuration, or a model of it, checks
-        smaller = _with_options(copy.deepcopy(config), options, name) if options else config
-        return _size_of(class_for(transformers, smaller), smaller)
-    return None
 
 
 def _size_of(kind: Any, config: Any) -> int:
@@ -305,14 +235,14 @@ def _size_of(kind: Any, config: Any) -> int:
 def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
     copies = 1 if spec.mode is Mode.INFER else _TRAIN_COPIES
     needed, room = copies * _size_of(kind, config), psutil.virtual_memory().total
-    most = _MOST_OF_MEMORY * room
-    if needed < most:
+    if needed < _MOST_OF_MEMORY * room:
         return
     doing = "Inference" if spec.mode is Mode.INFER else "Training"
     infer = "" if spec.mode is Mode.INFER else ", or give --mode infer"
+    depth = next((name for name in _DEPTHS if name in vars(text_of(config))), "num_hidden_layers")
     raise TargetError(
         f"{doing} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this machine has {room / 2**30:.0f} GiB.",
-        f"Make it smaller, as in `-- {_smaller(config, kind.__name__, most / copies)}`{infer}.",
+        f"Make it smaller, as in `-- {depth}=2`{infer}.",
     )
 
 
@@ -364,7 +294,8 @@ class Generate:
     @property
     def new_tokens(self) -> int:
         """The number of new tokens for each prompt."""
-        return self.options.get("max_new_tokens") or 0
+        of_config = getattr(self.options.get("generation_config"), "max_new_tokens", None)
+        return self.options.get("max_new_tokens") or of_config or 0
 
     def __call__(self, batch: dict[str, Any]) -> Any:
         """The tokens: of a decoder with those of the prompt before them."""

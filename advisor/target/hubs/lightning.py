@@ -7,7 +7,7 @@ steps, its optimizers or its DataModule.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,18 +23,6 @@ _PAIR = 2
 _TRAINER = "lightning"
 # The hooks that a batch goes through before ``training_step``, in their order.
 _OF_A_BATCH = ("on_before_batch_transfer", "on_after_batch_transfer")
-# The hooks of a module around its training step, which a step without Lightning does not call.
-_AROUND_A_STEP = (
-    "on_train_batch_start",
-    "on_before_zero_grad",
-    "on_before_backward",
-    "backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "configure_gradient_clipping",
-    "optimizer_step",
-    "on_train_batch_end",
-)
 _EPOCHS = 1000  # of a Trainer that is told no number
 _AUTOCAST = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
@@ -72,28 +60,14 @@ def _given(value: Any, pytorch: Any) -> _Given | None:
     """The module and its Trainer and data, in any order; None where there is no module, or another thing beside it."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else [value]
     own = (pytorch.LightningModule, pytorch.LightningDataModule)
-    parts = [_instance(part) if isinstance(part, type) and issubclass(part, own) else part for part in values]
+    parts = [part() if isinstance(part, type) and issubclass(part, own) else part for part in values]
     modules = [part for part in parts if isinstance(part, pytorch.LightningModule)]
     trainers = [part for part in parts if isinstance(part, pytorch.Trainer)]
-    combined = pytorch.utilities.CombinedLoader
-    kinds = pytorch.LightningDataModule | DataLoader | combined
-    loaders = [part for part in parts if isinstance(part, kinds) or (trainers and _are_loaders(part))]
+    loaders = [part for part in parts if isinstance(part, pytorch.LightningDataModule | DataLoader)]
     if len(modules) != 1 or len(trainers) > 1 or len(modules) + len(loaders) + len(trainers) != len(parts):
         return None
     notes = ["the second loader is left out: training steps are measured"] if len(loaders) > 1 else []
     return _Given(modules[0], next(iter(loaders), None), next(iter(trainers), None), notes)
-
-
-def _instance(kind: type) -> Any:
-    """An instance of a class that needs no arguments. Raises TargetError for another one."""
-    parameters = inspect.signature(kind).parameters.values()
-    named = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
-    if required := [p.name for p in named if p.default is p.empty]:
-        raise TargetError(
-            f"{kind.__name__} needs the arguments {', '.join(required)}: it is a class.",
-            f"Return an instance, {kind.__name__}({', '.join(f'{name}=...' for name in required)}).",
-        )
-    return kind()
 
 
 def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
@@ -111,12 +85,8 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
             "inference alone.",
         )
 
-    def combined_loader() -> Iterator[Any]:
-        yield from (batch for batch, _, _ in iter(loader))  # with their indices
-
-    batches = loader if isinstance(loader, DataLoader) else combined_loader
     if spec.mode is Mode.INFER:
-        return Adapted(model=module, data=batches, mode=Mode.INFER.value, notes=given.notes)
+        return Adapted(model=module, data=loader, mode=Mode.INFER.value, notes=given.notes)
     trainer.fit_loop._data_source.instance = loader
     trainer.strategy.setup_optimizers(trainer)
     # Of a LightningOptimizer its own.
@@ -128,7 +98,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
         )
     training_step = _training_step(module, data)
     notes = [*_told_of(module, given.trainer), *given.notes]
-    common: dict[str, Any] = {"data": batches, "mode": Mode.TRAIN.value, "notes": notes, "trainer": _TRAINER}
+    common: dict[str, Any] = {"data": loader, "mode": Mode.TRAIN.value, "notes": notes, "trainer": _TRAINER}
     if not module.automatic_optimization:
         return Adapted(step=_ByHand(module, training_step), models=[module], optimizers=optimizers, **common)
     autocast = _AUTOCAST.get(str(getattr(given.trainer, "precision", "")))
@@ -184,12 +154,9 @@ def _told_of(module: Any, trainer: Any) -> list[str]:
     """Notes on the measured parts of the module and its Trainer, and the others."""
     name = type(module).__name__
     if not module.automatic_optimization:
-        told = f"{name}'s own training_step, which updates the weights of {name} itself; callbacks are left out"
+        notes = [f"{name}'s own training_step, which updates the weights of {name} itself; callbacks are left out"]
     else:
-        left = ", ".join(hook for hook in _AROUND_A_STEP if _defines(module, hook))
-        left_out = f"; so are its {left}" if left else ""
-        told = f"{name}'s own training_step and optimizer; callbacks and schedules are left out{left_out}"
-    notes = [told]
+        notes = [f"{name}'s own training_step and optimizer; callbacks, schedules and its other hooks are left out"]
     if (steps := getattr(trainer, "accumulate_grad_batches", 1)) > 1:
         notes.append(f"each step is one of the {steps} that the Trainer accumulates")
     if getattr(trainer, "gradient_clip_val", None) and not _clips_norm(trainer):
@@ -214,10 +181,7 @@ def _clips_norm(trainer: Any) -> bool:
 
 
 def _loader(given: _Given, pytorch: Any) -> Any:
-    """The training loader, or several as one CombinedLoader: what was given, the DataModule's, else the module's own.
-
-    None where there is none of them.
-    """
+    """The training loader: what was given, the DataModule's, else the module's own; None where there is none."""
     module, data = given.module, given.data
     loader, named = data, "the loader"
     if data is None or isinstance(data, pytorch.LightningDataModule):
@@ -229,22 +193,12 @@ def _loader(given: _Given, pytorch: Any) -> Any:
         loader, named = owner.train_dataloader(), f"{type(owner).__name__}.train_dataloader"
         if owner is data:
             module.setup("fit")
-    if isinstance(loader, Mapping | list | tuple) and len(loader) == 1:
-        loader = next(iter(loader.values() if isinstance(loader, Mapping) else loader))
-    if _are_loaders(loader):
-        return pytorch.utilities.CombinedLoader(loader, "max_size_cycle")  # as Lightning reads them
-    if not isinstance(loader, DataLoader | pytorch.utilities.CombinedLoader):
+    if not isinstance(loader, DataLoader):
         raise TargetError(
             f"{named} returns {type(loader).__name__}, not a DataLoader.",
             "Return (module, loader, loss, optimizer) from a build(), with one DataLoader.",
         )
     return loader
-
-
-def _are_loaders(value: Any) -> bool:
-    """Whether a value is several loaders, of which each step gets a batch, as Lightning takes them."""
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
-    return len(parts) > 0 and all(isinstance(part, DataLoader) for part in parts)
 
 
 def _defines(owner: Any, method: str) -> bool:

@@ -28,29 +28,9 @@ class Timm(Adapter):
 
     def load(self, name: str, spec: TargetSpec) -> nn.Module:
         timm = self.imported()
-        architecture, _, tag = name.partition(".")  # the tag of pretrained weights: they say the size and the classes
-        if not timm.is_model(architecture):
+        if not timm.is_model(name.partition(".")[0]):  # the tag of pretrained weights says the size and the classes
             raise unknown_name(name, "timm", timm.list_models(), _FAMILIES)
-        if tag and not _has_tag(timm, name):
-            known = timm.list_models(f"{architecture}.*", pretrained=True)
-            raise unknown_name(name, "timm", known, f"Without .{tag} it is {self.prefix}:{architecture}.")
-        options = options_of(spec)
-        if spec.input_shape is not None and len(spec.input_shape) == 4:
-            sized = self._of_size(timm, name, spec.input_shape, options)
-            if sized is not None:
-                return sized
-        return built(name, options, partial(timm.create_model, name), _OPTIONS, pretrained=False)
-
-    def _of_size(self, timm: Any, name: str, shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module | None:
-        """The model for images of another size, where its class has to know their size; None where it need not."""
-        fixed = timm.get_pretrained_cfg(name)
-        if fixed is None or not fixed.fixed_input_size or tuple(fixed.input_size) == shape[1:]:
-            return None
-        try:
-            model: nn.Module = timm.create_model(name, pretrained=False, **{"img_size": shape[2:], **options})
-        except TypeError:
-            return None
-        return model
+        return built(name, options_of(spec), partial(timm.create_model, name), _OPTIONS, pretrained=False)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
         config: Any = getattr(model, "pretrained_cfg", None)
@@ -73,13 +53,4 @@ def _shape_of(model: Any, config: Any) -> tuple[int, ...]:
     named = first if isinstance(first, str) else next(iter(first or ()), "")
     layer = model.get_submodule(named) if named in dict(model.named_modules()) else None
     size = list(getattr(getattr(model, "patch_embed", None), "img_size", None) or size)
-    own = getattr(layer, "in_channels", channels)
-    # The first layer may see more channels than an image has, where the image is folded before it.
-    return (channels if own != channels and refuses(model, noise(_TRIED, own, *size)) else own, *size)
-
-
-def _has_tag(timm: Any, name: str) -> bool:
-    try:
-        return timm.get_pretrained_cfg(name, allow_unregistered=False) is not None
-    except RuntimeError:
-        return False
+    return (getattr(layer, "in_channels", channels), *size)

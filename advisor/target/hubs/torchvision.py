@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,6 @@ _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
 # Sides of images and of clips for a machine on which the usual ones take too long: pixels.
 _SMALLER_SIDES = {"segmentation": (_USUAL_SIZE,), "video": (112,)}
-_SMALLER_DETECTED = 320
 _TRIED = 2  # samples of a batch by which a size is tried
 # Boxes in each made-up image.
 _BOXES = 4
@@ -35,7 +33,6 @@ class Torchvision(Adapter):
 
     order = 70
     prefix = package = "torchvision"
-    aliases = ("tv",)
     example = "torchvision:resnet50"
 
     @staticmethod
@@ -70,7 +67,7 @@ class Torchvision(Adapter):
             sizes = (spec.input_shape[-2:],) if spec.input_shape is not None else _FLOW_SIZES
             first, *others = (_flow(height, width, train=train) for height, width in sizes)
         elif kind == "detection":
-            first, *others = _detection_of_sizes(model, spec, train=train)
+            first, others = _detection(model, _detected_shape(model, spec), train=train), []
         else:
             shape = _shape(_name(spec), kind, spec)
             smaller = [(*shape[:-2], side, side) for side in _SMALLER_SIDES.get(kind, ()) if side < shape[-1]]
@@ -100,24 +97,10 @@ def _shape(name: str, kind: str, spec: TargetSpec) -> tuple[int, ...]:
     return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
 
 
-def _detection_of_sizes(model: Any, spec: TargetSpec, *, train: bool) -> Iterator[Samples]:
-    """Images of the size that the model's own transform brings them to; and smaller ones.
-
-    Smaller ones are for a detector that was made by its name and resizes images to a size that nobody asked for.
-    """
+def _detected_shape(model: Any, spec: TargetSpec) -> tuple[int, ...]:
+    """The shape of an image for a detector: what its own transform brings images to, unless ``--input`` says it."""
     fixed, own = getattr(model.transform, "fixed_size", None), max(getattr(model.transform, "min_size", (800,)))
-    shape = spec.input_shape[1:] if spec.input_shape is not None else (3, *fixed[::-1]) if fixed else (3, own, own)
-    yield _detection(model, shape, train=train)
-    nobodys = _name(spec) and "min_size" not in options_of(spec) and spec.input_shape is None and not fixed
-    if nobodys and own > _SMALLER_DETECTED:
-        made = _detection(model, (3, _SMALLER_DETECTED, _SMALLER_DETECTED), train=train)
-        resized = f"the model resizes images to a side of {_SMALLER_DETECTED}, for this machine"
-        note = f"{resized}; `-- min_size={own}` keeps its own"
-        yield replace(made, notes=(*made.notes, note), fit=_resize)
-
-
-def _resize(model: Any) -> None:
-    model.transform.min_size, model.transform.max_size = (_SMALLER_DETECTED,), _SMALLER_DETECTED
+    return spec.input_shape[1:] if spec.input_shape is not None else (3, *fixed[::-1]) if fixed else (3, own, own)
 
 
 def _detection(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:

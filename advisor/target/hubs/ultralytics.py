@@ -31,7 +31,6 @@ class Ultralytics(Adapter):
 
     order = 20
     prefix = package = "ultralytics"
-    aliases = ("yolo",)
     example = "ultralytics:yolov8n"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
@@ -135,8 +134,6 @@ def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:
         points, values = head.kpt_shape
         visible = torch.full((boxes, points, values - 2), 2.0)
         truth["keypoints"] = torch.cat([centres[:, None].expand(-1, points, -1), visible], 2)
-    if hasattr(network, "txt_feats"):  # of the classes' names, by which a network of an open vocabulary tells them
-        truth["txt_feats"] = network.txt_feats.expand(size, -1, -1).clone()
     if kind.startswith("OBB"):
         truth["bboxes"] = torch.cat([truth["bboxes"], torch.full((boxes, 1), 0.1)], 1)
     return truth

@@ -63,15 +63,12 @@ def _imports(script: Path) -> Iterator[str]:
     package = package_of(script.resolve(), tree)
     for one in tree.body:
         if isinstance(one, ast.ImportFrom) and one.level:  # the draft is in no package
-            one.module = ".".join([*package[: len(package) - one.level + 1], *filter(None, [one.module])])
-            one.level = 0
-        if isinstance(one, ast.Import | ast.ImportFrom):
-            yield ast.unparse(one)
+            one.module, one.level = ".".join([*package[: len(package) - one.level + 1], *filter(None, [one.module])]), 0
+    yield from (ast.unparse(one) for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom))
     guarded = any(isinstance(one, ast.If) and "__name__" in ast.unparse(one.test) for one in tree.body)
-    defined = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
-    if guarded and defined:
-        yield f"from {'.'.join([*package, script.stem])} import {', '.join(defined)}"
-    yield from () if guarded else (f"# TODO: copy {name} to here: importing {script} would run it" for name in defined)
+    if defined := [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)]:
+        mark = "" if guarded else "# TODO: copy these to here, since importing the script runs it: "
+        yield f"{mark}from {'.'.join([*package, script.stem])} import {', '.join(defined)}"
 
 
 def _made(places: Sequence[Place]) -> Iterator[str]:

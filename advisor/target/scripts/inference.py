@@ -37,14 +37,13 @@ def inference_of(seen: Seen) -> Adapted:
 def _generation(call: GenerateCall, seen: Seen) -> Adapted:
     """The text generation of a script, on its loader, or on the inputs of its last call."""
     of_loader = isinstance(seen.batch, Mapping) and same_values(dict(seen.batch), call.inputs)
-    options = ", ".join(f"{name}={value}" for name, value in call.options.items())
     given = "the batches of its loader" if of_loader else "the inputs of its last call"
     return Adapted(
         model=call.model.eval(),
         data=seen.loader if of_loader else [map_tensors(_copied, call.inputs)],
         mode="infer",
         step=Generate(call.model, call.options),
-        notes=[f"the script's generate({options}) on {given}; nothing was updated, so this is inference"],
+        notes=[f"the script's generate() on {given}; nothing was updated, so this is inference"],
     )
 
 
@@ -67,20 +66,11 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
     """The inputs of a call as a batch. Raises NoBodyError for several models, and where a call may change them."""
     if len(seen.models) > 1:
         raise NoBodyError("no optimizer made an update, and none of several models was called with a loader's batch")
-    args, kwargs = map_tensors(_copied, (call.args, call.kwargs))
-    named = inputs_by_name(call.module, args, kwargs)
-    forms = [named] if kwargs else [args[0], named] if len(args) == 1 else [args, named]
-    batch = next((form for form in forms if _stands_for(form, call)), None)
-    if batch is None or not all(map(_is_data, named.values())):
+    named = inputs_by_name(call.module, *map_tensors(_copied, (call.args, call.kwargs)))
+    if not all(map(_is_data, named.values())):
         raise NoBodyError("no optimizer made an update, and the model was called with something else than a batch")
-    return batch
-
-
-def _stands_for(batch: Any, call: ModelCall) -> bool:
-    """Whether a model gets the inputs of a call from a batch, in whatever form."""
-    split = splitter(call.module, with_target=False)(batch)
-    given = inputs_by_name(call.module, call.args, call.kwargs)
-    return same_values(inputs_by_name(call.module, split.args, split.kwargs), given)
+    alone = len(named) == 1 and isinstance(next(iter(named.values())), torch.Tensor)
+    return next(iter(named.values())) if alone else named
 
 
 def _is_called_with(call: ModelCall, batch: Any) -> bool:

@@ -2,24 +2,19 @@
 
 import contextlib
 import itertools
-import operator
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import nn
 
 from advisor.figures.formatting import format_first
-from advisor.python.loops import is_in_some_rounds, told_of_others
-from advisor.step.batch import splitter, tensors_of
-from advisor.step.loss import target_name_of
+from advisor.python.loops import told_of_others
+from advisor.step.batch import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
-from advisor.target.scripts.making import made_batches
-from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
-from advisor.target.scripts.written import WrittenLoss, written_loss
+from advisor.target.scripts.seen import ModelCall, Round, Seen
+from advisor.target.scripts.written import written_parts
 
 _MOST_NAMED = 5  # statements after the backward pass, by name
 
@@ -38,49 +33,26 @@ def workload_of(seen: Seen) -> Any:
 
 
 def _plain(seen: Seen) -> Adapted | None:
-    """The parts of a loop of one update, or None.
+    """The parts of a loop of one update of one model, as its text says them; None where it does more.
 
-    Its loss is ``loss(model(inputs), target)``, the model's own, or else as the loop's text computes it of a batch.
+    Of a loop without a loader two rounds were seen.
     """
-    seen = _without_evaluation(seen)
-    makes = _makes_batches(seen)
-    if not (makes or _is_one_update(seen)) or _does_more(seen, seen.calls[0]):
-        return _with_written_loss(seen)
-    call = seen.calls[0]
-    found = _batch_and_loss(seen, call)
+    rounds = 1 if seen.loader is not None else 2
+    if len(seen.backward) != rounds or len(seen.updates) != 1 or len(seen.models) != 1:
+        return None
+    of_model = (call for call in seen.calls if call.module is seen.models[0])
+    call = next((call for call in of_model if call.gradients == "grad"), None)
+    loop = training_loop(seen)
+    # In another round it may compute another loss, or gradients of several rounds add up.
+    differs = loop.branch is not None or not loop.clears
+    if call is None or differs or seen.changes_gradients or call.autocast == "float16" or not call.trains:
+        return None
+    found = written_parts(loop, seen, call.module)
     if found is None:
-        return _with_written_loss(seen)
-    batch, loss = found
-    if makes:
-        batch = made_batches(training_loop(seen), call, loss_of(seen))
-        if batch is None:
-            return None
-    return _parts(seen, call, batch if seen.loader is None else seen.loader, loss)
-
-
-def _with_written_loss(seen: Seen) -> Adapted | None:
-    """The parts of a loop of one update whose text computes the loss of a batch; None where it does not.
-
-    Of a loop without a loader two rounds were seen, which make the same calls.
-    """
-    models, loop, rounds = seen.models, training_loop(seen), 1 if seen.loader is not None else 2
-    if len(models) != 1 or len(seen.updates) != 1 or len(seen.backward) != rounds:
         return None
-    trained = {id(p) for group in seen.updates[0].param_groups for p in group["params"]}
-    call = next(call for call in seen.calls if call.module is models[0])
-    done = set(map(id, seen.round.calls)) if seen.round else set()
-    of_round = [one for one in seen.calls if id(one) in done]
-    if (
-        len(seen.calls) != rounds * len(of_round)
-        or _does_more(seen, call)
-        or trained - set(map(id, models[0].parameters()))
-    ):
-        return None
-    found = written_loss(loop, seen, models[0])
-    return None if found is None else _parts(seen, call, *found)
-
-
-def _parts(seen: Seen, call: ModelCall, data: Any, loss: Any) -> Adapted:
+    data, loss = found
+    made = ", its batches as the loop makes them" if isinstance(data, Again) else ""
+    parts = f"the script's model and optimizer, and the loss as its statements compute it of a batch{made}"
     return Adapted(
         model=call.module,
         data=data,
@@ -89,161 +61,14 @@ def _parts(seen: Seen, call: ModelCall, data: Any, loss: Any) -> Adapted:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[_note_of_parts(seen, data, loss), *_others(seen)],
+        notes=[f"{parts}; {_left_out(loop)}", *_others(seen)],
     )
 
 
-def _batch_and_loss(seen: Seen, call: ModelCall) -> tuple[Any, Any] | None:
-    """The batch and the loss of a step, as a plain loop uses them; None where they are used otherwise."""
-    loss = loss_of(seen)
-    batch = _made_batch(call, loss) if seen.batch is None else seen.batch
-    if batch is not None and _is_loss_of(batch, call, loss, seen.backward[0]):
-        return batch, None if loss is None else _bound(loss)
-    return _with_own_loss(seen, call) if loss is None else None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnLoss:
-    """The loss that a model computes of a batch, at ``place`` of what it returns, in the words of Python.
-
-    ``by_name``: the batch is a mapping of the model's arguments; else it is a row of them.
-    """
-
-    place: str
-    take: Callable[[Any], Any]
-    by_name: bool
-
-    def __call__(self, model: nn.Module, batch: Any) -> Any:
-        """The loss of a batch."""
-        return self.take(model(**batch) if self.by_name else model(*batch))
-
-    def __str__(self) -> str:
-        return f"lambda model, batch: model({'**' if self.by_name else '*'}batch){self.place}"
-
-
-def _with_own_loss(seen: Seen, call: ModelCall) -> tuple[Any, OwnLoss] | None:
-    """The batch that a model is called with, and the loss that it returns alone or among other things."""
-    given = inputs_by_name(call.module, call.args, call.kwargs)
-    batch = (given if call.kwargs else call.args) if seen.batch is None else seen.batch
-    tensors = all(isinstance(value, torch.Tensor) for value in given.values())
-    if not tensors or not isinstance(batch, tuple | list | Mapping):
-        return None
-    by_name = isinstance(batch, Mapping)
-    args, kwargs = ((), dict(batch)) if by_name else (tuple(batch), {})
-    same = inputs_by_name(call.module, args, kwargs), given
-    place = _place_in(call.output, seen.backward[0])
-    return (batch, OwnLoss(*place, by_name)) if place and same_values(*same) else None
-
-
-def _place_in(output: Any, loss: torch.Tensor) -> tuple[str, Callable[[Any], Any]] | None:
-    """The place of the loss in a model's output, and the function that takes it from there; None where it is not."""
-    parts: list[tuple[str, Callable[[Any], Any], Any]] = [("", lambda whole: whole, output)]
-    if isinstance(output, Mapping | tuple | list):
-        items = output.items() if isinstance(output, Mapping) else enumerate(output)
-        parts += [(f"[{key!r}]", operator.itemgetter(key), value) for key, value in items]
-    else:
-        named = getattr(output, "__dict__", {})
-        parts += [(f".{name}", operator.attrgetter(name), value) for name, value in named.items()]
-    return next(((text, take) for text, take, value in parts if _is_passed_on(value, loss)), None)
-
-
-def _is_passed_on(value: Any, loss: torch.Tensor) -> bool:
-    """Whether a loss is this value, also after operations on it alone that change nothing, as ``loss / 1``."""
-    if value is loss:
-        return True
-    if not isinstance(value, torch.Tensor) or value.grad_fn is None or not torch.equal(value, loss):
-        return False
-    function = loss.grad_fn
-    while function is not None and function is not value.grad_fn:
-        given = [one for one, _ in function.next_functions if one is not None]
-        function = given[0] if len(given) == 1 else None
-    return function is not None
-
-
-def _is_one_update(seen: Seen) -> bool:
-    """Whether one update was seen, after one call of a model and one backward pass, or two equal rounds of these."""
-    return len(seen.updates) == 1 and (len(seen.calls) == len(seen.backward) == 1 or _repeats(seen))
-
-
-def _makes_batches(seen: Seen) -> bool:
-    """Whether a loop without a loader was seen for two rounds of one update each, and makes a batch in each."""
-    two = seen.loader is None and len(seen.calls) == len(seen.backward) == 2 and len(seen.optimizers) == 1
-    return two and seen.calls[0].module is seen.calls[1].module and not _repeats(seen)
-
-
-def _without_evaluation(seen: Seen) -> Seen:
-    """The records of a step without the predictions that the loop makes in some rounds only."""
-    with contextlib.suppress(NoBodyError):
-        loop = training_loop(seen)
-        calls = [call for call in seen.calls if call.gradients == "grad" or not _is_in_some_rounds(call, loop)]
-        losses = [loss for loss in seen.losses if getattr(loss.result, "requires_grad", True)]
-        return replace(seen, calls=calls, losses=losses)
-    return seen
-
-
-def _is_in_some_rounds(call: ModelCall, loop: FoundLoop) -> bool:
-    lines = (line for code, line in call.places if code is loop.code)
-    return any(is_in_some_rounds(loop.statement, line) for line in lines)
-
-
-def _does_more(seen: Seen, call: ModelCall) -> bool:
-    """Whether the loop does anything that a plain one would not do."""
-    changes = seen.changes_gradients or seen.changes_weights or seen.changes_batch
-    return changes or call.autocast == "float16" or not call.trains or _rounds_differ(seen)
-
-
-def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: Any) -> bool:
-    """Whether model and loss were called with the batch as a plain loop calls them.
-
-    Without a loss, the model has to get the whole batch by keywords, and ``backward`` its own loss.
-    """
-    if loss is None:
-        kwargs = splitter(call.module, with_target=False)(batch).kwargs
-        whole = not call.args and same_values(kwargs, call.kwargs)
-        return _is_passed_on(getattr(call.output, "loss", None), backward) and whole
-    split = splitter(call.module, with_target=True, target_name=target_name_of(_bound(loss)))(batch)
-    given = inputs_by_name(call.module, call.args, call.kwargs)
-    same_inputs = same_values(inputs_by_name(call.module, split.args, split.kwargs), given)
-    return same_inputs and same_values(split.target, loss.args[1])
-
-
-def _note_of_parts(seen: Seen, data: Any, loss: Any) -> str:
-    """A note on the measured parts, and on those left out."""
-    made = ", the loss as its statements compute it of a batch" if isinstance(loss, WrittenLoss) else ""
-    if isinstance(data, Again):
-        made += ", its batches as the loop makes them"
-    elif seen.loader is None and not _repeats(seen):
-        made = "; its batch is measured again and again, without the making of batches"
-    return f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"
-
-
-def _repeats(seen: Seen) -> bool:
-    """Whether a loop without a loader was seen for two rounds, and uses the same batch in each."""
-    if seen.loader is not None or not len(seen.calls) == len(seen.losses) == len(seen.backward) == 2:
-        return False
-    (first, second), (loss, next_loss) = seen.calls, seen.losses
-    same_call = first.module is second.module and same_values((first.args, first.kwargs), (second.args, second.kwargs))
-    same_loss = loss.function is next_loss.function and same_values(loss.args[1:], next_loss.args[1:])
-    return same_call and same_loss and loss.kwargs == next_loss.kwargs
-
-
-def _rounds_differ(seen: Seen) -> bool:
-    """Whether another round may compute another loss, by a branch, or gradients of several rounds add up."""
-    with contextlib.suppress(NoBodyError):
-        loop = training_loop(seen)
-        return loop.branch is not None or not loop.clears
-    return False
-
-
-def _left_out(seen: Seen) -> str:
+def _left_out(loop: FoundLoop) -> str:
     """A note on the parts of a script that are not measured; statements after the backward pass are named."""
-    rest = "the rest of the script is left out"
-    try:
-        behind = training_loop(seen).behind
-    except NoBodyError:
-        return rest
-    named = format_first([f"`{text}`" for text in behind], _MOST_NAMED)
-    return f"{rest}, after the backward pass {named}" if behind else rest
+    named = format_first([f"`{text}`" for text in loop.behind], _MOST_NAMED)
+    return "the rest of the script is left out" + (f", after the backward pass {named}" if loop.behind else "")
 
 
 def _others(seen: Seen) -> list[str]:
@@ -254,34 +79,6 @@ def _others(seen: Seen) -> list[str]:
         if others := told_of_others(loop.file, loop.statement, lines):
             return [f"the loop at {loop.place} is the first that the script comes to; {others}"]
     return []
-
-
-def loss_of(seen: Seen) -> LossCall | None:
-    """The call of the loss, on the model's output and a target, whose result ``backward`` was called on."""
-    outputs = [call.output for call in seen.calls]
-    for loss in seen.losses:
-        of_output = len(loss.args) == 2 and any(loss.args[0] is output for output in outputs)
-        if of_output and _is_passed_on(loss.result, seen.backward[0]):
-            return loss
-    return None
-
-
-def _bound(loss: LossCall) -> Any:
-    """The loss as a function of an output and a target, with the options that it was called with."""
-    if not loss.kwargs:
-        return loss.function
-
-    def loss_function(output: Any, target: Any) -> Any:
-        return loss.function(output, target, **loss.kwargs)
-
-    return loss_function
-
-
-def _made_batch(call: ModelCall, loss: LossCall | None) -> Any:
-    """The batch of a loop without a loader, from the arguments of the model and the loss."""
-    if loss is None or not call.args or next(tensors_of(call.args), None) is None:
-        return None
-    return (*call.args, loss.args[1])
 
 
 def _own_step(seen: Seen) -> Adapted:

@@ -126,9 +126,7 @@ def check_seen(script: str, seen: Seen) -> None:
             "Let one process train, with the script's own options after --; or write a build() that returns its parts.",
         )
     made = f"name the function that makes your model, as in {script}:build"
-    if seen.calls_in_threads:
-        raise TargetError(f"{script} calls its model in a thread of its own, which is not watched.", f"Instead {made}.")
     raise TargetError(
-        f"{script} ended without a training loop: no model was called.",
+        f"{script} ended without a training loop: no model was called in its own thread.",
         f"Give it the arguments that make it train, after --; or {made}.",
     )

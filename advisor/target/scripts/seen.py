@@ -27,7 +27,6 @@ class ModelCall:
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    output: Any
     autocast: str
     gradients: str = "grad"
     trains: bool = True
@@ -46,16 +45,6 @@ class GenerateCall:
     model: Any
     inputs: dict[str, Any]
     options: dict[str, Any]
-
-
-@dataclass(slots=True)
-class LossCall:
-    """A call of a loss: its function, its arguments, and the result."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +72,28 @@ class Where:
 class Seen:
     """The observations of a script.
 
-    The data: ``batch`` is the one that the step used, of ``loader``. ``handed_out`` are its tensors with the number of
-    writes to each when the loop got it. ``reads`` are the places that it was read from, up the stack. ``iterators`` are
-    all that the script made.
+    The data: ``batch`` is the one that the step used, of ``loader``. ``reads`` are the places that it was read from, up
+    the stack. ``iterators`` are all that the script made.
 
     The step: ``frames`` is the stack at the first update, innermost first, and ``round`` what came up to the last.
     ``called_at`` is the stack at the last call of a model. ``clip_norm`` is what the norm of the gradients was clipped
-    to. ``changes_gradients``: they were made, clipped or changed in another way. ``changes_weights``: what follows the
-    update changed what that had trained. ``by_hand``: the weights changed between two backward passes, and no optimizer
-    made an update; ``frames`` is the stack at the second. ``passes`` are the places of its backward passes, ``made``
-    those of the calls that made optimizers and loaders.
+    to. ``changes_gradients``: they were made or clipped in another way. ``by_hand``: the weights changed between two
+    backward passes, and no optimizer made an update; ``frames`` is the stack at the second. ``passes`` are the places
+    of its backward passes, ``made`` those of the calls that made optimizers and loaders.
     ``leaves_loop``: the loop ended after it. ``endless``: an optimizer was given this closure for thousands of rounds.
     ``casts`` is the type of autocast around a module, also inside another.
     ``goes_backward``: gradients were computed at some time.
 
-    The script: ``fitted`` is what a library's trainer was asked to train. ``calls_in_threads``: a module was called
-    beside the main thread. ``starts_processes``: other processes were started, or forked. ``trains_elsewhere``: one of
-    them came to an update. ``goes_on``: it was left while it predicted, without an end in sight. ``generates``: its
-    last call of a library's ``generate``.
+    The script: ``fitted`` is what a library's trainer was asked to train. ``starts_processes``: other processes were
+    started, or forked. ``trains_elsewhere``: one of them came to an update. ``goes_on``: it was left while it
+    predicted, without an end in sight. ``generates``: its last call of a library's ``generate``.
     """
 
     loader: Any = None
     batch: Any = None
-    handed_out: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     reads: set[tuple[CodeType, int]] = field(default_factory=set)
     iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)
     calls: list[ModelCall] = field(default_factory=list)
-    losses: list[LossCall] = field(default_factory=list)
     backward: list[torch.Tensor] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     made: weakref.WeakKeyDictionary[Any, Place] = field(default_factory=weakref.WeakKeyDictionary)
@@ -119,14 +103,12 @@ class Seen:
     round: Round | None = None
     clip_norm: float | None = None
     changes_gradients: bool = False
-    changes_weights: bool = False
     by_hand: bool = False
     leaves_loop: bool = False
     endless: Callable[[], Any] | None = None
     fitted: Any = None
     casts: str = "none"
     goes_backward: bool = False
-    calls_in_threads: bool = False
     starts_processes: bool = False
     trains_elsewhere: bool = False
     goes_on: bool = False
@@ -135,15 +117,10 @@ class Seen:
     def forget(self) -> None:
         """Forget the records of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = self.round = None
-        self.changes_gradients = self.changes_weights = False
-        step = self.calls, self.losses, self.backward, self.passes, self.updates, self.frames, self.handed_out
+        self.changes_gradients = False
+        step = self.calls, self.backward, self.passes, self.updates, self.frames
         for seen in (self.reads, *step):
             seen.clear()
-
-    @property
-    def changes_batch(self) -> bool:
-        """Whether the loop wrote into the tensors of its batch, as an augmentation in place does."""
-        return any(tensor._version != writes for tensor, writes in self.handed_out)
 
     @property
     def optimizers(self) -> list[Optimizer]:

@@ -26,37 +26,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.python.positions import Loop
-from advisor.step.batch import tensors_of
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.rounds import RoundTrace
-from advisor.target.scripts.seen import GenerateCall, LossCall, ModelCall, Round, Seen, Where, autocast, gradients
+from advisor.target.scripts.seen import GenerateCall, ModelCall, Round, Seen, Where, autocast, gradients
 from advisor.target.scripts.surroundings import without_workers
 
-# Functions of torch.nn.functional that are losses: called with an output and a target.
-LOSSES = (
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cross_entropy",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "mse_loss",
-    "nll_loss",
-    "smooth_l1_loss",
-)
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
-# Options of transformers' ``generate`` that a GenerationConfig may hold, and their values by default.
-_OF_GENERATION = {
-    "max_new_tokens": None,
-    "do_sample": False,
-    "num_beams": 1,
-    "temperature": 1.0,
-    "top_k": 50,
-    "top_p": 1.0,
-    "repetition_penalty": 1.0,
-}
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
 # An optimizer that makes more rounds than this in one update is all of a training; a few of them show its closure.
@@ -85,8 +62,6 @@ class Watch:
         self._over = self._before_loop = self._looked_on = False
         self._round: RoundTrace | None = None
         self._rounds = self._updates = 0
-        self._gradients: list[float] = []
-        self._weights: list[float] = []
         self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
         self._kept_files = contextlib.ExitStack()
@@ -94,10 +69,9 @@ class Watch:
         self._predicts_since: float | None = None
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._depth = self._owners = 0
+        self._owners = 0
         self._called: list[frozenset[Line]] = []
         self._ahead: Any = None
-        self._in_loss = 0
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Seen]:
@@ -128,7 +102,6 @@ class Watch:
                 (builtins, "open", self._on_open),
                 (io, "open", self._on_open),
                 (torch, "save", self._on_save),
-                *((torch.nn.functional, name, self._on_loss) for name in LOSSES),
             ):
                 stack.enter_context(_patched(owner, name, wrapper))
             stack.callback(self._stop_watching)
@@ -149,12 +122,9 @@ class Watch:
     # --- modules --------------------------------------------------------------------------------------------------
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._outside is not None and threading.get_ident() != self._thread:
-            self.seen.calls_in_threads = True
         if self._is_ours():
             if (casts := autocast()) != "none":
                 self.seen.casts = casts
-            self._depth += 1
             self._owners += _has_parameters(module)
 
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -162,23 +132,21 @@ class Watch:
             return
         *named, output = rest  # of a call that failed PyTorch gives no keywords
         kwargs: dict[str, Any] = named[0] if named else {}
-        owns = _has_parameters(module)
-        self._depth, self._owners = max(0, self._depth - 1), max(0, self._owners - owns)
-        if output is None or (self._owners if owns else self._depth):
+        if not _has_parameters(module):
             return
-        if owns:  # also inside a loss that calls the model
-            self.seen.called_at = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
-            at = frozenset((where.frame.f_code, where.line) for where in self.seen.called_at)
-            how = autocast(), gradients(), module.training, at
-            self.seen.calls.append(ModelCall(module, args, kwargs, output, *how))
-            del self.seen.calls[:-MOST_CALLS]
-            if how[1] == "grad":
-                self._called.append(at)
-            if hasattr(module, "generate"):
-                self.seen.generates = generate_call(_stack(self._outside))
-            self._look_for_endless_prediction()
-        else:
-            self.seen.losses.append(LossCall(module, args, kwargs, output))
+        self._owners = max(0, self._owners - 1)
+        if output is None or self._owners:
+            return
+        self.seen.called_at = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
+        at = frozenset((where.frame.f_code, where.line) for where in self.seen.called_at)
+        how = autocast(), gradients(), module.training, at
+        self.seen.calls.append(ModelCall(module, args, kwargs, *how))
+        del self.seen.calls[:-MOST_CALLS]
+        if how[1] == "grad":
+            self._called.append(at)
+        if hasattr(module, "generate"):
+            self.seen.generates = generate_call(_stack(self._outside))
+        self._look_for_endless_prediction()
 
     def _look_for_endless_prediction(self) -> None:
         """Raise LoopSeen where the script has called its models for long, and has nothing to train them with."""
@@ -200,16 +168,6 @@ class Watch:
         if self._is_ours() and (call := call_in_users_code()):
             self.seen.made[made] = call
 
-    def _on_loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._in_loss += 1
-        try:
-            result = function(*args, **kwargs)
-        finally:
-            self._in_loss -= 1
-        if self._is_ours() and not self._depth and not self._in_loss:
-            self.seen.losses.append(LossCall(function, args, kwargs, result))
-        return result
-
     def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_ours():
             self._look_for_update_by_hand()
@@ -222,7 +180,6 @@ class Watch:
             if args or any(value is not None and value is not False for value in kwargs.values()):
                 self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
-        self._note_gradients()
         if self._is_ours() and not self.seen.frames:
             self._at_backward = [(parameter, _norm(parameter)) for parameter in self._trained()]
         return result
@@ -251,8 +208,6 @@ class Watch:
                 self.seen.reads.clear()
             self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
             self.seen.loader, self.seen.batch = loader, given
-            tensors = (tensor for tensor in tensors_of(given) if not tensor.is_inference())
-            self.seen.handed_out = [(tensor, tensor._version) for tensor in tensors]
         return batch
 
     def _evaluates_on(self, loader: Any) -> bool:
@@ -267,7 +222,6 @@ class Watch:
             self._at_backward.clear()
             self._kept_files.close()
             return
-        self.seen.changes_weights = self._weights != self._norms_of_weights()
         self._over = True
         raise LoopSeen
 
@@ -275,7 +229,6 @@ class Watch:
         """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
         if not self.seen.backward:
             self.seen.calls.clear()
-        self.seen.losses.clear()
         self.seen.backward.clear()
         self.seen.passes.clear()
         self._called.clear()
@@ -291,8 +244,6 @@ class Watch:
         if optimizer in self.seen.updates and self._round is None:
             self._end_step()
         if not self.seen.frames:
-            if len(self.seen.backward) == 1 and self._norms() != self._gradients:
-                self.seen.changes_gradients = True
             self.seen.frames = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
             self.seen.fitted = fitted_by_library(self.seen.frames)
             if self.seen.fitted is not None:
@@ -328,8 +279,6 @@ class Watch:
 
     def _on_end_of_round(self, has_left: bool) -> None:
         """End the script; where a loop of one update reads no loader, once it has made another one."""
-        if not self._rounds:
-            self.seen.changes_weights = self._weights != self._norms_of_weights()
         self._rounds += 1
         may_be_plain = self.seen.loader is None and len(self.seen.updates) == 1
         if has_left or not may_be_plain or self._updates > 1:
@@ -346,7 +295,6 @@ class Watch:
             return
         self.seen.updates.append(optimizer)
         self.seen.round = Round(tuple(self.seen.calls), len(self.seen.backward))
-        self._weights = self._norms_of_weights()
 
     def _look_for_update_by_hand(self) -> None:
         """Raise LoopSeen where weights have changed since the backward pass before, and by no optimizer."""
@@ -356,18 +304,6 @@ class Watch:
         if self._loop_around(replace(self.seen, frames=frames)) is not None:
             self.seen.by_hand, self.seen.frames, self._over = True, frames, True
             raise LoopSeen
-
-    def _note_gradients(self) -> None:
-        """Note the gradients of a loop's only backward pass, by which a change before the update is noticed."""
-        if self._is_ours() and not self.seen.frames and len(self.seen.backward) == 1:
-            self._gradients = self._norms()
-
-    def _norms(self) -> list[float]:
-        return [_norm(p.grad) for p in self._trained() if p.grad is not None]
-
-    def _norms_of_weights(self) -> list[float]:
-        groups = (group for optimizer in self.seen.optimizers for group in optimizer.param_groups)
-        return [_norm(p) for group in groups for p in group["params"]]
 
     def _trained(self) -> list[nn.Parameter]:
         found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
@@ -382,9 +318,7 @@ class Watch:
         if self._is_ours() and {id(p) for p in parameters if p.grad is not None} != set(map(id, self._trained())):
             self.seen.changes_gradients = True
         self.seen.clip_norm = float(max_norm)
-        result = function(parameters, max_norm, *args, **kwargs)
-        self._note_gradients()
-        return result
+        return function(parameters, max_norm, *args, **kwargs)
 
     def _on_clip_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.seen.changes_gradients = True
@@ -462,17 +396,13 @@ def generate_call(frames: list[FrameType]) -> GenerateCall | None:
     for frame in reversed(frames):
         if frame.f_code.co_name == "generate" and frame.f_globals.get("__name__") == "transformers.generation.utils":
             names = frame.f_locals
-            given, config, usual = names["kwargs"], names["generation_config"], names["self"].generation_config
-            options = {
-                name: value
-                for name, default in _OF_GENERATION.items()
-                if (value := getattr(config, name, default)) not in (default, getattr(usual, name, default))
+            plain = {
+                name: value for name, value in names["kwargs"].items() if isinstance(value, bool | int | float | str)
             }
-            inputs = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+            inputs = {name: value for name, value in names["kwargs"].items() if isinstance(value, torch.Tensor)}
             if isinstance(names["inputs"], torch.Tensor):
                 inputs["inputs"] = names["inputs"]
-            options |= {name: value for name, value in given.items() if isinstance(value, bool | int | float | str)}
-            return GenerateCall(names["self"], inputs, options)
+            return GenerateCall(names["self"], inputs, {"generation_config": names["generation_config"], **plain})
     return None
 
 

@@ -1,11 +1,15 @@
-"""The loss of a loop that computes it in statements of its own, as ``loss(model, batch)``."""
+"""The parts of a loop that computes its loss in statements of its own: ``loss(model, batch)``, and its batches.
+
+The statements from the batch to what ``backward`` is called on become the loss. Of a loop that reads no loader, the
+statements that give their names values make the batches, as ``X, Y = get_batch()`` does.
+"""
 
 import ast
 import copy
-import functools
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,18 +17,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.python.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
+from advisor.python.places import scope_of
 from advisor.python.positions import COUNTED, reads_once, value_of
+from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.target.draws import buffers_kept, draws_kept
-from advisor.target.scripts.body import Again, FoundLoop, position_in
-from advisor.target.scripts.making import LEAVES, batches_by_text, is_changed_beside, loaded, slice_of, stored
-from advisor.target.scripts.seen import Seen
+from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of, position_in
+from advisor.target.scripts.seen import Seen, same_values
 
-_LOSS, _MODEL, _BATCH = "__perf_advisor_loss__", "__perf_advisor_model__", "__perf_advisor_batch__"
-# Two computations of one loss are apart by this at most, relatively; a step in bfloat16 is 4e-3.
-_ROUNDING = 1e-5
+_MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
+_LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 # Contexts that change nothing in a step that trains.
-_PLAIN_CONTEXTS = frozenset({"enable_grad", "set_grad_enabled", "nullcontext", "record_function"})
+_PLAIN_CONTEXTS = frozenset({"enable_grad", "no_grad", "set_grad_enabled", "nullcontext", "record_function"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,78 +43,199 @@ class WrittenLoss:
         return self.function(model, batch)
 
 
-def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, WrittenLoss] | None:
+def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, WrittenLoss] | None:
     """The data of a loop, and its loss of a batch, as its text computes that of one model.
 
-    A batch is what the loader gives; without one, the names that the statements before the model's call make. None
-    where the text does not show it, where the loss is computed of something that is left of the round before, and where
-    it is no number for a batch. Blocks of autocast are taken out, since that is a setting around the whole loss: None
-    where the loss is another one then.
+    A batch is what the loader gives; without one, the values of the names that the other statements make. None where
+    the text does not show it, where the loss is computed of something that is left of the round before, and where it
+    is no number for a batch. Blocks of autocast are taken out: that is a setting around the whole loss.
     """
-    before = list(_up_to_backward(loop))
-    result = before.pop() if before else None
-    leaves = any(isinstance(node, LEAVES) for one in before for node in ast.walk(one))
-    if not isinstance(result, ast.Return) or loop.contexts or leaves:
+    loop = _with_step_function(loop, seen)
+    call = _backward_in(loop)
+    if call is None or loop.contexts:
         return None
-    before = [one for one in before if not clears(one)]
-    data: Any
-    if seen.loader is None:
-        before, data, target = _made(before, result, loop, model)
-    else:
-        data, target = seen.loader, _batch_in_head(loop, seen) or _batch_in_body(before, loop, seen)
-    if target is None:
+    statements = list(_opened(loop.statement.body, call, loop))
+    place = next(place for place, one in enumerate(statements) if call in ast.walk(one))
+    if _leaves(statements[:place]) or not isinstance(statements[place], ast.Expr):
         return None
-    _, kept, making = slice_of(before, loaded(result), loop, by=functools.partial(_concerns, loop))
-    used, kept = [*making, result], kept - stored(target)
-    parts = set(map(id, (*model.modules(), *model.parameters())))  # changes of these are noticed elsewhere
-    if kept & bound_in(loop.statement) or _goes_on(used, loop) or is_changed_beside(used, kept, loop, parts):
+    result = ast.copy_location(ast.Return(_unscaled(call, loop)), call)
+    before = [one for one in statements[:place] if not clears(one)]
+    data: Any = seen.loader
+    given = None if data is None else _batch_in_head(loop, seen) or _batch_in_body(before, loop, seen)
+    used = [*_computing(_read([result]), before), result]
+    if data is None:
+        given, used, data = _made(statements, used, loop, seen, model)
+    left = _read_first(used) & bound_in(loop.statement)
+    in_place = _bound([one for one in used if isinstance(one, ast.Expr | ast.AugAssign)])
+    if given is None or left - _stored(given) or in_place & _stored(given) or any("." in name for name in _bound(used)):
         return None
-    given = ast.copy_location(ast.Assign([target], ast.Name(_BATCH, ast.Load())), loop.statement)
-    taken, uncast = _Takes(loop, model), _Uncast(loop)
-    text = ast.Module([taken.visit(copy.deepcopy(one)) for one in (given, *used)], [])
-    written, loss = _function(text, loop), _function(uncast.visit(copy.deepcopy(text)), loop)
-    batch = next(iter(data)) if seen.loader is None else seen.batch
-    value = _value(loss, model, batch, seen.casts)
-    if not taken.found or value is None:
-        return None
-    if seen.casts != "none" and not (uncast.found and _are_alike(value, _value(written, model, batch))):
-        return None
-    return data, WrittenLoss(loss)
+    taken = _Takes(loop, model)
+    first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
+    loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
+    batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, Again) else data
+    return (data, WrittenLoss(loss)) if taken.found and _is_a_loss(loss, model, batch) else None
 
 
-def _goes_on(used: list[ast.stmt], loop: FoundLoop) -> bool:
-    """Whether statements use an optimizer or an iterator, which are other ones after each round."""
-    nodes = (node for one in used for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
-    return any(isinstance(value_of(node, loop.names), Optimizer | Iterator) for node in nodes)
+def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
+    """A loop that calls a function for its step, with the body of that in the place of the call; others as they are.
+
+    Parameters that do not depend on the round have the values that they had in the first call.
+    """
+    users = [where for where in seen.frames if where.is_users]
+    place = next(place for place, where in enumerate(users) if where.frame.f_code is loop.code)
+    function: Any = scope_of(users[place - 1].frame.f_code) if place else None
+    if not isinstance(function, ast.FunctionDef):
+        return loop
+    calls = [node for node in ast.walk(loop.statement) if isinstance(node, ast.Call)]
+    called = next((one for one in calls if name_called(one) == function.name), None)
+    if called is None or any(isinstance(one, ast.Starred) for one in called.args):
+        return loop
+    inner, outer = users[place - 1].frame, users[place].frame
+    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    if inspect.ismethod(value_of(called.func, loop.names)):
+        del parameters[0]
+    given = [*zip(parameters, called.args, strict=False), *((one.arg or "", one.value) for one in called.keywords)]
+    changing = bound_in(loop.statement)
+    changed = [(name, value) for name, value in given if _read([value]) & changing]
+    target = ast.Tuple([ast.Name(name, ast.Store()) for name, _ in changed], ast.Store())
+    assigned = [ast.Assign([target], ast.Tuple([value for _, value in changed], ast.Load()))] if changed else []
+    body = ast.If(ast.Constant(value=True), [*assigned, *function.body], [])
+    statement = _Replaces(called, body).visit(copy.deepcopy(loop.statement))
+    names = {**inner.f_globals, **outer.f_globals, **outer.f_locals, **inner.f_locals}
+    return replace(loop, statement=ast.fix_missing_locations(statement), names=names)
+
+
+class _Replaces(ast.NodeTransformer):
+    """Puts a block in the place of the statement that makes a call."""
+
+    def __init__(self, called: ast.Call, block: ast.stmt) -> None:
+        self._place, self._block = (called.lineno, called.col_offset), block
+
+    def visit(self, node: ast.AST) -> Any:
+        """The node, or the block."""
+        simple = isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign)
+        calls = (one for one in ast.walk(node) if isinstance(one, ast.Call)) if simple else ()
+        if any((one.lineno, one.col_offset) == self._place for one in calls):
+            return ast.copy_location(self._block, node)
+        return self.generic_visit(node)
+
+
+def _computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """The statements by which names get their values, in their order."""
+    found: list[ast.stmt] = []
+    for one in reversed(statements):
+        if _bound([one]) & needed:
+            found.insert(0, one)
+            needed = needed | _read([one])
+    return found
 
 
 def _made(
-    before: list[ast.stmt], result: ast.Return, loop: FoundLoop, model: nn.Module
-) -> tuple[list[ast.stmt], Again | None, ast.expr | None]:
-    """The statements from the model's call on, the batches that those before it make, and their names as a target."""
-    calls = [node for one in before for node in ast.walk(one) if isinstance(node, ast.Call)]
-    of_model = (node for node in calls if value_of(node.func, loop.names) is model)
-    called = next((node for node in of_model if not is_in_some_rounds(loop.statement, node.lineno)), None)
-    backward = _backward_in(loop)
-    if called is None or backward is None:
-        return before, None, None
-    first = next(place for place, one in enumerate(before) if called in ast.walk(one))
-    _, kept, _ = slice_of(before[first:], loaded(result), loop, by=functools.partial(_concerns, loop))
-    names = sorted(name for name in kept & bound_in(loop.statement))
-    row = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
-    data = batches_by_text(loop, row, called, backward) if names else None
+    statements: list[ast.stmt], used: list[ast.stmt], loop: FoundLoop, seen: Seen, model: nn.Module
+) -> tuple[ast.expr | None, list[ast.stmt], Any]:
+    """The names of a batch, the statements that use it, and the batches that the other statements of a round make.
+
+    Those behind the use make the next batch. Where none makes one, the tensors that are used in each round are the one
+    batch, if the model gets one of them. No names where the others need what the loss leaves, or use a model.
+    """
+    calls = (place for place, one in enumerate(used) if any(value_of(n, loop.names) is model for n in _names_in([one])))
+    using = used[next(calls, len(used)) :]
+    if not using:
+        return None, used, None
+    begin = statements.index(using[0]) if using[0] in statements else len(statements) - 1
+    rest = [one for one in (*statements[begin:], *statements[:begin]) if one not in using]
+    read = {name for name in _read_first(using) if "." not in name}
+    names = sorted(read & bound_in(loop.statement))
+    inputs = {
+        id(value) for call in seen.calls if call.module is model for value in tensors_of((call.args, call.kwargs))
+    }
+    held = {name: loop.names.get(name) for name in read if isinstance(loop.names.get(name), torch.Tensor)}
+    data: Any = None
+    if names:
+        making = _computing(set(names), rest)
+        trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
+        item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
+        of_loss = _read(making) & _bound([one for one in statements if one not in making])
+        if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
+            return None, used, None
+        make = _made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop)
+        data = Again(lambda: iter(make, None))
+    elif inputs.intersection(map(id, held.values())):
+        names = sorted(held, key=lambda name: (id(held[name]) not in inputs, name))
+        data = tuple(held[name] for name in names)
     target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
-    return before[first:], data, None if data is None else target
+    return (target if names else None), using, data
+
+
+def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable[[], Any]:
+    """The function that makes a batch for the loop's next item, in names of its own."""
+    head: list[ast.stmt] = []
+    if isinstance(loop.statement, ast.For) and _stored(loop.statement.target) & (_read(making) | _read([row])):
+        head = [ast.Assign([loop.statement.target], ast.Name(_BATCH, ast.Load()))]
+    code = _compiled([*head, *making, ast.Assign([ast.Name(_BATCH, ast.Store())], row)], loop)
+    names, rounds = copy.copy(loop.names), Rounds(items_of(loop))
+
+    def make() -> Any:
+        if head:
+            names[_BATCH] = rounds.next()
+        exec(code, names)  # noqa: S102 - it is the user's own loop
+        return names[_BATCH]
+
+    return make
+
+
+def _leaves(statements: Sequence[ast.AST]) -> bool:
+    """Whether some statements leave the loop or its function; what functions within them do is their own."""
+    return any(
+        isinstance(one, _LEAVES) or (not isinstance(one, _FUNCTIONS) and _leaves([*ast.iter_child_nodes(one)]))
+        for one in statements
+    )
+
+
+def _names_in(statements: Sequence[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:
+    return (node for one in statements for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
+
+
+def _read(statements: Sequence[ast.AST]) -> set[str]:
+    """The names and attributes that are read in some statements, those that are added to among them."""
+    added = {name for one in statements for node in ast.walk(one) if isinstance(node, ast.AugAssign)
+             for name in bound_in(node)}  # fmt: skip
+    return added | {ast.unparse(node) for node in _names_in(statements) if isinstance(node.ctx, ast.Load)}
+
+
+def _read_first(statements: Sequence[ast.stmt]) -> set[str]:
+    """The names that some statements read before they give them values."""
+    found, bound = set[str](), set[str]()
+    for one in statements:
+        own = set() if isinstance(one, ast.Assign | ast.AugAssign) else bound_in(one)
+        found |= _read([one]) - bound - own
+        bound |= _bound([one])
+    return found
+
+
+def _bound(statements: Sequence[ast.stmt]) -> set[str]:
+    """The names that some statements give values to, those of functions among them."""
+    functions = {one.name for one in statements if isinstance(one, ast.FunctionDef)}
+    return functions.union(*(bound_in(one) for one in statements if not isinstance(one, ast.FunctionDef)))
+
+
+def _stored(target: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
 def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """The name of the batch in the head of a ``for`` loop over the loader; None for another loop."""
-    position = position_in(loop, seen)
-    if position is None or not isinstance(loop.statement, ast.For):
+    """The name of the batch in the head of a ``for`` loop over the loader, or over a generator that passes it on."""
+    if not isinstance(loop.statement, ast.For):
         return None
-    target = loop.statement.target
-    if position == COUNTED:
-        return target.elts[1] if isinstance(target, ast.Tuple) else None
+    position, head, target = position_in(loop, seen), loop.statement.iter, loop.statement.target
+    counts = position == COUNTED or (isinstance(head, ast.Call) and name_called(head) == "enumerate")
+    if counts:
+        target = target.elts[1] if isinstance(target, ast.Tuple) else ast.Name("", ast.Store())
+    if position is None:
+        parts = [value_of(one, loop.names) for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        item = parts if isinstance(target, ast.Tuple) else parts[0]
+        reads_in_head = reads_once(loop.statement, loop.code, seen.reads) and same_values(item, seen.batch)
+        return target if reads_in_head and _batch_in_body(list(loop.statement.body), loop, seen) is None else None
     return target
 
 
@@ -117,68 +243,52 @@ def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.ex
     """The name of a batch that the loop reads with ``next``. That statement is taken out. None without one."""
     lines = {line for code, line in seen.reads if code is loop.code}
     for place, one in enumerate(block):
-        if not isinstance(one, ast.Assign) or not isinstance(one.value, ast.Call) or one.lineno not in lines:
+        read = one.body[0] if isinstance(one, ast.Try) else one
+        if not isinstance(read, ast.Assign) or not isinstance(read.value, ast.Call) or read.lineno not in lines:
             continue
-        if name_called(one.value) == "next" and reads_once(loop.statement, loop.code, seen.reads):
+        if name_called(read.value) == "next" and reads_once(loop.statement, loop.code, seen.reads):
             del block[place]
-            return one.targets[0]
+            return read.targets[0]
     return None
 
 
-def _value(loss: Callable[..., Any], model: nn.Module, batch: Any, casts: str = "none") -> torch.Tensor | None:
-    """The loss of a batch under autocast to a type; None where it is no number that goes backward."""
-    device = next(model.parameters()).device.type
-    around = nullcontext() if casts == "none" else torch.autocast(device, dtype=getattr(torch, casts))
+def _is_a_loss(loss: Callable[..., Any], model: nn.Module, batch: Any) -> bool:
+    """Whether a function computes a number that goes backward of a batch."""
     try:
-        with draws_kept(model), buffers_kept(model), around:
+        with draws_kept(model), buffers_kept(model):
             value = loss(model, batch)
     except Exception:  # a name that only the whole round gives a value to
-        return None
-    return value if is_number(value) and value.requires_grad else None
-
-
-def _are_alike(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    """Whether two losses of a batch are equal but for the order of sums."""
-    return other is not None and torch.allclose(one.double(), other.double(), rtol=_ROUNDING, atol=0)
+        return False
+    return is_number(value) and value.requires_grad
 
 
 def _backward_in(loop: FoundLoop) -> ast.Call | None:
     """The only backward pass of a loop, where it is made in each round and without options; else None."""
     calls = [node for one in loop.statement.body for node in ast.walk(one) if isinstance(node, ast.Call)]
-    found = [call for call in calls if name_called(call) == "backward"]
-    if len(found) != 1 or found[0].args or found[0].keywords or is_in_some_rounds(loop.statement, found[0].lineno):
+    found = [call for call in calls if name_called(call) == "backward" and isinstance(call.func, ast.Attribute)]
+    if (
+        len(found) != 1
+        or len(found[0].args) > 1
+        or found[0].keywords
+        or is_in_some_rounds(loop.statement, found[0].lineno)
+    ):
         return None
     return found[0]
 
 
-def _up_to_backward(loop: FoundLoop) -> Iterator[ast.stmt]:
-    """The statements of each round up to its backward pass, and a ``return`` of what that is called on."""
-    call = _backward_in(loop)
-    if call is not None and isinstance(call.func, ast.Attribute):
-        yield from _up_to(call, _unscaled(call.func.value, loop), loop.statement.body, loop)
+def _opened(block: list[ast.stmt], call: ast.Call, loop: FoundLoop) -> Iterator[ast.stmt]:
+    """The statements of a round; in the place of a block around the backward pass those inside it.
 
-
-def _unscaled(value: ast.expr, loop: FoundLoop) -> ast.expr:
-    """The loss in ``scaler.scale(loss)`` where the scaler is off and changes nothing; else the value itself."""
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
-        scaler = value_of(value.func.value, loop.names)
-        if isinstance(scaler, torch.amp.GradScaler) and not scaler.is_enabled():
-            return value.args[0]
-    return value
-
-
-def _up_to(call: ast.Call, value: ast.expr, block: list[ast.stmt], loop: FoundLoop) -> Iterator[ast.stmt]:
-    for statement in block:
-        if call not in ast.walk(statement):
-            yield statement
+    A loop around it has one round, since one pass was seen. A context that changes something is left whole.
+    """
+    for one in block:
+        is_whole = isinstance(one, ast.Expr) or (isinstance(one, ast.With) and not _changes_nothing(one, loop))
+        if call not in ast.walk(one) or is_whole:
+            yield one
             continue
-        if isinstance(statement, ast.Expr):
-            yield ast.copy_location(ast.Return(value), statement)
-        elif isinstance(statement, ast.If) or (isinstance(statement, ast.With) and _changes_nothing(statement, loop)):
-            for part in blocks(statement):
-                if any(call in ast.walk(one) for one in part):
-                    yield from _up_to(call, value, part, loop)
-        return
+        for part in blocks(one):
+            if any(call in ast.walk(inside) for inside in part):
+                yield from _opened(part, call, loop)
 
 
 def _changes_nothing(block: ast.With, loop: FoundLoop) -> bool:
@@ -191,50 +301,36 @@ def _changes_nothing(block: ast.With, loop: FoundLoop) -> bool:
     )
 
 
-def _concerns(loop: FoundLoop, statement: ast.AST) -> set[str]:
-    """The names by which a statement may have to do with a loss.
-
-    Those that it binds; of one that is no assignment also those that it reads, as it may change them. What is done in
-    some rounds only, such as an evaluation, is no part of the loss unless it binds a part of it.
-    """
-    binds = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
-    if isinstance(statement, ast.If) and is_in_some_rounds(loop.statement, statement.body[0].lineno):
-        binds = True
-    return bound_in(statement) if binds else bound_in(statement) | stored(statement) | loaded(statement)
+def _unscaled(call: ast.Call, loop: FoundLoop) -> ast.expr:
+    """What ``backward`` is called on, or gets, as Accelerate's; of a scaler that is off what that scales."""
+    assert isinstance(call.func, ast.Attribute)
+    value = call.args[0] if call.args else call.func.value
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
+        scaler = value_of(value.func.value, loop.names)
+        if isinstance(scaler, torch.amp.GradScaler) and not scaler.is_enabled():
+            return value.args[0]
+    return value
 
 
 class _Takes(ast.NodeTransformer):
-    """Puts the function's own model in the place of the script's."""
+    """Puts the function's own model in the place of the script's, and leaves what blocks of autocast hold.
+
+    A block with ``enabled=False``, which keeps its part from the casts around it, stays.
+    """
 
     def __init__(self, loop: FoundLoop, model: nn.Module) -> None:
         self._names, self._model, self.found = loop.names, model, False
 
     def visit(self, node: ast.AST) -> Any:
-        """The node, or the name of the model."""
+        """The node, the name of the model, or the statements of a block."""
         if isinstance(node, ast.Name | ast.Attribute) and value_of(node, self._names) is self._model:
             self.found = True
             return ast.copy_location(ast.Name(_MODEL, ast.Load()), node)
-        return self.generic_visit(node)
+        node = self.generic_visit(node)
+        return node.body if isinstance(node, ast.With) and all(map(self._casts, node.items)) else node
 
-
-class _Uncast(ast.NodeTransformer):
-    """Leaves what blocks of autocast hold in their place.
-
-    A block with ``enabled=False``, which keeps its part from the casts around it, stays.
-    """
-
-    def __init__(self, loop: FoundLoop) -> None:
-        self._names, self.found = loop.names, False
-
-    def visit_With(self, node: ast.With) -> Any:
-        """Return the statements inside a block of autocast, and any other block as it is."""
-        self.generic_visit(node)
-        if not all(self._casts(item.context_expr) for item in node.items):
-            return node
-        self.found = True
-        return node.body
-
-    def _casts(self, context: ast.expr) -> bool:
+    def _casts(self, item: ast.withitem) -> bool:
+        context = item.context_expr
         if not isinstance(context, ast.Call):
             return isinstance(value_of(context, self._names), torch.autocast)
         kind = value_of(context.func, self._names)
@@ -244,11 +340,15 @@ class _Uncast(ast.NodeTransformer):
 
 def _function(text: ast.Module, loop: FoundLoop) -> Callable[[nn.Module, Any], torch.Tensor]:
     """A function of a model and a batch, in a copy of those of the loop's names that it reads."""
-    module = ast.parse(f"def {_LOSS}({_MODEL}, {_BATCH}): pass")
-    module.body[0].body = text.body  # type: ignore[attr-defined]
-    read = {node.id for node in ast.walk(text) if isinstance(node, ast.Name)}
+    defined: Any = ast.parse(f"def loss({_MODEL}, {_BATCH}): pass").body[0]
+    defined.body = text.body
     absent = object()
+    read = {node.id for node in _names_in([text]) if isinstance(node, ast.Name)}
     names = {name: value for name in read if (value := loop.names.get(name, absent)) is not absent}
-    exec(compile(ast.fix_missing_locations(module), loop.file, "exec"), names)  # noqa: S102 - it is the user's own loop
-    function: Callable[[nn.Module, Any], torch.Tensor] = names[_LOSS]
+    exec(_compiled([defined], loop), names)  # noqa: S102 - it is the user's own loop
+    function: Callable[[nn.Module, Any], torch.Tensor] = names["loss"]
     return function
+
+
+def _compiled(statements: list[ast.stmt], loop: FoundLoop) -> Any:
+    return compile(ast.fix_missing_locations(ast.Module(copy.deepcopy(statements), [])), loop.file, "exec")

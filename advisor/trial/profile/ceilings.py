@@ -1,29 +1,23 @@
 """The machine's own ceilings: matrix products by type, copies, transfers, operator calls. Measured, not looked up.
 
-They are measured once for a machine and stored in the state folder, where a later session reads them, unless something
-else had the machine busy meanwhile. What found no room in memory is left out, and all are measured again the next time.
+What finds no room in memory is left out.
 """
 
 import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
 
 import torch
 
-from advisor.files.state_folder import read_record, write_record
 from advisor.machine.device import backend_of
-from advisor.machine.hardware import inspect_hardware
+from advisor.machine.host import host_info
 from advisor.process.meanwhile import replaced
-from advisor.records import Ceilings, Hardware
+from advisor.records import Ceilings
 from advisor.trial.measurement.clock import seconds_of
-from advisor.trial.measurement.guards import HostLoad
 
-_FILE = "ceilings.json"
-_VALID_DAYS = 30
 # Matrices grow until the next size would take too long. By whether the device has memory of its own, as GPUs have.
 _SIZES = {True: (2048, 8192), False: (256, 512, 1024, 2048)}
 # Small products say little of a type that every processor multiplies fast; others may take seconds for large ones.
@@ -41,54 +35,13 @@ _CALLS = 1000
 _ROOM_SHARE = 1 / 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The file: ceilings by machine."""
-
-    schema: int = 1
-    machines: dict[str, Ceilings] = field(default_factory=dict)
-
-
-def machine_ceilings(
-    device: torch.device, dtype: torch.dtype, *, anew: bool = False, left_s: float = math.inf
-) -> Ceilings:
-    """The ceilings of this machine, stored ones where there are some; ``dtype`` is one that has to be among them.
-
-    ``anew`` measures them again: for when a step does better than a ceiling that was measured in a bad moment. Where
-    ``left_s`` seconds are too few to measure them, they are those that are stored, or none of them anew.
-    """
-    hardware = inspect_hardware()
-    machine, types = machine_name(device, hardware), _types(device, dtype)
-    known = Ceilings({}) if anew else stored_ceilings(machine)
-    complete = known.copy_bytes_per_s is not None and all(name in known.matmul_flops_per_s for name in types)
-    if complete or left_s < _MEASURING_S:
-        return known
-    load = HostLoad()
+def machine_ceilings(device: torch.device, dtype: torch.dtype, left_s: float = math.inf) -> Ceilings:
+    """Measure this machine's ceilings, that of ``dtype`` among them; none where ``left_s`` seconds are too few."""
+    if left_s < _MEASURING_S:
+        return Ceilings({})
     free = backend_of(device).free_bytes()
-    measured = measure_ceilings(
-        device, types, int(_ROOM_SHARE * (hardware.host.memory_available_bytes if free is None else free))
-    )
-    if not load.disturbance():
-        store_ceilings(machine, measured)
-    return measured
-
-
-def stored_ceilings(machine: str) -> Ceilings:
-    """The ceilings that are stored of a machine, empty when there are none, or only old ones."""
-    known = read_record(_FILE, _Stored()).machines.get(machine, Ceilings({}))
-    with contextlib.suppress(ValueError):
-        age = date.today() - date.fromisoformat(known.measured_on)
-        if 0 <= age.days <= _VALID_DAYS:
-            return known
-    return Ceilings({})
-
-
-def store_ceilings(machine: str, ceilings: Ceilings) -> None:
-    """Store the ceilings of a machine, beside those of others.
-
-    Of two sessions that write at once one wins; what the other measured is measured again when it is missed.
-    """
-    write_record(_FILE, _Stored(machines={**read_record(_FILE, _Stored()).machines, machine: ceilings}))
+    room_bytes = _ROOM_SHARE * (host_info().memory_available_bytes if free is None else free)
+    return measure_ceilings(device, _types(device, dtype), int(room_bytes))
 
 
 def measure_ceilings(device: torch.device, types: Sequence[str], room_bytes: int) -> Ceilings:
@@ -116,18 +69,6 @@ def _types(device: torch.device, dtype: torch.dtype) -> list[str]:
         names = ["float32", *(["tf32"] if tf32 else []), "bfloat16", "float16"]
     own = str(dtype).removeprefix("torch.")
     return names if own in names else [*names, own]
-
-
-def machine_name(device: torch.device, hardware: Hardware) -> str:
-    """The key of the ceilings: the device, and the versions of what runs on it."""
-    if device.type == "cpu":
-        host = hardware.host
-        return f"{host.cpu}, {host.usable_cores} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    own = backend_of(device).identity()
-    gpu = hardware.gpu_by_uuid(own.uuid)
-    driver = gpu.driver_version if gpu else "unknown"
-    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, driver {driver}"
-    return f"{own.name}, {own.uuid or ''}, {own.parts}, {versions}"
 
 
 def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:

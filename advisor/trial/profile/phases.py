@@ -1,4 +1,4 @@
-"""Phases: the time of each part of a step, waiting at each boundary; and the same step by several clocks."""
+"""Phases: the time of each part of a step, waiting at each boundary."""
 
 import time
 from collections.abc import Callable
@@ -6,10 +6,9 @@ from statistics import fmean, median
 from typing import Any
 
 from advisor.machine.device import backend_of
-from advisor.records import ClockCheck, Phase
+from advisor.records import Phase
 from advisor.step.graph import GraphedStep
 from advisor.step.step import InferStep, OwnStep, TrainStep
-from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 
 _MOST_STEPS = 20
@@ -64,35 +63,3 @@ def run_in_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, run: Ru
     run(Phase.BACKWARD, lambda: step.backward(loss))
     run(Phase.OPTIMIZER, step.update)
     step.finish(loss.detach())
-
-
-_LIMIT_S = 0.1
-_MOST_READINGS = 20
-# Few, as people do it, and so that the launches fit into the device's queue: a host that meets a full queue waits.
-_NAIVE_STEPS = 5
-_QUEUED_LAUNCHES = 1000
-_WARM_STEPS = 2
-
-
-def check_clocks(
-    clock: StepClock, block_ms: float, kernels_per_step: float | None, events_ms: float | None
-) -> ClockCheck:
-    """The same steps under each clock, medians in ms; ``block_ms`` and ``events_ms`` are known already.
-
-    The steps run in the timed loop, their data included. The naive clock starts from an empty queue and times so few
-    steps that their kernels do not fill it, or it would wait for the device after all.
-    """
-    steps = max(1, min(_MOST_READINGS, round(1e3 * _LIMIT_S / block_ms)))
-    clock.run(min(_WARM_STEPS, steps))
-    naive_s = []
-    for _ in range(max(1, min(_NAIVE_STEPS, steps, int(_QUEUED_LAUNCHES / (kernels_per_step or 1))))):
-        start = time.perf_counter()
-        clock.run_steps(1)
-        naive_s.append(time.perf_counter() - start)
-    clock.backend.synchronize()
-    return ClockCheck(
-        naive_ms=1e3 * median(naive_s),
-        synchronized_ms=median(clock.run(1).step_ms for _ in range(steps)),
-        block_ms=block_ms,
-        events_ms=events_ms,
-    )

@@ -117,15 +117,15 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: fl
 
 
 def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float, *, convolving: bool) -> Profile:
-    """The profile with the machine's ceilings, measured again when the step does better than a stored one."""
+    """The profile with the machine's ceilings, measured again when the step does better: that was a bad moment."""
     own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
     dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
     # By default convolutions of float32 run in TF32, and matrix products do not.
     in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
     tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
-    for anew in (False, True):
-        ceilings = machine_ceilings(step.device, dtype, anew=anew, left_s=deadline - time.monotonic())
+    for _ in range(2):
+        ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
         measured = replace(
             measured,
             ceilings=ceilings,

@@ -3,7 +3,6 @@
 import bisect
 import contextlib
 import gzip
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -31,17 +30,6 @@ _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
 # CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
 _LAUNCHES = "cu"
 _OWN_WAIT = "cudaDeviceSynchronize"
-
-_TENSOR_CORES = re.compile(
-    r"nvjet"  # cuBLASLt since CUDA 12.4, on Hopper and later
-    r"|[hwiqd]g?mma|tcgen05"  # hmma, imma, wgmma, wmma: the instructions' names
-    r"|tensorop|tensor\d+x\d+x\d+|warpgroupsize"  # CUTLASS; the xmma kernels of cuBLAS and cuDNN
-    r"|[a-z](884|1688|16816|16832|8816)(?!\d)"  # the instruction's shape: s16816gemm, h884cudnn
-    r"|flash_fwd_(splitkv_)?kernel|flash_bwd_dq_dk_dv|FlashAttn(Fwd|Bwd)|FlashAttention(Forward|Backward)"
-    r"|fmha_cutlass[FB]_(b?f16_\w*sm(70|75|80|90)|f32_\w*sm(80|90))"  # the memory-efficient kernels of PyTorch
-    r"|sdpa_\w*flash_[fb]prop"  # cuDNN's attention
-)
-_NO_TENSOR_CORES = re.compile(r"simt|ffma")
 
 # Operators by the families of modules that compute the same.
 _FAMILIES = {
@@ -140,12 +128,10 @@ def with_device(measured: Profile, events: Sequence[Any], steps: int) -> Profile
     """
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
-    kernels = [event for event in computing if not event.name.startswith(("Memcpy", "Memset"))]
     return replace(
         measured,
         kernels_per_step=len(computing) / steps,
         device_busy_share=min(1.0, _ms_per_step(busy_us(computing), steps) / measured.step_ms),
-        tensor_core_share=tensor_core_share([(event.name, event.time_range.elapsed_us()) for event in kernels]),
         device_phases=_device_phases(events, on_device, steps),
     )
 
@@ -162,24 +148,6 @@ def union_length(intervals: Iterable[tuple[float, float]]) -> float:
         covered += max(0.0, end - max(start, latest))
         latest = max(latest, end)
     return covered
-
-
-def tensor_core_share(kernels: Sequence[tuple[str, float]]) -> float | None:
-    """The share of kernel time, given as ``(name, duration)``, in kernels that use tensor cores; None without kernels.
-
-    Only names are read (see :func:`uses_tensor_cores`), so third-party kernels with other names are missed.
-    """
-    total = sum(duration for _, duration in kernels)
-    return sum(duration for name, duration in kernels if uses_tensor_cores(name)) / total if total else None
-
-
-def uses_tensor_cores(kernel: str) -> bool:
-    """Whether a kernel's name says that it multiplies on tensor cores: a library, an instruction or its shape.
-
-    ``simt`` and ``ffma`` say the opposite. A kernel that Triton generated says nothing by its name and counts as one
-    without.
-    """
-    return _TENSOR_CORES.search(kernel) is not None and _NO_TENSOR_CORES.search(kernel) is None
 
 
 def shapes_text(shapes: Sequence[Any]) -> str:

@@ -1,10 +1,8 @@
-"""Figures that ranks exchange, all-reduce by message size, and the time that ranks wait for each other."""
+"""Figures that ranks exchange, and the time that they spend on communication and wait for each other."""
 
 import datetime
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -15,11 +13,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from advisor.machine.device import backend_of
 from advisor.recipe.plan import StepPlan
-from advisor.records import AllReduceSweep, AllReduceTime, Block
+from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.step.graph import GraphedStep
 from advisor.step.spread import synchronise_gradients
-from advisor.step.step import TrainStep
 from advisor.trial.measurement.clock import StepClock, steps_in
 from advisor.trial.profile.recording import busy_us, is_range
 
@@ -75,52 +72,28 @@ _PROFILED_STEPS = 4
 _COMMUNICATION = "nccl"
 
 
-@dataclass(frozen=True, slots=True)
-class Communication:
-    """Exposed communication of a step and how it was found, each rank's step alone, and the share of the straggler.
+def exposed_ms(clock: StepClock, peers: Peers) -> float | None:
+    """Milliseconds of a step in which only NCCL's kernels run; None where there is no profiler that sees them.
 
-    ``straggler_share`` is how long the fastest rank waits for the slowest, as a share of a step that exchanges nothing.
-    What was not measured is None or empty.
+    All ranks ask at once. The slowest waits for nobody, so the least of their times is communication.
     """
-
-    exposed_ms: float | None = None
-    exposed_by: str = ""
-    alone_ms: tuple[float, ...] = ()
-    straggler_share: float | None = None
-
-
-def communication_of(
-    step: TrainStep | GraphedStep, clock: StepClock, blocks: list[Block], plan: StepPlan, peers: Peers
-) -> Communication:
-    """Measure it on all ranks together. Without a profiler it is the difference to steps that exchange nothing."""
-    exposed_ms, by = None, ""
-    if backend_of(peers.device).is_ahead:
-        everywhere = peers.gathered(exposed_by_profiler(clock))
-        if None not in everywhere:
-            exposed_ms, by = min(everywhere), "profiler"  # the slowest rank waits for nobody
-    fixed = plan.static_graph or plan.sync_batch_norm or plan.no_sync
-    if isinstance(step, GraphedStep) or fixed or plan.strategy != "ddp":
-        return Communication(exposed_ms, by)
-    steps_ms = [block.step_ms for block in blocks]
-    alone = _steps_alone(step, clock, min(steps_ms) / 1e3, peers)
-    usual_ms, straggler_share = straggler_of(alone)
-    if exposed_ms is None:
-        exposed_ms, by = max(0.0, median(steps_ms) - usual_ms), "difference"
-    return Communication(exposed_ms, by, tuple(median(times) for times in alone), straggler_share)
+    if not backend_of(peers.device).is_ahead:
+        return None
+    clock.run(1)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        clock.run(_PROFILED_STEPS)
+    kernels = [one for one in profiler.events() or () if one.device_type == DeviceType.CUDA and not is_range(one)]
+    computing = [one for one in kernels if _COMMUNICATION not in one.name.lower()]
+    seen = len(computing) < len(kernels)
+    own_ms = (busy_us(kernels) - busy_us(computing)) / 1e3 / _PROFILED_STEPS if seen else None
+    everywhere = peers.gathered(own_ms)
+    return None if None in everywhere else min(everywhere)
 
 
-def straggler_of(everywhere: list[list[float]]) -> tuple[float, float | None]:
-    """The usual ms of the slowest rank's steps, and the share of them for which the fastest waits, 0 to 1.
-
-    ``everywhere`` are the ms of each rank's steps. In each step another rank may be the slowest.
-    """
-    steps = list(zip(*everywhere, strict=True))
-    usual_ms = median(max(times) for times in steps)
-    return usual_ms, median(max(times) - min(times) for times in steps) / usual_ms if usual_ms else None
-
-
-def _steps_alone(step: TrainStep, clock: StepClock, step_s: float, peers: Peers) -> list[list[float]]:
-    """The ms of each rank's single steps that exchange nothing."""
+def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan, peers: Peers) -> list[list[float]]:
+    """The ms of each rank's single steps that exchange nothing; empty where a step cannot leave the exchange out."""
+    if plan.strategy != "ddp" or plan.static_graph or plan.no_sync or isinstance(step, GraphedStep):
+        return []
     count = max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))  # the same in all ranks
     synchronise_gradients(step.model, wanted=False)
     clock.run(2)
@@ -129,47 +102,11 @@ def _steps_alone(step: TrainStep, clock: StepClock, step_s: float, peers: Peers)
     return everywhere
 
 
-def exposed_by_profiler(clock: StepClock) -> float | None:
-    """Milliseconds of a step in which only NCCL's kernels run on this rank's device; None where none were seen."""
-    clock.run(1)
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        clock.run(_PROFILED_STEPS)
-    kernels = [one for one in profiler.events() or () if one.device_type == DeviceType.CUDA and not is_range(one)]
-    computing = [one for one in kernels if _COMMUNICATION not in one.name.lower()]
-    if len(computing) == len(kernels):
-        return None
-    return (busy_us(kernels) - busy_us(computing)) / 1e3 / _PROFILED_STEPS
+def straggler_share(everywhere: list[list[float]]) -> float | None:
+    """The share of a step for which the fastest rank waits for the slowest, 0 to 1; None without steps.
 
-
-# 1 KiB to 256 MiB, in steps of four. Bytes.
-_SIZES = tuple(1024 * 4**power for power in range(10))
-# A size is measured in this many blocks; a block runs for this long, or for this many calls. Count, seconds, counts.
-_BLOCKS = 5
-_BLOCK_S = 0.02
-_MOST_CALLS = 200
-_WARM_UP_CALLS = 3
-# Longest time for all sizes together; on slow links the largest are left out. Seconds.
-_WITHIN_S = 3.0
-
-
-def all_reduce_sweep(peers: Peers) -> AllReduceSweep:
-    """Measure all-reduce between all ranks; sizes for which no time is left are left out."""
-    times: list[AllReduceTime] = []
-    spent_s = 0.0
-    for size in _SIZES:
-        if times and spent_s >= _WITHIN_S:
-            break
-        message = torch.zeros(size // 4, device=peers.device)
-        clock = SharedClock(peers.device, partial(_all_reduces, message), peers)
-        first = clock.run(_WARM_UP_CALLS)
-        calls = max(1, min(_MOST_CALLS, int(1e3 * _BLOCK_S / first.step_ms)))
-        blocks = [clock.run(calls) for _ in range(_BLOCKS)]
-        spent_s += first.seconds + sum(block.seconds for block in blocks)
-        times.append(AllReduceTime(size, median(block.step_ms for block in blocks) / 1e3))
-    return AllReduceSweep(peers.size, dist.get_backend(), tuple(times))
-
-
-def _all_reduces(message: torch.Tensor, calls: int) -> int:
-    for _ in range(calls):
-        dist.all_reduce(message)
-    return calls
+    ``everywhere`` are the ms of each rank's steps. In each step another rank may be the slowest.
+    """
+    steps = list(zip(*everywhere, strict=True))
+    usual_ms = median(max(times) for times in steps) if steps else 0.0
+    return median(max(times) - min(times) for times in steps) / usual_ms if usual_ms else None

@@ -1,9 +1,7 @@
 """The reason why ranks failed: whose error came first, in words for a person."""
 
 import signal
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -19,41 +17,13 @@ SEES_LOG = "The trial's log has the whole story."
 RETURN_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
 
 
-@dataclass(frozen=True, slots=True)
-class TorchrunReport:
-    """The end of torchrun: the exit codes of failed ranks by their process, and one line of reason."""
-
-    codes: dict[int, int] = field(default_factory=dict)
-    reason: str = "torchrun ended without an error"
-    hint: str = SEES_LOG
-
-    @classmethod
-    def of(cls, error: BaseException) -> "TorchrunReport":
-        """The report of an error that torchrun raised."""
-        if isinstance(error, ChildFailedError):
-            rank, first = error.get_first_failure()
-            message: Any = first.message  # of a rank that wrote an error file a dict
-            text = message["message"] if isinstance(message, dict) else message
-            codes = {failure.pid: failure.exitcode for failure in error.failures.values()}
-            return cls(codes, f"rank {rank}: {text.strip().splitlines()[-1]}")
-        if isinstance(error, dist.DistNetworkError):
-            hint = "Name a free port with --rdzv-endpoint HOST:PORT."
-            return cls(reason=f"torchrun cannot use its endpoint: {one_line(error)}", hint=hint)
-        return cls(reason=f"torchrun failed: {one_line(error)}")
-
-
 def waited_for_others(error: BaseException) -> bool:
-    """Whether an error came out of a call that waits for other ranks: it may follow from the end of one, or its hang.
+    """Whether an error may follow from the end or the hang of another rank.
 
-    Gloo has no class for such errors: there it is any error of a collective, or of a backward pass, which calls them.
+    Gloo has no class for such errors: there it is any RuntimeError, as a collective raises.
     """
-    if isinstance(error, dist.DistError):
-        return True
     by_gloo = dist.is_initialized() and dist.get_backend() == "gloo"
-    if not (by_gloo and isinstance(error, RuntimeError)):
-        return False
-    innermost = traceback.extract_tb(error.__traceback__)[-1]
-    return waits_for_others(f'File "{innermost.filename}", line {innermost.lineno} in {innermost.name}')
+    return isinstance(error, dist.DistError) or (by_gloo and isinstance(error, RuntimeError))
 
 
 def waits_for_others(stack: str) -> bool:
@@ -62,21 +32,23 @@ def waits_for_others(stack: str) -> bool:
     return any(name in call for call in calls for name in _WAITING_CALLS)
 
 
-def of_death(dead: Sequence[tuple[int, int]], codes: dict[int, int]) -> TrialResult:
-    """The first of the ranks, number and process, that ended without a word. ``codes`` are as torchrun saw them.
-
-    torchrun ends the others by SIGTERM once one of them has ended.
-    """
-    rank, pid = next((one for one in dead if codes.get(one[1], -signal.SIGTERM) != -signal.SIGTERM), dead[0])
-    code = codes.get(pid)
-    if code is None or code >= 0:
-        how = "without a word" if code is None else f"with exit code {code}"
-        return TrialResult(Outcome.CRASHED, f"rank {rank}: its process ended {how}", SEES_LOG)
-    ended, hint = f"rank {rank}: its process was ended by {signal.Signals(-code).name}", SEES_LOG
-    if code == -signal.SIGKILL:
+def of_torchrun(error: BaseException) -> TrialResult:
+    """The result of a trial that torchrun ended with an error: that of the rank that ended first, or its own."""
+    if isinstance(error, dist.DistNetworkError):
+        reason = f"torchrun cannot use its endpoint: {one_line(error)}"
+        return TrialResult(Outcome.FAILED, reason, "Name a free port with --rdzv-endpoint HOST:PORT.")
+    if not isinstance(error, ChildFailedError):
+        return TrialResult(Outcome.FAILED, f"torchrun failed: {one_line(error)}", SEES_LOG)
+    rank, first = error.get_first_failure()
+    if first.exitcode >= 0:
+        message: Any = first.message  # of a rank that wrote an error file a dict
+        text = message["message"] if isinstance(message, dict) else message
+        return TrialResult(Outcome.FAILED, f"rank {rank}: {text.strip().splitlines()[-1]}", SEES_LOG)
+    ended, hint = f"rank {rank}: its process was ended by {signal.Signals(-first.exitcode).name}", SEES_LOG
+    if first.exitcode == -signal.SIGKILL:
         ended += " (the system kills a process that takes too much memory, unless a person did)"
         hint = "Try a smaller batch size, or look for what ended it."
-    elif code == -signal.SIGABRT:
+    elif first.exitcode == -signal.SIGABRT:
         ended += " (NCCL ends a rank that has waited for another too long)"
     return TrialResult(Outcome.CRASHED, ended, hint)
 

@@ -28,7 +28,7 @@ from advisor.process.streams import redirect_output
 from advisor.records import Activity, Finished, Outcome, RankJoined, Started, TrialResult, TrialSpec, World
 from advisor.trial.fresh import merged_environment
 from advisor.trial.ranks import failures
-from advisor.trial.ranks.failures import SEES_LOG, TorchrunReport
+from advisor.trial.ranks.failures import SEES_LOG
 
 # A rank says so that waits for the others, or whose error came out of such a wait; what says nothing for long is in the
 # user's code.
@@ -158,15 +158,17 @@ class Launcher:
 
     def _failure(self, failed: list[_Rank]) -> TrialResult:
         """The reason where no rank has made an error itself: one that died or hangs, or torchrun's own."""
-        dead = [(one.number, one.pid) for one in self._ranks if one.died and one.number >= 0]
+        dead = [one.number for one in self._ranks if one.died and one.number >= 0]
         if dead:
             self._torchrun.join(_SETTLING_S)
-        report = self._report.recv() if self._report.poll() else TorchrunReport()
+        report: TrialResult | None = self._report.recv() if self._report.poll() else None
         if dead:
-            return failures.of_death(dead, report.codes)
+            return report or TrialResult(Outcome.CRASHED, f"rank {dead[0]}: its process ended without a word", SEES_LOG)
         if hang := self._hang("the others waited until their time was over"):
             return hang
-        return failed[0].named_result() if failed else TrialResult(Outcome.FAILED, report.reason, report.hint)
+        if failed:
+            return failed[0].named_result()
+        return report or TrialResult(Outcome.FAILED, "torchrun ended without an error", SEES_LOG)
 
     def _hang(self, how: str) -> TrialResult | None:
         """The first rank that waits for nobody, with its innermost calls; None where all have ended or wait."""
@@ -203,7 +205,7 @@ def _run_torchrun(variables: dict[str, str], world: World, folder: Path, report:
         main(torchrun_arguments(world, folder))
     except BaseException as error:
         traceback.print_exc()
-        report.send(TorchrunReport.of(error))
+        report.send(failures.of_torchrun(error))
 
 
 def torchrun_arguments(world: World, folder: Path) -> list[str]:

@@ -22,14 +22,14 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model
-from advisor.step.step import InferStep, make_step
+from advisor.step.step import make_step
 from advisor.target.draws import seed_host
 from advisor.target.entrypoint import load_target
 from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.ranks.communication import Communication, Peers, SharedClock, all_reduce_sweep, communication_of
+from advisor.trial.ranks.communication import Peers, SharedClock, exposed_ms, steps_alone, straggler_share
 from advisor.trial.ranks.failures import RETURN_PLAIN
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
 
@@ -55,7 +55,8 @@ class RankTrial:
         device = self._device()
         seed_all(self.spec.seed)
         loop = load_target(replace(self.spec.target, device=str(device)))
-        _check_plain(loop)
+        if loop.spread_already:  # under torchrun only
+            raise TargetError(f"{loop.spread_already}.", RETURN_PLAIN)
         loop.to(device)
         set_mode(loop)
         build_s = time.perf_counter() - started
@@ -86,8 +87,7 @@ class RankTrial:
             reason="" if finite else "the losses of the first steps are not finite",
             batch_size=ranks.global_batch,
             blocks=tuple(blocks),
-            peak_allocated_bytes=max((one.peak_allocated_bytes or 0 for one in ranks.ranks), default=None),
-            peak_reserved_bytes=max((one.peak_reserved_bytes or 0 for one in ranks.ranks), default=None),
+            peak_reserved_bytes=max(ranks.peak_reserved_bytes),
             build_s=build_s,
             warmup_s=measuring - began,
             warmup_steps=len(losses) + warm.steps,
@@ -105,14 +105,9 @@ class RankTrial:
         """This rank's device: the GPU of its local number, among those that CUDA_VISIBLE_DEVICES shows."""
         if self.spec.target.device == "cpu" or not torch.cuda.is_available():
             return torch.device("cpu")
-        index, wanted = int(os.environ["LOCAL_RANK"]), max(self.world.devices, self.world.ranks)
-        if torch.cuda.device_count() < wanted:
-            raise TargetError(
-                f"{wanted} GPUs are asked for, and PyTorch sees {torch.cuda.device_count()}.",
-                "Ask for fewer with --gpus, or show more with CUDA_VISIBLE_DEVICES.",
-            )
-        torch.cuda.set_device(index)
-        return torch.device("cuda", index)
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        return device
 
     def _agree(self, name: str, own: int | None) -> None:
         """Raise TargetError, in all ranks, where they have different values."""
@@ -151,9 +146,8 @@ class RankTrial:
     def _wrapped_step(self, components: Components, loop: Loop) -> Any:
         """The step of the wrapped model. The form of the loss is found with the plain model."""
         form = form_of_loss(loop, components, self.spec)
-        gpus = max(self.world.devices, self.world.ranks)
         try:
-            components.model = spread_model(components.model, components.optimizer, components.plan, gpus)
+            components.model = spread_model(components.model, components.optimizer, components.plan)
         except (ValueError, TypeError) as problem:
             raise TargetError(
                 f"the model cannot be wrapped: {problem}", "Leave this strategy out, or mend the model."
@@ -188,56 +182,25 @@ class RankTrial:
         return losses
 
     def _ranks(self, step: Any, clock: SharedClock, blocks: list[records.Block], plan: StepPlan) -> records.RanksFound:
-        """The findings over all ranks; communication and all-reduce where they are asked for."""
-        memory, communication, all_reduce = self._memory(clock.device), Communication(), None
-        if self.world.looks_closer and self.peers.size > 1 and not isinstance(step, InferStep):
+        """The findings over all ranks; and the communication between them."""
+        exposed, alone = None, list[list[float]]()
+        if self.peers.size > 1:
             self._say("looking at the communication")
-            communication = communication_of(step, StepClock(clock.device, clock.run_steps), blocks, plan, self.peers)
-        if self.world.times_all_reduce and self.peers.size > 1:
-            self._say("measuring all-reduce")
-            all_reduce = all_reduce_sweep(self.peers)
-        step_ms = median(block.step_ms for block in blocks)
+            own = StepClock(clock.device, clock.run_steps)
+            exposed = exposed_ms(own, self.peers)
+            alone = steps_alone(step, own, min(block.step_ms for block in blocks) / 1e3, plan, self.peers)
         samples = round(median(block.samples / block.steps for block in blocks))
-        on_gpus, alone = clock.device.index is not None, communication.alone_ms or (None,) * len(memory)
         return records.RanksFound(
-            world=self.world,
-            strategy=str(self.spec.settings.get("parallel.strategy", "single")),
             global_batch=samples,
-            batch_per_rank=round(samples / max(self.world.devices, self.peers.size)),
-            ranks=tuple(
-                records.RankFound(
-                    number, f"{clock.device.type}:{number}" if on_gpus else clock.device.type, step_ms, own_ms, *peaks
-                )
-                for number, (own_ms, peaks) in enumerate(zip(alone, memory, strict=True))
-            ),
-            exposed_ms=communication.exposed_ms,
-            exposed_by=communication.exposed_by,
-            straggler_share=communication.straggler_share,
-            all_reduce=all_reduce,
+            batch_per_rank=round(samples / self.peers.size),
+            peak_reserved_bytes=tuple(self.peers.gathered(backend_of(clock.device).memory().peak_reserved_bytes)),
+            alone_ms=tuple(median(times) for times in alone),
+            exposed_ms=exposed,
+            straggler_share=straggler_share(alone),
         )
-
-    def _memory(self, device: torch.device) -> list[tuple[int, int]]:
-        """Peak bytes allocated and reserved: of each rank, or of each GPU of one process."""
-        backend = backend_of(device)
-        if backend.has_memory and self.world.devices > self.world.ranks:
-            peaks = [backend_of(torch.device(device.type, index)).memory() for index in range(self.world.devices)]
-            return [(peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in peaks]
-        memory = backend.memory()
-        return self.peers.gathered((memory.peak_allocated_bytes, memory.peak_reserved_bytes))
 
 
 def samples_in(data: Any) -> int | None:
     """The number of samples that a loader draws from; None of anything else, and where nobody can tell."""
     dataset: Any = data.dataset if isinstance(data, DataLoader) else None
     return len(dataset) if hasattr(dataset, "__len__") else None
-
-
-def _check_plain(loop: Loop) -> None:
-    """Raise TargetError for a workload that is spread over ranks already, or cannot be."""
-    if loop.spread_already:
-        raise TargetError(f"{loop.spread_already}.", RETURN_PLAIN)
-    if loop.step is not None:
-        raise TargetError(
-            "the step is your own, and what several GPUs change happens inside it.",
-            "Give build() the model, the data, the loss and the optimizer instead.",
-        )

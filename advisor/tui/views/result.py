@@ -19,7 +19,7 @@ from advisor.recipe import card
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate
 from advisor.report.charts import Plot
-from advisor.report.pictures import all_reduce_chart, batch_chart, front_chart, phases_chart
+from advisor.report.pictures import batch_chart, front_chart, phases_chart
 from advisor.report.rows import Fold, Row, Tick
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
@@ -207,7 +207,7 @@ class ResultView(View):
     def make_pictures(self) -> list[Plot]:
         state, record = self.context.state, self.row.record if self.row else None
         front = front_chart(state, record.settings if record and record.alone else None)
-        return [plot for plot in (front, batch_chart(state), all_reduce_chart(state)) if plot is not None]
+        return [plot for plot in (front, batch_chart(state)) if plot is not None]
 
     def make_room(self, *, pictured: bool) -> None:
         self.query_one("#result-body").display = not pictured

@@ -58,7 +58,7 @@ class StatusBar(Static):
         far = left_text(context, working=working, wide=width >= _WIDE)
         room = width - len(far) - 4
         spinning = (_SPINNER[self.turns % len(_SPINNER)], "$accent")
-        sign = spinning if working and not context.state.held else sign_of(context)
+        sign = spinning if working and not context.state.paused else sign_of(context)
         told = self._notice if time.monotonic() < self._noticed_until else now_text(context, room)
         now = Content.assemble(sign, " ", told).truncate(max(1, room + 2), ellipsis=True)
         line = now.pad_right(max(0, width - now.cell_length - far.cell_length)) + far
@@ -80,7 +80,7 @@ def sign_of(context: Context) -> tuple[str, str]:
     """The sign that stands where the spinner turns while something is measured."""
     if context.state.failure:
         return ("✗", "$error")
-    return ("‖", "$warning") if context.state.held else ("●", "$success")
+    return ("‖", "$warning") if context.state.paused else ("●", "$success")
 
 
 def now_text(context: Context, room: int = 200) -> Content:
@@ -90,7 +90,7 @@ def now_text(context: Context, room: int = 200) -> Content:
         return Content.styled(_recorded(context.recorded, state, room), "bold")
     if state.failure:
         return Content.styled("The session cannot go on", "$error")
-    if state.held:
+    if state.paused:
         return Content.styled("Paused: space goes on, and the time left stands still", "bold $warning")
     if not state.running:
         return Content.styled(shortened(_stage(context), room), "bold")

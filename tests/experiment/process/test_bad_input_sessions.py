@@ -65,7 +65,7 @@ def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
     (failure,) = run.posted(events.SessionFailed)
     assert message in failure.message
     assert failure.hint
-    assert failure.exit_code == run.session.exit_code == ExitCode.TARGET
+    assert failure.exit_code == ExitCode.TARGET
     assert isinstance(run.told[-1], events.SessionFinished)
     assert json.dumps(report(run.state, run.request, "0"), allow_nan=False)
     run.session.rework()

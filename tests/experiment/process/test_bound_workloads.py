@@ -42,9 +42,6 @@ def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottl
 
 def assert_whole(profile, folder):
     """All parts of the pass come from one trial."""
-    assert profile.clock.block_ms == profile.step_ms
-    assert profile.clock.naive_ms > 0
-    assert profile.clock.events_ms is None
     assert profile.ceilings.matmul_flops_per_s["float32"] > 0
     assert profile.trace_path == str(folder / "000-baseline.trace.json.gz")
     with gzip.open(profile.trace_path) as trace:

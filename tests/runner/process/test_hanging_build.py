@@ -1,9 +1,7 @@
 """A build that hangs does not outlast the budget by more than a grace; a model that no fork can use is built anew."""
 
-import textwrap
 import time
 
-import pytest
 from planted import TINY_TARGET
 from real_session import Run
 
@@ -13,35 +11,32 @@ from advisor.experiment.events import Said
 GRACE_S = 15.0  # generous: the machine may be loaded
 
 
-@pytest.mark.parametrize("body", ["while True: pass", "os.kill(os.getpid(), signal.SIGSTOP)"], ids=["loops", "stops"])
-def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch, body):
+def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch):
     monkeypatch.setattr("advisor.experiment.measuring.bench._LEAST_BUILD_S", 1.0)
     monkeypatch.setattr("advisor.experiment.caveats.os.getloadavg", lambda: (64.0, 64.0, 64.0))
-    code = textwrap.indent(body, "    ")
-    text = "import os, signal\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
+    text = TINY_TARGET.replace("def build():\n", "def build():\n    while True: pass\n")
     Run(tmp_path, TINY_TARGET).runner.build_once(Run(tmp_path, TINY_TARGET).request.target, 0, "/dev/null", 60.0)
     run = Run(tmp_path, text, budget_s=2.0)
     started = time.monotonic()
     run.run()
     assert time.monotonic() - started < 2.0 + GRACE_S
-    assert run.session.exit_code is ExitCode.TARGET
+    assert run.state.failure.exit_code == ExitCode.TARGET
     assert run.state.failure.message.startswith("building the model takes more than 1 s")
     assert "--budget" in run.state.failure.hint
     assert "This machine is busy: 64.0 programs" in run.state.failure.hint
-    assert ("in build" in run.state.failure.details) == (body == "while True: pass")
+    assert "in build" in run.state.failure.details
     assert not run.started
 
 
 def test_a_first_step_that_never_ends_has_the_grace_of_the_first_baseline(real_sessions, tmp_path, monkeypatch):
     monkeypatch.setattr("advisor.experiment.measuring.budget._FIRST_GRACE_S", 3.0)
-    text = TINY_TARGET.replace("        return 1.0 * x", "        import os, signal\n        os.kill(os.getpid(), 19)")
+    text = TINY_TARGET.replace("        return 1.0 * x", "        while True: pass")
     run = Run(tmp_path, text, budget_s=1.0)
     started = time.monotonic()
     run.run()
     assert time.monotonic() - started < 3.0 + GRACE_S
-    assert run.session.exit_code is ExitCode.TARGET
+    assert run.state.failure.exit_code == ExitCode.TARGET
     assert run.state.failure.message.startswith("the baseline could not be measured: no result after 3 s")
-    assert run.state.failure.message.endswith("; the process was stopped (SIGSTOP)")
 
 
 ONLY_WHERE_IT_WAS_BUILT = """
@@ -58,5 +53,5 @@ def test_a_model_that_fails_in_a_fork_is_built_in_each_trial(real_sessions, tmp_
     text = text.replace("def build():\n", "def build():\n    built_in.append(os.getpid())\n")
     run = Run(tmp_path, ONLY_WHERE_IT_WAS_BUILT + text, budget_s=10.0)
     run.run()
-    assert run.session.exit_code is ExitCode.OK, run.state.failure
+    assert run.state.failure is None, run.state.failure
     assert any("this model cannot be forked" in event.text for event in run.posted(Said))

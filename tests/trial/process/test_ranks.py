@@ -156,22 +156,16 @@ NO_SYNC = {**DDP, "parallel.no_sync": True, "step.accumulate": 2}
 def test_two_ranks_compute_what_one_process_does(run, settings, start, request):
     if start != "torchrun":
         request.getfixturevalue(start)
-    result = run("plain", settings, world=World(2, times_all_reduce=settings is SHARDED))
+    result = run("plain", settings)
     assert result.outcome is Outcome.MEASURED, result
     accumulate = settings.get("step.accumulate", 1)
     rounding = 2e-2 if settings is AT_ONCE else 1e-5
     assert result.losses == pytest.approx(losses_of_one_process(accumulate=accumulate), rel=rounding)
     ranks = result.ranks
-    assert (ranks.global_batch, ranks.batch_per_rank, len(ranks.ranks)) == (16, 8, 2)
+    assert (ranks.global_batch, ranks.batch_per_rank, len(ranks.peak_reserved_bytes)) == (16, 8, 2)
     assert all(block.samples == 16 * block.steps for block in result.blocks)
-    assert (ranks.all_reduce is not None) is (settings is SHARDED)
     if settings is DDP:
-        assert ranks.exposed_by == "difference"
         assert 0 <= ranks.straggler_share <= 1
-    if ranks.all_reduce:
-        assert (ranks.all_reduce.ranks, ranks.all_reduce.backend) == (2, "gloo")
-        assert [time.size_bytes for time in ranks.all_reduce.times] == [1024, 4096, 16384]
-        assert all(time.seconds > 0 for time in ranks.all_reduce.times)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +199,7 @@ def test_the_wait_for_the_slowest_is_what_was_planted_and_dealing_by_length_ends
         run("uneven", {"parallel.strategy": "ddp", **more}).ranks for more in ({}, {"parallel.length_bucketing": True})
     )
     assert drawn.straggler_share == pytest.approx(0.75, abs=0.2)
-    assert drawn.ranks[0].alone_ms > 2 * drawn.ranks[1].alone_ms
+    assert drawn.alone_ms[0] > 2 * drawn.alone_ms[1]
     assert dealt.straggler_share < drawn.straggler_share / 2
     assert dealt.global_batch == drawn.global_batch == 8
 
@@ -248,7 +242,8 @@ def test_another_machine_follows_with_its_ranks(run, tmp_path):
             os.killpg(follower.pid, signal.SIGTERM)
             follower.wait(30)
     assert result.outcome is Outcome.MEASURED, (result, (tmp_path / "follow.log").read_text())
-    assert (result.ranks.global_batch, result.ranks.batch_per_rank, len(result.ranks.ranks)) == (16, 8, 2)
+    ranks = result.ranks
+    assert (ranks.global_batch, ranks.batch_per_rank, len(ranks.peak_reserved_bytes)) == (16, 8, 2)
     assert result.losses == pytest.approx(losses_of_one_process(), rel=1e-5)
 
 
@@ -279,6 +274,5 @@ def test_a_session_on_two_processes_from_its_command_to_its_report(run, tmp_path
     assert (ddp["global_batch"], ddp["batch_per_gpu"], len(ddp["peak_reserved_bytes"])) == (16, 8, 2)
     assert ddp["loss_difference"] < 1e-5
     assert ddp["efficiency"] == pytest.approx(ddp["speedup"] / 2)
-    assert "one process on the same cores" in found["passed_over"]["data_parallel"]
     assert "## Several GPUs" in (tmp_path / "report.md").read_text()
     assert "2 GPUs, ddp:" in told

@@ -17,7 +17,7 @@ from advisor.tui.app import AdvisorApp
 UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
 # Offered only in a recorded session, while something is measured again, and with several GPUs: tests of their own press
 # them.
-ELSEWHERE = {"session.continue", "session.stop", "session.gpus", "session.wait", "app.suspend"}
+ELSEWHERE = {"session.continue", "session.stop", "session.wait", "app.suspend"}
 # What has to be done first for a key to have something to do.
 BEFORE = {
     "result.undo": ["down", "r"],

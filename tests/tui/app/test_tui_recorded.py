@@ -148,7 +148,7 @@ async def test_a_session_that_another_process_writes_takes_no_decision(monkeypat
     def held(path):
         raise UsageError(f"the session {path.stem} is being written by another process, 7.", "Wait for its end.")
 
-    monkeypatch.setattr("advisor.experiment.past.journal._hold", held)
+    monkeypatch.setattr("advisor.experiment.past.journal._locked", held)
     app, text = await shown(session_id, "down", "r")
     assert "is being written by another process" in text
     assert app.context.state.decisions == SessionState.of(sample_history()).decisions

@@ -41,9 +41,9 @@ async def test_a_running_session_is_steered_by_keys() -> None:
         await press(pilot, "space")
         assert control.calls[-1] == ("pause",)
         assert "Paused after the running trial. Space goes on." in screen_text(app).splitlines()[-2]
-        app.post_event(events.Held(True))
+        app.post_event(events.Paused(True))
         await pilot.press("space")
-        app.post_event(events.Held(False))
+        app.post_event(events.Paused(False))
         await settle(pilot)
         assert control.calls[-1] == ("go_on",)
         assert "Measuring goes on" in screen_text(app).splitlines()[-2]

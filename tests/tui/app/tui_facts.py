@@ -6,7 +6,6 @@ from advisor.experiment import events
 from advisor.records import (
     Bottleneck,
     Ceilings,
-    ClockCheck,
     Finding,
     GpuProcess,
     GpuSample,
@@ -89,7 +88,6 @@ PROFILE = Profile(
         "optimizer": 0.92,
         "zero_grad": 0.04,
     },
-    tensor_core_share=0.0,
     host_to_device_bytes=38_535_168,
     moved_bytes_per_step=58_400_000_000,
     calls_per_step=1_480,
@@ -101,7 +99,6 @@ PROFILE = Profile(
         4.1e-6,
         "2026-07-14",
     ),
-    clock=ClockCheck(naive_ms=6.4, synchronized_ms=34.1, block_ms=32.6, events_ms=32.5),
     trace_path="/nowhere/baseline-trace.json.gz",
     habits=(
         HabitRow("zero_grad", "none", phase_ms=0.12),

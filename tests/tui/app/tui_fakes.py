@@ -32,7 +32,7 @@ from tui_histories import TITLES
 
 from advisor.errors import AdvisorError
 from advisor.experiment.control import Decision
-from advisor.experiment.events import Decided, Event, ExportVerified, GpusChosen
+from advisor.experiment.events import Decided, Event, ExportVerified
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -86,10 +86,6 @@ class FakeControl:
 
     def extend(self, seconds: float) -> None:
         self.calls.append(("extend", seconds))
-
-    def use_gpus(self, count: int) -> None:
-        self.calls.append(("use_gpus", count))
-        self.emit(GpusChosen(count))
 
     def finish(self) -> None:
         self.calls.append(("finish",))

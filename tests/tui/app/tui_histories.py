@@ -16,7 +16,6 @@ from advisor.records import (
     Block,
     Bottleneck,
     Candidate,
-    ClockCheck,
     Comparison,
     Facts,
     GpuReadings,
@@ -35,7 +34,6 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
-    WorkloadFacts,
 )
 
 
@@ -300,17 +298,6 @@ def start() -> list[Event]:
     ]
 
 
-def beside_others(gpus: int, workload: WorkloadFacts = RESNET) -> list[Event]:
-    """Up to the baseline, and the search after it, on a machine with several H200s."""
-    hardware = Hardware(HOST, tuple(replace(H200, index=number, uuid=f"GPU-{number}") for number in range(gpus)))
-    found = [
-        events.HardwareFound(hardware),
-        events.StageStarted("baseline"),
-        events.FactsFound(Facts(hardware, workload)),
-    ]
-    return [*found, events.BaselineMeasured(BASELINE), events.StageStarted("search")]
-
-
 def to_trials() -> list[Event]:
     """In the middle of the trials."""
     hardware = Hardware(HOST, (H200,))
@@ -387,7 +374,6 @@ def cpu_demo() -> list[Event]:
         step_ms=4.7,
         phases={"forward": 1.4, "loss": 0.1, "backward": 2.2, "optimizer": 0.9, "zero_grad": 0.05},
         operators=(OperatorRow("aten::addmm", 4, 1.3, 0.0), OperatorRow("aten::mm", 8, 2.0, 0.0)),
-        clock=ClockCheck(naive_ms=4.62, synchronized_ms=4.58, block_ms=4.6),
         habits=(HabitRow("zero_grad", "none", phase_ms=0.02), HabitRow("zero_grad", "zeros", phase_ms=0.09)),
         bottleneck=Bottleneck.COMPUTE,
         evidence="matrix products take 70 % of the step.",
