@@ -39,7 +39,7 @@ async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
         await press(pilot, "2")
         table = app.query_one(OperatorTable)
         assert list(cells(table, "device").values())[:2] == ["15.2 ms", "8.90 ms"]
-        await press(pilot, "o", "o")
+        await press(pilot, "o", "o", "o")
         assert "Operators, per step, by host time" in screen_text(app)
         assert list(cells(table, "host").values())[:2] == ["3.40 ms", "2.10 ms"]
         left = sum(column.width + 2 for column in table.shown if column.key != "calls")
@@ -76,7 +76,7 @@ async def test_a_narrow_profile_shows_one_panel_after_another() -> None:
         await press(pilot, "end")
         for text in ("eval_no_grad", "5.40 GiB"):
             assert text in screen_text(app)
-        await press(pilot, "o")
+        await press(pilot, "m")
         assert "Operators, per step, by GPU time" in screen_text(app)
 
 
