@@ -52,6 +52,7 @@ SAMPLES = {
     "--config-kind": ["timm"],
     "--config": ["train.yaml"],
     "--export": ["tuned.yaml"],
+    "--force": [],
     "--min-speedup": ["0.95"],
     "--mode": ["infer"],
     "--diff": [],

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
+from advisor.export.files import check_target_of
 from advisor.export.formats import format_for, formats_of
 from advisor.figures.options import alternatives, named
 from advisor.files.paths import exists, is_file, is_folder
-from advisor.records import Value, text_of
+from advisor.records import TargetSpec, Value, text_of
 
 
 def check_recipes(
@@ -85,6 +86,13 @@ def check_outputs(outputs: Outputs) -> None:
         other = taken.setdefault(os.path.realpath(path), option)
         if option != other and (other, option) != ("--config", "--export"):  # which may patch it in its place
             raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
+
+
+def check_export(outputs: Outputs, target: TargetSpec) -> None:
+    """Raise UsageError where the export would replace the settings of another target."""
+    if outputs.export_path:
+        with named("--export"):
+            check_target_of(outputs.export_path, target, "Name another file, or add --force to replace it.")
 
 
 def check_writable(option: str, path: Path) -> None:

@@ -9,15 +9,15 @@ from importlib import import_module
 
 from advisor.cli.commands import measure
 
-# The commands, each with its module in ``commands/``, whose ``parse`` takes the arguments behind the command.
+# The commands, each with its module in ``commands/`` and the function that takes the arguments behind it, ``parse``.
 COMMANDS = {
     "recipes": "recipes",
     "hardware": "hardware",
-    "sessions": "sessions",
-    "open": "opening",
-    "compare": "compare",
-    "report": "report",
-    "export": "export",
+    "sessions": "recorded:parse_sessions",
+    "open": "recorded:parse_open",
+    "compare": "recorded:parse_compare",
+    "report": "recorded:parse_report",
+    "export": "recorded:parse_export",
     "init": "init",
     "check": "check",
     "follow": "follow",
@@ -66,5 +66,8 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     first, *rest = arguments
     if first not in COMMANDS:
         return measure.parse(arguments, COMMANDS, ABOUT)
-    command: Callable[[], int] = import_module(f"advisor.cli.commands.{COMMANDS[first]}").parse(rest)
-    return command
+    module, _, name = COMMANDS[first].partition(":")
+    read: Callable[[Sequence[str]], Callable[[], int]] = getattr(
+        import_module(f"advisor.cli.commands.{module}"), name or "parse"
+    )
+    return read(rest)

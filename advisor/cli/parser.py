@@ -4,51 +4,60 @@ import argparse
 import difflib
 import math
 import re
+import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
 from advisor.errors import UsageError
 from advisor.export.formats import formats_of
-from advisor.figures.options import alternatives, choice_of, count_of, device_of, named, names_of
+from advisor.figures.options import alternatives, choice_of, count_of, device_of, named, names_of, seconds_of
 from advisor.files.paths import is_file, is_folder, no_file
 from advisor.records import ConfigKind, Mode, TargetSpec, Value
 
-_BYTES = {"b": 1} | {
-    letter + suffix: base**power
+_BYTES = {"b": "1"} | {
+    letter + suffix: str(base**power)
     for power, letter in enumerate("kmgt", start=1)
     for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))
 }
 
 
+def quantity(
+    noun: str, units: Mapping[str, str], hint: str, *, least: float = sys.float_info.min, most: float = math.inf
+) -> Callable[[str], float]:
+    """A parser for a number with one of these units, from ``least`` to ``most``, which raises UsageError."""
+
+    def parse_quantity(text: str) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z%]*)", text.strip().lower(), re.ASCII)
+        unit = units.get(match[2]) if match else None
+        amount = float(Decimal(match[1]) * Decimal(unit)) if match and unit else 0.0
+        if not least <= amount <= most or math.isinf(amount):
+            raise UsageError(f"{text!r} is not a {noun}.", hint)
+        return amount
+
+    return parse_quantity
+
+
+share_of = quantity("share", {"%": "0.01", "": "1"}, "Write one above 0 and up to 100%, such as 90% or 0.9.", most=1.0)
+factor_of = quantity("factor", {"x": "1", "": "1"}, "Give a number above 0, such as 0.95 or 1.2.")
+milliseconds_of = quantity(
+    "latency", {"ms": "1", "s": "1000"}, "Write a positive one with its unit, such as 20ms or 1.5s."
+)
+size_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", least=1.0)
+
+
 def bytes_of(text: str) -> int:
-    """Bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower(), re.ASCII)
-    unit = _BYTES.get(match[2]) if match else None
-    amount = float(match[1]) * unit if match and unit else 0.0
-    if not (1 <= amount < math.inf):
-        raise UsageError(f"{text!r} is not a size.", "Write a number and its unit, such as 16GiB, 16GB or 800MiB.")
-    return int(amount)
+    """Whole bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
+    return int(size_of(text))
 
 
-def share_of(text: str) -> float:
-    """The share, 0 to 1, in ``90%`` or ``0.9``. Raises UsageError for anything else, nothing at all included."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip(), re.ASCII)
-    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if not (0 < share <= 1):
-        raise UsageError(f"{text!r} is not a share.", "Write one above 0 and up to 100%, such as 90% or 0.9.")
-    return share
-
-
-def factor_of(text: str) -> float:
-    """A factor above 0, such as ``0.95``. Raises UsageError."""
-    try:
-        factor = float(text.removesuffix("x"))
-    except ValueError:
-        factor = math.nan
-    if not 0 < factor < math.inf:
-        raise UsageError(f"{text!r} is not a factor.", "Give a number above 0, such as 0.95 or 1.2.")
-    return factor
+def budget_of(text: str) -> float:
+    """The seconds of a session. Raises UsageError for a number that may be seconds or minutes."""
+    if re.fullmatch(r"[1-9](\.\d+)?", text.strip(), re.ASCII):
+        raise UsageError(f"{text!r} may be seconds or minutes.", f"Write the unit, as in {text.strip()}m.")
+    return seconds_of(text)
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -57,15 +66,6 @@ def shape_of(text: str) -> tuple[int, ...]:
     if not all(re.fullmatch(r"0*[1-9]\d{0,17}", part, re.ASCII) for part in parts):
         raise UsageError(f"{text!r} is not a shape.", "Write the batch size first, as in 64x3x224x224.")
     return tuple(int(part) for part in parts)
-
-
-def milliseconds_of(text: str) -> float:
-    """Milliseconds of ``20ms`` or ``1.5s``. Raises UsageError unless it is a positive one."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower(), re.ASCII)
-    milliseconds = float(match[1]) * (1 if match[2] == "ms" else 1000) if match else 0.0
-    if not 0 < milliseconds < math.inf:
-        raise UsageError(f"{text!r} is not a latency.", "Write a positive one with its unit, such as 20ms or 1.5s.")
-    return milliseconds
 
 
 def accepted_of(text: str) -> tuple[tuple[str, Value | None], ...]:
@@ -85,23 +85,19 @@ def _value_of(text: str) -> Value:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text
 
 
-def key_map_of(text: str) -> dict[str, str]:
-    """The path in a config of each setting in ``precision.autocast=trainer.precision,…``. Raises UsageError."""
-    pairs: list[dict[str, str]] = []
-    for item in text.split(","):
-        key, equals, path = (part.strip() for part in item.partition("="))
-        if not (key and equals and path):
-            raise UsageError(
-                f"{item!r} maps no setting.", "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
-            )
-        pairs.append({key: path})
-    return merged_map(pairs)
+def key_map_of(text: str) -> list[tuple[str, str]]:
+    """Each setting with its path in a config, of ``precision.autocast=trainer.precision,…``. Raises UsageError."""
+    pairs = [tuple(part.strip() for part in item.partition("=")[::2]) for item in text.split(",")]
+    if not all(key and path for key, path in pairs):
+        hint = "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
+        raise UsageError(f"{text!r} maps no setting.", hint)
+    return [(key, path) for key, path in pairs]
 
 
-def merged_map(maps: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Several mappings as one. Raises UsageError for a setting that has two places."""
+def merged_map(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The place of each setting. Raises UsageError for a setting that has two."""
     places: dict[str, str] = {}
-    for key, path in (pair for each in maps for pair in each.items()):
+    for key, path in pairs:
         if places.setdefault(key, path) != path:
             raise UsageError(f"{key} is mapped to {places[key]} and to {path}.", "Name one place for each setting.")
     return places
@@ -166,10 +162,9 @@ def meeting_of(text: str) -> str:
 
 def side_by_side_of(text: str) -> bool:
     """Whether trials may run on several GPUs at a time. Raises UsageError for other words than ``auto`` and ``off``."""
-    words = {"auto": True, "off": False}
-    if text.strip().lower() not in words:
+    if (word := text.strip().lower()) not in ("auto", "off"):
         raise UsageError(f"{text!r} is not one of the choices.", "Choose auto or off.")
-    return words[text.strip().lower()]
+    return word == "auto"
 
 
 _ENDS_OWN = "--"  # what follows is the target's own sys.argv
@@ -217,6 +212,7 @@ class Parser(argparse.ArgumentParser):
             **kwargs,
         )
         self.register("action", None, _Once)
+        self._group: argparse._ActionsContainer = self
         # argparse's own takes -5 for a value, and -5s for an option; no option of ours begins with a digit.
         self._negative_number_matcher = re.compile(r"-\d")
 
@@ -227,7 +223,29 @@ class Parser(argparse.ArgumentParser):
             with named(names[0]):
                 return read(text)
 
-        self.add_argument(*names, type=read_named, **kwargs)
+        self._group.add_argument(*names, type=read_named, **kwargs)
+
+    def flag(self, name: str, about: str) -> None:
+        """An option without a value."""
+        self._group.add_argument(name, action="store_true", help=about)
+
+    def topic(self, title: str, words: str) -> None:
+        """The options that are added from now on belong to a topic, under its title in the help."""
+        self._group = self.add_argument_group(title, textwrap.fill(words, 78))
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """The help of each topic by its name: its title, its words, its options."""
+        found = {}
+        for group in self._action_groups:
+            if group.description:
+                shown = self._get_formatter()
+                shown.start_section(group.title)
+                shown.add_text(group.description)
+                shown.add_arguments(group._group_actions)
+                shown.end_section()
+                found[(group.title or "").partition(":")[0]] = shown.format_help()
+        return found
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line. Raises UsageError."""
@@ -266,7 +284,8 @@ def add_export(parser: Parser, **kwargs: Any) -> None:
     """Add the option ``--export``."""
     briefs = alternatives([each.brief for each in formats_of("--export")])
     parser.option("--export", metavar="FILE", help=f"write the settings that won: {briefs}", **kwargs)
-    parser.add_argument("--diff", action="store_true", help="print the change of your own file, or of your config")
+    parser.flag("--force", "replace a file that holds another target's settings")
+    parser.flag("--diff", "print the change of your own file, or of your config")
 
 
 def add_inputs(parser: Parser) -> None:

@@ -1,11 +1,14 @@
 """Writing files byte for byte; a reader sees the old content or the new, and never half of it."""
 
 import os
+import re
 import stat
 from pathlib import Path
 
 from advisor.errors import UsageError
+from advisor.files.paths import is_file
 from advisor.files.scratch import replace_whole
+from advisor.records import TargetSpec
 
 _NEW_FILE_MODE = 0o666
 
@@ -44,6 +47,26 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
             f"{path} cannot be written: {error.strerror or error}.",
             f"Check that you may write to {target.parent}, or choose another path.",
         ) from error
+
+
+# The target that a file of ours names: in the comments of a settings file, in the first lines of a Python file.
+_OF_TARGET = re.compile(r"^# target: (.+)$|x \([^)]*\).*, for (\S+) on ", re.M)
+_HEAD_BYTES = 4096
+
+
+def check_target_of(path: str | Path, target: TargetSpec, hint: str) -> None:
+    """Raise UsageError for a file of ours that holds the settings of another target. ``hint`` says what to do."""
+    if not is_file(path):
+        return
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
+    except OSError:  # which is told where it is to be read or written
+        return
+    found = _OF_TARGET.search(head) if "perf-advisor" in head else None
+    named = (found[1] or found[2]).strip() if found else ""
+    if named and named != target.command and named.split(" ", 1)[0] != target.target:
+        raise UsageError(f"{path} has the settings of {named}, not of {target.command}.", hint)
 
 
 def _mode_for(target: Path) -> int:

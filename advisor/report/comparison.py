@@ -22,6 +22,8 @@ from advisor.figures.formatting import (
     interval_or_words,
 )
 from advisor.records import BaselineRecord, Comparison, Hardware, StackRecord, TrialRecord, Value, Verdict, text_of
+from advisor.report.document import Section, Table
+from advisor.report.evidence import hardware_table, workload_rows
 from advisor.report.figures import effect_words, own_comparison, verdict_shown
 
 _OPTIONS = tuple(field.name for field in fields(Request) if field.name not in ("target", "key_map", "config_path"))
@@ -75,6 +77,13 @@ def compare(before: Measured, after: Measured) -> list[Changes]:
     )
     found = (Changes(title, tuple(changes)) for title, changes in kinds)
     return [kind for kind in found if kind.changes]
+
+
+def comparison_sections(before: Measured, after: Measured) -> Iterator[Section]:
+    """The changes as tables."""
+    for kind in compare(before, after):
+        rows = tuple((change.what, change.before, change.after, change.told) for change in kind.changes)
+        yield Section(kind.title, (Table(("", before.session_id, after.session_id, ""), rows),))
 
 
 def _same_target(before: Measured, after: Measured) -> bool:
@@ -221,19 +230,10 @@ def _effect(record: TrialRecord) -> str:
 
 
 def _workload(side: Measured) -> dict[str, str]:
-    texts = {"Target": side.request.target.command}
-    if side.state.facts is None:
-        return texts
-    workload = side.state.facts.workload
-    return texts | {
-        "Model": f"{workload.model}, {workload.parameters:,} parameters",
-        "Mode": workload.mode.value,
-        "Batch": workload.batch_text,
-        "Data": workload.data_kind,
-        "Loss": workload.loss,
-        "Device": workload.device_name,
-        "Your settings": ", ".join(f"{key} {text_of(value)}" for key, value in sorted(workload.current.items())),
-    }
+    facts = side.state.facts
+    rows = dict(workload_rows(facts))
+    yours = {key: text_of(value) for key, value in sorted(facts.workload.current.items())} if facts else {}
+    return {"Target": side.request.target.command, **rows, **yours}
 
 
 def _options(request: Request) -> dict[str, str]:
@@ -245,24 +245,11 @@ def _options(request: Request) -> dict[str, str]:
 
 
 def _machine(hardware: Hardware | None) -> dict[str, str]:
-    if hardware is None:
-        return {}
-    host = hardware.host
-    gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
-    drivers = ", ".join(sorted({gpu.driver_version for gpu in hardware.gpus})) or MISSING
-    return {
-        "GPU": gpus,
-        "GPU driver": drivers,
-        "CPU": host.cpu,
-        "Cores": f"{host.usable_cores} usable of {host.logical_cores}",
-        "Memory": format_bytes(host.memory_total_bytes),
-        "System": host.system,
-    }
+    return {str(name): str(text) for name, text in hardware_table(hardware, None).rows} if hardware else {}
 
 
 def _versions(state: SessionState) -> dict[str, str]:
-    python = {"Python": state.hardware.host.python} if state.hardware else {}
-    return python | (dict(state.facts.versions) if state.facts else {})
+    return dict(state.facts.versions) if state.facts else {}
 
 
 def _different(one: Mapping[str, str], other: Mapping[str, str], missing: str = MISSING) -> Iterator[Change]:

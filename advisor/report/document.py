@@ -3,6 +3,7 @@
 Nothing here knows what a session is.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.report.charts import Chart
@@ -17,9 +18,10 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of 0 to 1, with a bar where bars can be drawn."""
+    """A share of 0 to 1 in words, with a bar where bars can be drawn."""
 
     share: float
+    text: str
 
 
 Inline = str | Code | Share
@@ -62,6 +64,11 @@ class Table:
     remarks: str = ""
 
 
+def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
+    """A table of names and their values, without headings."""
+    return Table(("", ""), tuple(rows))
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A chart where charts can be drawn; elsewhere a sentence with its message."""
@@ -77,13 +84,14 @@ class Section:
     """Blocks under a heading.
 
     ``brief`` is what a summary shows of it: None for all of it, nothing at all where it is empty. ``warns``: what it
-    says a reader has to know before believing the rest.
+    says a reader has to know before believing the rest. ``folded``: a page shows it on a click.
     """
 
     title: str
     blocks: tuple[Block, ...]
     brief: tuple[Block, ...] | None = None
     warns: bool = False
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

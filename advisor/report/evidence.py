@@ -3,22 +3,31 @@
 The sentences are for the headless summary as well.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
 from advisor.figures.formatting import (
+    MISSING,
+    format_amount,
     format_bytes,
     format_count,
     format_ms,
     format_percent,
     format_rate,
     format_seconds,
+    format_setting,
+    link_rows,
 )
+from advisor.figures.roof import overhead_share, step_copy_share
+from advisor.recipe.catalog import Catalog
 from advisor.records import (
     BaselineRecord,
     Ceilings,
     Facts,
+    GpuInfo,
+    Hardware,
     Mode,
     OperatorRow,
     Profile,
@@ -27,15 +36,10 @@ from advisor.records import (
 )
 from advisor.report import figures
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
-from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table
+from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table, pairs
 
 _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
-
-
-def pairs(rows: Sequence[tuple[str, Inline]]) -> Table:
-    """A table of names and their values."""
-    return Table(("", ""), tuple(rows))
 
 
 # --- sentences ------------------------------------------------------------------------------------------------
@@ -50,6 +54,8 @@ def caveats(state: SessionState) -> Iterator[str]:
     if gpu is not None and gpu.foreign_processes:
         others = figures.company(gpu.foreign_processes)
         yield f"While the baseline was timed, {others}; even an idle one can slow launches."
+    if state.baseline is not None and (state.baseline.cpu_step_ms or math.inf) < state.baseline.step_ms:
+        yield f"On this machine's CPU the same step takes {figures.on_cpu(state.baseline)}."
     if state.stack is not None and state.stack.settings:
         yield from _stack_caveats(state.stack, state.baseline)
 
@@ -76,57 +82,96 @@ def bound_sentence(profile: Profile) -> str:
     return f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}."
 
 
-def cpu_sentence(baseline: BaselineRecord) -> str:
-    """The same step on the CPU against the GPU; empty where that was not tried."""
-    words = figures.on_cpu(baseline)
-    return f"On this machine's CPU the same step takes {words}." if words else ""
-
-
 def roof_text(reached: RoofShare | None) -> str:
     """``94 % of 51.0 TFLOP/s float32``; empty where it is not known."""
-    return figures.roof_figure(reached).words if reached else ""
+    if reached is None:
+        return ""
+    return f"{format_percent(reached.share)} of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
 
 
 # --- the baseline ---------------------------------------------------------------------------------------------
 
 
-def baseline_blocks(baseline: BaselineRecord, facts: Facts | None) -> Iterator[Block]:
+def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iterator[Block]:
     """The workload, and the measurements with the user's own settings."""
-    yield pairs([*_workload(facts), *_measured(baseline, facts)])
-    if baseline.result.notes:
-        yield Bullets(baseline.result.notes)
+    yield pairs([*workload_rows(state.facts, catalog), *_measured(state)])
+    if state.baseline and state.baseline.result.notes:
+        yield Bullets(state.baseline.result.notes)
 
 
-def _workload(facts: Facts | None) -> Iterator[tuple[str, Inline]]:
+def workload_rows(facts: Facts | None, catalog: Catalog | None = None) -> Iterator[tuple[str, str]]:
+    """The workload; of the user's present settings those that are not at their default, which the catalogue knows."""
     if facts is None:
         return
-    workload = facts.workload
-    yield "Model", f"{workload.model}, {format_count(workload.parameters)} parameters"
+    workload, dtypes = facts.workload, "/".join(facts.workload.parameter_dtypes)
+    count = f"{format_count(workload.parameters)} parameter{'s' * (workload.parameters != 1)}"
+    yield "Model", f"{workload.model}, {count}, {format_bytes(workload.parameter_bytes)} {dtypes}"
     yield "Loop", f"{'training' if workload.mode is Mode.TRAIN else 'inference'} on {workload.device_name}"
     yield "Batch", workload.batch_text
-    if workload.optimizer:
-        yield "Optimizer", f"{workload.optimizer.name} ({workload.optimizer.implementation})"
+    loader = workload.loader
+    workers = f", {loader.num_workers} workers, {'' if loader.pin_memory else 'not '}pinned" if loader else ""
+    yield "Data", f"{workload.data_kind}{workers}"
+    yield "Loss", workload.loss
+    if optimizer := workload.optimizer:
+        yield "Optimizer", f"{optimizer.name} ({optimizer.implementation}), {optimizer.tensors} tensors"
+    defaults = {recipe.key: recipe.default for recipe in catalog or ()}
+    own = {key: value for key, value in workload.current.items() if defaults.get(key, MISSING) != value}
+    if catalog and workload.current:
+        listed = [format_setting(key, value) for key, value in sorted(own.items())]
+        yield "Settings", ", ".join([*listed, f"{'the others' if own else 'all'} at PyTorch's default"])
 
 
-def _measured(baseline: BaselineRecord, facts: Facts | None) -> Iterator[tuple[str, Inline]]:
+def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
+    baseline = state.baseline
+    if baseline is None:
+        return
     result = baseline.result
-    yield "Step", format_ms(baseline.step_ms)
+    yield "Step", f"{format_ms(baseline.step_ms)}, {figures.interval_words(baseline)}"
+    later = format_ms(state.stack.baseline_step_ms if state.stack and state.stack.confirmed else None)
+    if later not in (MISSING, format_ms(baseline.step_ms)):
+        yield "Step, later", f"{later} during the final comparison; the settings are compared with this"
     if result.event_step_ms:
         low, middle, high = map(format_ms, result.event_step_ms)
         yield "Single steps", f"median {middle}, 5th to 95th percentile {low} to {high}"
     if latency := result.latency:
         shares = " / ".join(format_ms(ms) for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
-        yield "Single calls, waited for", f"p50 / p95 / p99 of {latency.calls}: {shares}"
+        yield "Single calls", f"waited for, p50 / p95 / p99 of {latency.calls}: {shares}"
     yield "Throughput", format_rate(baseline.samples_per_s)
+    if rate := figures.tokens_per_s(state.facts, baseline.samples_per_s):
+        yield "Generated", format_rate(rate, "tokens")
     yield "Peak memory", format_bytes(result.peak_reserved_bytes)
     if energy := figures.energy_words(result):
-        yield "Energy, whole GPU", energy
+        yield "Energy", f"{energy}, whole GPU"
     if result.gpu is not None and result.gpu.samples:
-        yield "GPU meanwhile", figures.gpu_sentence(result.gpu)
-    yield "Warm-up", format_seconds(result.warmup_s)
-    yield "Interval of the speed", figures.interval_words(baseline)
-    if rate := figures.tokens_per_s(facts, baseline.samples_per_s):
-        yield "Generated", format_rate(rate, "tokens")
+        yield "GPU", figures.gpu_sentence(result.gpu)
+    if on_cpu := figures.on_cpu(baseline):
+        yield "On the CPU", on_cpu
+    yield "Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"
+
+
+def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
+    """The machine and the versions."""
+    rows: list[tuple[str, Inline]] = [(f"GPU {gpu.index}", _gpu_words(gpu)) for gpu in hardware.gpus]
+    rows += [("GPU", hardware.gpu_note)] if hardware.gpu_note else []
+    rows += [(f"GPUs {pairs_of}", link) for pairs_of, link in link_rows(hardware.links)]
+    host = hardware.host
+    rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
+    rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", f"{host.system}, Python {host.python}")]
+    rows += list(facts.versions.items()) if facts else []
+    return pairs(rows)
+
+
+def _gpu_words(gpu: GpuInfo) -> str:
+    """A GPU, and what holds it back or uses it besides us."""
+    named = [f"{one.name} ({one.pid}, {format_bytes(one.used_memory_bytes)})" for one in gpu.processes]
+    parts = [
+        f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}",
+        f"limit {gpu.power_limit_w:.0f} W" if gpu.power_limit_w is not None else "",
+        f"throttled by {', '.join(gpu.throttle_reasons)}" if gpu.throttle_reasons else "",
+        "MIG on" if gpu.mig_enabled else "",
+        f"also used by {'; '.join(named)}" if named else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 # --- the profile ----------------------------------------------------------------------------------------------
@@ -145,13 +190,17 @@ def _phases(profile: Profile) -> Table:
     device = profile.device_phases
     headings: tuple[str, ...] = ("Phase", "Time", "Share")
     rows: list[tuple[Inline, ...]] = [
-        (name.replace("_", " "), format_ms(spent_ms), Share(profile.share(name)))
+        (name.replace("_", " "), format_ms(spent_ms), _share(profile.share(name)))
         for name, spent_ms in profile.phases.items()
     ]
     if device:
         headings = (*headings, "Kernels and copies")
         rows = [(*row, format_ms(device.get(name, 0.0))) for row, name in zip(rows, profile.phases, strict=True)]
     return Table(headings, tuple(rows), frozenset({"Time", "Kernels and copies"}))
+
+
+def _share(share: float) -> Share:
+    return Share(share, format_percent(share, digits=1))
 
 
 def _operators(operators: Sequence[OperatorRow]) -> Iterator[Block]:
@@ -206,44 +255,61 @@ def roof_section(state: SessionState) -> Iterator[Section]:
     profile = state.profile
     if profile is None:
         return
-    reached = [(figure.name, figure.words) for figure in _reached(*roof_shares(state))]
-    if told := tuple(_roof_blocks(profile, *roof_shares(state))):
-        yield Section("Efficiency", told, brief=(pairs(reached),) if reached else ())
-
-
-def _roof_blocks(profile: Profile, before: RoofShare | None, after: RoofShare | None) -> Iterator[Block]:
-    if rows := [(one.name, one.words) for one in (*_reached(before, after), *figures.step_figures(profile))]:
-        yield pairs(rows)
-    if before and after and after.share < before.share:
-        yield Paragraph(f"The tuned share refers to the higher peak of {after.dtype}, so it means more arithmetic.")
-    if profile.ceilings:
-        yield from _ceilings(profile.ceilings)
-
-
-def _reached(before: RoofShare | None, after: RoofShare | None) -> Iterator[figures.Figure]:
+    before, after = roof_shares(state)
+    reached: list[tuple[str, Inline]] = []
     if before:
-        yield figures.roof_figure(before, f"Matrix-product rate{', before' if after else ''}")
+        reached.append(("Matrix products", _of_peak(before)))
     if after:
-        yield figures.roof_figure(after, "Matrix-product rate, tuned")
+        reached.append(("Tuned", _of_peak(after)))
+    blocks: list[Block] = []
+    if rows := [*reached, *_step_rows(profile)]:
+        blocks.append(pairs(rows))
+    if before and after and after.share < before.share:
+        blocks.append(Paragraph(f"The tuned share refers to the higher peak of {after.dtype}: it means more work."))
+    if profile.ceilings and (ceilings := list(_ceiling_rows(profile.ceilings))):
+        when = f" on {profile.ceilings.measured_on}" if profile.ceilings.measured_on else ""
+        blocks += [Paragraph(f"Peak rates of this machine, measured{when}:"), pairs(ceilings)]
+    if blocks:
+        yield Section("Efficiency", tuple(blocks), brief=(pairs(reached),) if reached else ())
 
 
-def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
-    rows: list[tuple[Inline, ...]] = [(figure.name, figure.words) for figure in figures.ceiling_figures(ceilings)]
-    if rows:
-        when = f" on {ceilings.measured_on}" if ceilings.measured_on else ""
-        yield Paragraph(f"Peak rates of this machine, measured{when}:")
-        yield Table(("Ceiling", "Measured"), tuple(rows), frozenset({"Measured"}))
+def _of_peak(reached: RoofShare) -> Share:
+    return Share(reached.share, roof_text(reached))
+
+
+def _step_rows(profile: Profile) -> Iterator[tuple[str, Inline]]:
+    """The work of a step and its distance to the machine's peaks; what was not measured is left out."""
+    if profile.flops_per_step:
+        yield "Arithmetic", f"{format_amount(profile.flops_per_step, 'FLOP')} a step"
+        if profile.ceiling_flops_per_s is None:  # else the share of the roof says it
+            yield "Rate", format_rate(profile.flops_per_step / (profile.step_ms / 1e3), "FLOP")
+    if (moving := step_copy_share(profile)) is not None:
+        moved, rate = format_bytes(profile.moved_bytes_per_step), format_rate(profile.copy_bytes_per_s, "B")
+        yield "Memory traffic", Share(moving, f"{format_percent(moving)} of {rate}, about {moved} a step")
+    if profile.host_to_device_bytes:
+        yield "Input", f"{format_bytes(profile.host_to_device_bytes)} a step copied to the device"
+    if (busy := profile.device_busy_share) is not None:
+        yield "GPU busy", Share(busy, f"{format_percent(busy)} of the step")
+    if profile.kernels_per_step is not None:
+        yield "Kernels", f"{format_count(round(profile.kernels_per_step))} a step"
+    if (calling := overhead_share(profile)) is not None:
+        count = format_count(profile.calls_per_step)
+        yield "Launches", Share(calling, f"{format_percent(calling)} of the step at least ({count} operators)")
+
+
+def _ceiling_rows(ceilings: Ceilings) -> Iterator[tuple[str, Inline]]:
+    """The machine's peak rates; those of matrix products first, by their type, the slowest first."""
+    for dtype, rate in sorted(ceilings.matmul_flops_per_s.items(), key=lambda item: item[1]):
+        yield dtype, format_rate(rate, "FLOP")
+    if ceilings.copy_bytes_per_s is not None:
+        yield "memory", f"{format_rate(ceilings.copy_bytes_per_s, 'B')} read and written"
+    for memory, rate in ceilings.host_to_device_bytes_per_s.items():
+        yield f"from {memory}", f"{format_rate(rate, 'B')} host to device"
+    if ceilings.call_overhead_s is not None:
+        yield "a call", f"{format_ms(1e3 * ceilings.call_overhead_s)} for an operator on no data"
 
 
 # --- the CPU and batch sizes -----------------------------------------------------------------------------------
-
-
-def cpu_section(state: SessionState) -> Iterator[Section]:
-    """The same step on the CPU; none unless a GPU session tried that."""
-    if state.baseline and (on_cpu := cpu_sentence(state.baseline)):
-        slower = state.baseline.cpu_step_ms and state.baseline.cpu_step_ms < state.baseline.step_ms
-        sentence = (Bullets((on_cpu,)),)
-        yield Section("On the CPU", sentence, brief=sentence if slower else ())
 
 
 def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:

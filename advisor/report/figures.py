@@ -9,52 +9,26 @@ from dataclasses import dataclass
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
-    format_amount,
-    format_bytes,
-    format_count,
     format_energy,
     format_ms,
     format_percent,
-    format_rate,
     format_ratio,
     format_times,
     format_within,
 )
-from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import (
     BaselineRecord,
-    Ceilings,
     Comparison,
     Facts,
     GpuReadings,
     Hardware,
-    Profile,
     StackRecord,
     TrialRecord,
     TrialResult,
     Verdict,
     Verification,
 )
-from advisor.report.conclusions import RoofShare
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure with its name and, for a narrow column, a short one.
-
-    Where it is a ``share`` (0 to 1), ``text`` says of what.
-    """
-
-    name: str
-    short: str
-    text: str
-    share: float | None = None
-
-    @property
-    def words(self) -> str:
-        """The figure in words: ``45 % of 4.02 TB/s``."""
-        return self.text if self.share is None else f"{format_percent(self.share)} {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,67 +121,6 @@ def verified_words(verification: Verification) -> str:
         words += f", {verification.compared} within {format_percent(difference, digits=2)}"
     differs = measured is not None and abs(speedup / measured - 1) > _AGREES
     return f"{words}; the session measured {format_times(measured)}" if differs and measured else words
-
-
-# --- the roof -------------------------------------------------------------------------------------------------
-
-
-def roof_figure(reached: RoofShare, name: str = "Matrix-product rate") -> Figure:
-    """The share of the machine's matrix-product rate that a throughput reaches."""
-    of = f"of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
-    return Figure(name, "Achieved", of, reached.share)
-
-
-def step_figures(profile: Profile) -> list[Figure]:
-    """The figures of a step's work and of its distance to the machine's peaks; unmeasured ones are left out."""
-    return [*_arithmetic(profile), *_traffic(profile), *_device(profile), *_calls(profile)]
-
-
-def _arithmetic(profile: Profile) -> Iterator[Figure]:
-    if profile.flops_per_step:
-        yield Figure("Arithmetic", "Work", f"{format_amount(profile.flops_per_step, 'FLOP')} a step")
-        if profile.ceiling_flops_per_s is None:  # else the share of the roof says it
-            rate = format_rate(profile.flops_per_step / (profile.step_ms / 1e3), "FLOP")
-            yield Figure("Arithmetic rate", "Rate", rate)
-
-
-def _traffic(profile: Profile) -> Iterator[Figure]:
-    share = step_copy_share(profile)
-    if share is not None:
-        moved, rate = format_bytes(profile.moved_bytes_per_step), format_rate(profile.copy_bytes_per_s, "B")
-        yield Figure("Memory traffic, estimated", "Memory", f"of {rate}, {moved} a step", share)
-    if profile.host_to_device_bytes:
-        yield Figure("Copied to the device", "Input", f"{format_bytes(profile.host_to_device_bytes)} a step")
-
-
-def _device(profile: Profile) -> Iterator[Figure]:
-    if profile.device_busy_share is not None:
-        yield Figure("GPU busy", "GPU busy", "of the step", profile.device_busy_share)
-    if profile.kernels_per_step is not None:
-        yield Figure("Kernels", "Kernels", f"{format_count(round(profile.kernels_per_step))} a step")
-
-
-def _calls(profile: Profile) -> Iterator[Figure]:
-    calling = overhead_share(profile)
-    if calling is not None:
-        count = format_count(profile.calls_per_step)
-        yield Figure("Launch overhead, at least", "Launches", f"of the step at least ({count} operators)", calling)
-
-
-def ceiling_figures(ceilings: Ceilings) -> list[Figure]:
-    """The machine's peak rates; the matrix products first, each named in short by its type, slowest first."""
-    rates = sorted(ceilings.matmul_flops_per_s.items(), key=lambda item: item[1])
-    figures = [Figure(f"Matrix products in {dtype}", dtype, format_rate(rate, "FLOP")) for dtype, rate in rates]
-    if ceilings.copy_bytes_per_s is not None:
-        copied = format_rate(ceilings.copy_bytes_per_s, "B")
-        figures.append(Figure("Memory, read and written", "device memory", copied))
-    for memory, rate in ceilings.host_to_device_bytes_per_s.items():
-        name = f"Host to device from {memory} memory"
-        figures.append(Figure(name, f"from {memory}", format_rate(rate, "B")))
-    if ceilings.call_overhead_s is not None:
-        each = format_ms(1e3 * ceilings.call_overhead_s)
-        figures.append(Figure("Calling an operator on no data", "operator call", each))
-    return figures
 
 
 # --- the GPU, the CPU and energy ------------------------------------------------------------------------------

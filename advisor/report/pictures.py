@@ -114,7 +114,7 @@ def front_chart(state: SessionState, chosen: Mapping[str, Value] | None = None) 
     unit, size = ("GiB", _GIB) if max(peak for peak, _ in known.values()) >= _GIB else ("MiB", _MIB)
     told = {settings: f"{format_bytes(peak)}, {speedup:.2f}x" for settings, (peak, speedup) in known.items()}
     drawn = tuple(
-        Mark(known[settings][0] / size, known[settings][1], sign, tone, label, told[settings])
+        Mark(known[settings][0] / size, known[settings][1], sign, tone, f"{label} {told[settings]}" if label else "")
         for settings, (sign, tone, label) in marks.items()
     )
     front = tuple((point.peak_reserved_bytes / size, point.speedup) for point in front_of(state))
@@ -273,7 +273,7 @@ def steps_chart(state: SessionState) -> Plot | None:
     times = [step_ms for _, values in found for step_ms in values]
     x = log_axis("time of a step, ms", times, "{:g}".format)
     y = Axis("share of blocks", 0.0, 1.0, _CUMULATIVE)
-    lines = tuple(Line(_cumulative(values), tone, tone.value) for tone, values in found)
+    lines = tuple(Line(_cumulative(values), tone) for tone, values in found)
     marks = tuple(
         Mark(median(values), 0.5, tone.value[0].upper(), tone, f"{tone.value} {format_ms(median(values))}")
         for tone, values in found

@@ -188,7 +188,7 @@ def untried_table(state: SessionState, catalog: Catalog) -> Table | None:
     return Table(("Why not", "What"), rows) if rows else None
 
 
-def habits_table(rows: Sequence[HabitRow], catalog: Catalog) -> Table:
+def habits_table(rows: Sequence[HabitRow], catalog: Catalog | None) -> Table:
     """Ways of doing the same thing, timed beside each other."""
     headings = ("Habit", "Way", "Its phase", "Step", "Share of the step", "Memory")
     cells = tuple(
@@ -202,7 +202,7 @@ def habits_table(rows: Sequence[HabitRow], catalog: Catalog) -> Table:
         )
         for row in rows
     )
-    return Table(headings, cells, frozenset(headings[2:]))
+    return Table(headings, cells, frozenset(headings[2:]), ("Habit", "Way", "Its phase", "Step", "Memory"))
 
 
 def source(state: SessionState) -> Iterator[Block]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
+from advisor.experiment.gains import whole_loop
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, link_rows
+from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.recipe.catalog import Catalog
-from advisor.records import Facts, Hardware
 from advisor.report import evidence
-from advisor.report.document import Bullets, Document, Inline, Listing, Picture, Section, Table
+from advisor.report.document import Bullets, Document, Listing, Paragraph, Picture, Section
 from advisor.report.pareto import pareto_section
 from advisor.report.pictures import pictures
 from advisor.report.reproduce import code_section, method, reproduce_section
@@ -39,8 +39,7 @@ def document_of(state: SessionState, request: Request, catalog: Catalog, change:
 
 def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     """The sections of the report, the decision first. A summary shows what is brief of them."""
-    if warnings := tuple(evidence.caveats(state)):
-        yield Section("Read this first", (Bullets(warnings),), warns=True)
+    yield from _warnings(state)
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
     yield from settings_sections(state, catalog)
@@ -55,41 +54,64 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     yield from _evidence(state, catalog)
 
 
+def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) -> Iterator[Section]:
+    """The person's own settings in short, for the app: the baseline, the workload, the machine, the notes."""
+    yield from _warnings(state)
+    if state.facts or state.baseline:
+        kind = evidence.bound_sentence(state.profile) if state.profile else ""
+        limit = [Paragraph(kind)] if kind else []
+        yield Section("Baseline", (*limit, *evidence.baseline_blocks(state, catalog)))
+    yield Section("Notes", (Bullets(tuple(_notes(state, budget_s))),))
+    if state.hardware:
+        yield Section("Machine", (evidence.hardware_table(state.hardware, None),))
+    if state.source_files:
+        found = [f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}." for one in state.findings]
+        told = found or [f"{', '.join(state.source_files)}: nothing slow found."]
+        yield Section("Found in your source", (Bullets((*told, *state.source_problems)),))
+
+
+def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
+    """The goal, what the inspection remarked, and what the session said."""
+    goal = state.goal
+    limits = [format_bytes(goal.memory_limit_bytes)] if goal.memory_limit_bytes else []
+    limits += [f"{format_ms(goal.latency_limit_ms)} a call"] if goal.latency_limit_ms else []
+    most = f", at most {' and '.join(limits)}" if limits else ""
+    yield f"Goal: {goal.words.short.format(kept=goal.kept_speed)}{most}, within {format_seconds(budget_s)}."
+    yield from filter(None, (whole_loop(state),))
+    told = state.baseline.result.notes if state.baseline else ()
+    yield from (note for note in (state.facts.workload.notes if state.facts else ()) if note not in told)
+    yield from (said.text for said in state.messages if said.severity == "information")
+
+
+def _warnings(state: SessionState) -> Iterator[Section]:
+    if warnings := tuple(evidence.caveats(state)):
+        yield Section("Read this first", (Bullets(warnings),), warns=True)
+
+
 def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     profile = state.profile
     if state.baseline:
-        yield Section("Baseline", tuple(evidence.baseline_blocks(state.baseline, state.facts)))
+        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
     if profile:
         yield from evidence.time_section(profile)
         yield from evidence.roof_section(state)
-    yield from evidence.cpu_section(state)
-    rows = habit_rows(state)
-    habits = [*([habits_table(rows, catalog)] if rows else ()), *(evidence.waits_blocks(profile) if profile else ())]
-    if habits:
-        yield Section("Habits, way by way", tuple(habits))
+    yield from habits_section(state, catalog)
     if table := untried_table(state, catalog):
-        yield Section("Not tried", (table,))
+        yield Section("Not tried", (table,), folded=True)
+
+
+def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
+    """Where the host waits for the device, and what ways of doing the same thing cost."""
+    waits = evidence.waits_blocks(state.profile) if state.profile else ()
+    rows = habit_rows(state)
+    if blocks := (*waits, *([habits_table(rows, catalog)] if rows else ())):
+        yield Section("Habits, way by way", blocks)
 
 
 def _background(state: SessionState, request: Request) -> Iterator[Section]:
     """Sections that a summary leaves out: the machine, and the method of measurement."""
     if state.hardware:
-        yield Section("Hardware and versions", (_hardware(state.hardware, state.facts),))
+        yield Section("Hardware and versions", (evidence.hardware_table(state.hardware, state.facts),))
         yield reproduce_section(state, request)
     if state.baseline:
         yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))
-
-
-def _hardware(hardware: Hardware, facts: Facts | None) -> Table:
-    rows: list[tuple[str, Inline]] = [
-        (f"GPU {gpu.index}", f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}")
-        for gpu in hardware.gpus
-    ]
-    if hardware.gpu_note:
-        rows.append(("GPU", hardware.gpu_note))
-    rows += [(f"GPUs {pairs_of}", link) for pairs_of, link in link_rows(hardware.links)]
-    host = hardware.host
-    rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
-    rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", host.system)]
-    rows += list(facts.versions.items()) if facts else []
-    return evidence.pairs(rows)

@@ -11,16 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from importlib import import_module
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.command import Provider
+from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
@@ -28,14 +28,12 @@ from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Countdown, Recorded
-from advisor.tui.deciding import Decider
+from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.exporting import FileExporter
-from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.leaving import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
-from advisor.tui.steering import Steering
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import view_info
 from advisor.tui.views.base import View
@@ -43,17 +41,10 @@ from advisor.tui.widgets.gauges import GaugeReader
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
-    from advisor.tui.screens import Leaving
 
-SESSION_GROUP = "session"
-MEASURING = "Measuring"
 STOP_WAIT_S, BEGINS_WITHIN_S = 2.0, 5.0
 RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks elsewhere
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
-
-
-def _things_provider() -> type[Provider]:
-    return cast("type[Provider]", import_module("advisor.tui.palette").ThingsProvider)
 
 
 class AdvisorApp(ThemedApp[AppResult]):
@@ -63,7 +54,6 @@ class AdvisorApp(ThemedApp[AppResult]):
     ``session_id`` names the journal for the closing words. A ``recorded`` session is only shown, nothing is measured.
     """
 
-    COMMANDS = App.COMMANDS | {_things_provider}
     BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (30, "-tall")]  # noqa: RUF012
 
@@ -88,11 +78,10 @@ class AdvisorApp(ThemedApp[AppResult]):
         self._open_session: Callable[[], Session] | None = None
         self._read_gauges = gauges
         self._session_id = recorded.past.session_id if recorded else ""
-        self.pace = Pace(self._draw_news, self.set_timer, draw_interval_s)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self.jobs = Jobs(self._start_job, self.set_timer)
-        self.steering = Steering(self)
-        self.decider = Decider(self, rework_delay_s)
+        self.controller = Controller(self, self.context, self.go_on_with, rework_delay_s)
+        self._draw_interval_s = draw_interval_s
+        self.draw_due: Timer | None = None
         self._stopping = False
         self._then: Then | None = None
 
@@ -127,7 +116,7 @@ class AdvisorApp(ThemedApp[AppResult]):
         if self._open_session and not self._stopping:  # a signal may have come before
             self.context.control = self._open_session()
         if self.context.control:
-            self.jobs.add(Job(MEASURING, self.context.control.run))
+            self.controller.add(Job(MEASURING, self.context.control.run))
         if self.context.recorded and self.context.state.failure:
             self._show_failure(self.context.state.failure)
         self._draw()
@@ -150,8 +139,8 @@ class AdvisorApp(ThemedApp[AppResult]):
     def _on_events_waiting(self) -> None:
         before = self.context.news
         self._take_events()
-        if self.context.news != before:
-            self.pace.request_draw()
+        if self.context.news != before and self.draw_due is None:
+            self.draw_due = self.set_timer(self._draw_interval_s, self._draw_news)
 
     def _take_events(self) -> None:
         """Take the waiting events."""
@@ -164,7 +153,7 @@ class AdvisorApp(ThemedApp[AppResult]):
             case SessionFailed():
                 self._show_failure(event)
             case SessionFinished(cancelled, session_s):
-                self.decider.session_finished()
+                self.controller.session_finished()
                 if session_s > RINGS_AFTER_S and not cancelled and self.alive:
                     self.bell()
             case ExportVerified(found):
@@ -180,36 +169,22 @@ class AdvisorApp(ThemedApp[AppResult]):
     def _draw(self) -> None:
         """Draw all: the person has done something, or a job has begun or ended."""
         if self.alive:
-            self.context.busy_with = self.jobs.busy_with
-            self.context.waiting = self.jobs.waiting
+            self.context.busy_with = self.controller.busy_with
             self.context.version += 1
             self._draw_news()
 
     def _draw_news(self) -> None:
-        """Draw what has changed."""
+        """Draw what has changed. Events that pour in are drawn together."""
+        self.draw_due = None
         if self.alive:
             self.base_screen.draw()
             if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
                 self.base_screen.focus_view()
-            self.pace.drawn()
-
-    def tell(self, text: str) -> None:
-        """Tell the person something."""
-        self.notify(text)
 
     def show_notice(self, text: str, severity: SeverityLevel) -> None:
         """Show a notice in the status line, for it must cover nothing."""
         if self.alive:
             self.base_screen.show_notice(text, severity)
-
-    def run_in_thread(self, call: Callable[[], None]) -> None:
-        """Run a call of the session that may take a moment, outside the UI thread."""
-        self.run_worker(call, group="steering", thread=True, exit_on_error=False)
-
-    # --- jobs ------------------------------------------------------------------------------------------------
-
-    def _start_job(self, job: Job) -> None:
-        self.run_worker(job.call, name=job.name, group=SESSION_GROUP, thread=True, exit_on_error=False)
 
     @on(Worker.StateChanged)
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -221,37 +196,19 @@ class AdvisorApp(ThemedApp[AppResult]):
             self._take_event(bug_of(event.worker.error))
         if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
             self._take_events()
-            self.jobs.done()
+            self.controller.job_done()
         self._draw()
 
     # --- what the person does --------------------------------------------------------------------------------
 
     @on(Decided)
-    def _on_decided(self, message: Decided) -> None:
-        self.decider.decide(message.recipe_id, message.decision, message.value)
-        self._take_events()
-        self._draw()
-
     @on(ExportSaved)
-    def _on_export_saved(self, message: ExportSaved) -> None:
-        self.decider.verify(message.format_id, message.path)
-        self._draw()
-
     @on(RetryWanted)
-    def _on_retry_wanted(self, message: RetryWanted) -> None:
-        self.decider.retry(message.name)
-        self._draw()
-
     @on(UndoWanted)
-    def _on_undo_wanted(self) -> None:
-        """Take the last decision back."""
-        self.decider.undo()
+    def _on_wish(self, wish: Message) -> None:
+        self.controller.obey(wish)
         self._take_events()
         self._draw()
-
-    @on(MainScreen.Drawn)
-    def _on_drawn(self) -> None:
-        self.pace.drawn()
 
     # --- views and actions -----------------------------------------------------------------------------------
 
@@ -274,11 +231,11 @@ class AdvisorApp(ThemedApp[AppResult]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the keys that do nothing just now."""
-        return action != "steer" or (self.alive and self.steering.can(str(parameters[0])))
+        return action != "steer" or (self.alive and self.controller.can(str(parameters[0])))
 
     def action_steer(self, name: str) -> None:
         """Carry out a key that steers the session."""
-        self.steering.do(name)
+        self.controller.steer(name)
         self._draw()
 
     def action_help(self) -> None:
@@ -296,10 +253,10 @@ class AdvisorApp(ThemedApp[AppResult]):
             self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The actions in the palette; :class:`ThingsProvider` finds the rest."""
-        from advisor.tui.palette import actions
+        """The commands of the palette."""
+        from advisor.tui.palette import commands
 
-        return actions(self, self.base_screen)
+        return commands(self, self.base_screen)
 
     # --- other sessions --------------------------------------------------------------------------------------
 
@@ -336,27 +293,25 @@ class AdvisorApp(ThemedApp[AppResult]):
         """Leave; while something is measured, ask first. The second time: leave at once."""
         from advisor.tui.screens import QuitScreen
 
-        working = self.context.control is not None and bool(self.jobs.running)
+        working = self.context.control is not None and bool(self.controller.running)
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
-        self.push_screen(QuitScreen(self.context.state.running, can_finish=self.steering.can("finish")), self._leave)
+        self.push_screen(QuitScreen(self.context.state.running, can_finish=self.controller.can("finish")), self._leave)
 
-    async def _leave(self, answer: Leaving | None) -> None:
-        from advisor.tui.screens import Leaving
-
-        if answer is Leaving.LEAVE:
+    async def _leave(self, answer: str | None) -> None:
+        if answer == "leave":
             await self.action_quit_at_once()
             return
         self._then = None
-        if answer is Leaving.FINISH:
-            self.steering.do("finish")
+        if answer == "finish":
+            self.controller.steer("finish")
 
     async def action_quit_at_once(self) -> None:
         """Stop the session, wait a moment for it, and leave."""
         if not self._stopping:
             self._stopping = True
-            self.jobs.clear()
+            self.controller.clear()
             await self._stop_session()
         self._take_events()
         result = self.result()
@@ -365,8 +320,8 @@ class AdvisorApp(ThemedApp[AppResult]):
     def result(self) -> AppResult:
         """Return the app's result, also where it never opened."""
         if self.context.recorded:
-            return result_of_recorded(self.context.state, self._session_id)
-        return result_of(self.context.state, self._session_id, self.context.kept_trials)
+            return result_of_recorded(self.context.state, self._session_id, self.context.saved)
+        return result_of(self.context.state, self._session_id, self.context.kept_trials, self.context.saved)
 
     def leave_soon(self) -> None:
         """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""

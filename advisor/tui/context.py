@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -19,8 +19,6 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import Value
 from advisor.report.rows import Ranking, ranking
 from advisor.tui.exporting import FileExporter
-from advisor.tui.jobs import Jobs
-from advisor.tui.leaving import Then
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -32,7 +30,7 @@ _TOLERANCE_S = 2.0
 
 
 class Countdown:
-    """Counts down from the session's last estimate. ``clock`` gives seconds, from anywhere.
+    """Counts down from the session's last estimate. ``clock`` gives seconds, from anywhere; it stands still on hold.
 
     What is shown never rises, unless the session has found more to do: ``rise_s`` says then by how much. ``added_s`` is
     the time that the person has added to the budget.
@@ -40,55 +38,11 @@ class Countdown:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._ends_at: float | None = None
-        self._told_s = 0.0
-        self._held_s: float | None = None
+        self._ends_at: float | None = None  # in seconds of the session
+        self._told_s = self._trial_began_at = 0.0
         self._held_at: float | None = None
-        self._began_at = self._trial_began_at = clock()
+        self._began_at = clock()
         self.rise_s = self.added_s = 0.0
-
-    def update(self, state: SessionState) -> None:
-        """Take over a new estimate of the session."""
-        told_s, now = state.left_s, self._clock()
-        if told_s is None:
-            return
-        if self._held_s is not None:  # the estimate counts the waiting, which takes none of the time
-            self._told_s = told_s
-            return
-        before_s = None if self._ends_at is None else max(0.0, self._ends_at - now)
-        self._told_s, self.rise_s = told_s, 0.0
-        if before_s is not None and told_s > before_s:
-            if told_s <= before_s + _TOLERANCE_S:
-                return
-            self.rise_s = told_s - before_s
-        self._ends_at = now + told_s
-
-    def begin_anew(self, more_s: float = 0.0) -> None:
-        """Forget the last estimate: the person has asked for more, so a later end is no surprise.
-
-        While the session waits no other estimate comes: the one that stands still grows by ``more_s``.
-        """
-        self.rise_s = 0.0
-        self.added_s += more_s
-        if self._held_s is not None:
-            self._held_s += more_s
-        else:
-            self._ends_at = None
-
-    def hold(self, *, waiting: bool) -> None:
-        """Stand still while the session waits, and go on after that."""
-        now = self._clock()
-        if self._held_at is not None:
-            self._began_at += now - self._held_at
-        self._held_at = now if waiting else None
-        if waiting and self._ends_at is not None:
-            self._held_s = self._ends_at - now
-        elif not waiting and self._held_s is not None:
-            self._ends_at, self._held_s = now + self._held_s, None
-
-    def trial_began(self) -> None:
-        """A trial has begun just now."""
-        self._trial_began_at = self._clock()
 
     @property
     def session_s(self) -> float:
@@ -98,14 +52,45 @@ class Countdown:
     @property
     def trial_s(self) -> float:
         """Seconds since the running trial began."""
-        return self._clock() - self._trial_began_at
+        return self.session_s - self._trial_began_at
+
+    def trial_began(self) -> None:
+        """A trial has begun just now."""
+        self._trial_began_at = self.session_s
+
+    def update(self, state: SessionState) -> None:
+        """Take over a new estimate of the session. On hold it counts the waiting, which takes none of the time."""
+        if state.left_s is None:
+            return
+        self._told_s = state.left_s
+        if self._held_at is not None:
+            return
+        before_s = state.left_s if self._ends_at is None else max(0.0, self._ends_at - self.session_s)
+        risen_s = state.left_s - before_s
+        self.rise_s = risen_s if risen_s > _TOLERANCE_S else 0.0
+        if self._ends_at is None or not 0 < risen_s <= _TOLERANCE_S:
+            self._ends_at = self.session_s + state.left_s
+
+    def begin_anew(self, more_s: float = 0.0) -> None:
+        """Forget the last estimate: the person has asked for more, so a later end is no surprise.
+
+        While the session waits no other estimate comes: the one that stands still grows by ``more_s``.
+        """
+        self.rise_s = 0.0
+        self.added_s += more_s
+        self._ends_at = None if self._held_at is None or self._ends_at is None else self._ends_at + more_s
+
+    def hold(self, *, waiting: bool) -> None:
+        """Stand still while the session waits, and go on after that."""
+        if self._held_at is not None:
+            self._began_at += self._clock() - self._held_at
+        self._held_at = self._clock() if waiting else None
 
     def now(self, state: SessionState) -> tuple[float, float | None]:
         """The share of the session's time that has passed by now, and the seconds left, None where nobody knows."""
         if self._ends_at is None or not state.left_s or self._told_s <= _LEAST_LEFT_S:
             return state.progress, state.left_s
-        left_s = self._ends_at - self._clock() if self._held_s is None else self._held_s
-        left_s = max(_LEAST_LEFT_S, left_s)
+        left_s = max(_LEAST_LEFT_S, self._ends_at - self.session_s)
         return 1.0 - (1.0 - state.progress) * min(1.0, left_s / self._told_s), left_s
 
 
@@ -127,7 +112,7 @@ class Context:
     ``version`` grows with all that a view may show, but not with the events that pour in while a trial runs: its
     activity, its blocks, the progress.
     ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials`` were measured before by
-    the session that goes on.
+    the session that goes on. ``saved`` are the files that the person wrote, by their paths.
     """
 
     request: Request
@@ -142,6 +127,7 @@ class Context:
     can_undo: bool = False
     recorded: Recorded | None = None
     kept_trials: int = 0
+    saved: list[str] = field(default_factory=list)
     version: int = 0
     _ranked: tuple[tuple[object, ...], Ranking] | None = None
 
@@ -225,23 +211,3 @@ class Recorded:
         with closing(Journal(self.past.path, self.past.request)) as journal:
             journal.record(event)
         return event
-
-
-class Host(Protocol):
-    """What decides and steers on behalf of the app asks of it."""
-
-    context: Context
-    jobs: Jobs
-
-    @property
-    def alive(self) -> bool:
-        """Whether there are widgets to draw on."""
-
-    def tell(self, text: str) -> None:
-        """Tell the person something."""
-
-    def run_in_thread(self, call: Callable[[], None]) -> None:
-        """Run a call that may take a moment, outside the UI thread."""
-
-    def go_on_with(self, then: Then) -> None:
-        """Leave for another session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.errors import ExitCode
@@ -38,14 +39,14 @@ class AppResult:
     then: Then | None = None
 
 
-def result_of_recorded(state: SessionState, session_id: str) -> AppResult:
+def result_of_recorded(state: SessionState, session_id: str, saved: Sequence[str] = ()) -> AppResult:
     """Return the app's result after a recorded session."""
-    return AppResult(ExitCode.OK, (*_found(state), _open_again(session_id)))
+    return AppResult(ExitCode.OK, (*_found(state), *_written(saved), _open_again(session_id)))
 
 
-def result_of(state: SessionState, session_id: str, kept_trials: int = 0) -> AppResult:
+def result_of(state: SessionState, session_id: str, kept_trials: int = 0, saved: Sequence[str] = ()) -> AppResult:
     """Return the app's result after a session that measured; it may have gone on with ``kept_trials``."""
-    lines = _kept(state, session_id, kept_trials)
+    lines = _kept(state, session_id, kept_trials, saved)
     if state.failure:
         failure = state.failure
         errors = [f"perf-advisor: {failure.message}", failure.hint, failure.details.rstrip()]
@@ -54,7 +55,8 @@ def result_of(state: SessionState, session_id: str, kept_trials: int = 0) -> App
     return AppResult(ExitCode.OK if over else ExitCode.INTERRUPTED, lines)
 
 
-def _kept(state: SessionState, session_id: str, kept_trials: int) -> tuple[str, ...]:
+def _kept(state: SessionState, session_id: str, kept_trials: int, saved: Sequence[str]) -> tuple[str, ...]:
+    """The result, what was kept and written, and how to go on: three lines where all went well."""
     if state.baseline is None and not state.trials:
         if kept_trials:
             return ("Nothing more was measured.", _open_again(session_id))
@@ -65,7 +67,13 @@ def _kept(state: SessionState, session_id: str, kept_trials: int) -> tuple[str, 
     unfinished = state.finished is None or state.finished.cancelled
     again = f"Go on with: perf-advisor --resume {session_id}".rstrip()
     open_again = (_open_again(session_id),) if session_id else ()
-    return (*_found(state), f"{what}{where}.", *open_again, *((again,) if unfinished else ()))
+    told = f"{what}{where}. {' '.join(_written(saved))}".rstrip()
+    return (*_found(state), told, *open_again, *((again,) if unfinished else ()))
+
+
+def _written(saved: Sequence[str]) -> tuple[str, ...]:
+    """The files that the person wrote, in a line; none where there are none."""
+    return (f"Written: {', '.join(dict.fromkeys(saved))}.",) if saved else ()
 
 
 def _found(state: SessionState) -> tuple[str, ...]:

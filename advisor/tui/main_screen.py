@@ -6,7 +6,6 @@ import asyncio
 from importlib import import_module
 from typing import ClassVar
 
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -23,6 +22,7 @@ from advisor.tui.views import VIEWS, ViewInfo, view_class
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.links import LinksLine, link
 from advisor.tui.widgets.status import StatusBar, is_working
 
 TICK_S = 1.0
@@ -52,9 +52,6 @@ class MainScreen(Screen[object]):
 
     class Shown(Message):
         """The screen has been painted for the first time."""
-
-    class Drawn(Message):
-        """The screen has been drawn as all is now: for a key, or for the clock."""
 
     def __init__(self, context: Context, read_gauges: GaugeReader | None) -> None:
         super().__init__()
@@ -110,7 +107,6 @@ class MainScreen(Screen[object]):
         self.show_view(view_id)
         self.draw()
         self.focus_view()
-        self.post_message(self.Drawn())
 
     def action_step_view(self, step: int) -> None:
         """Switch to a neighbouring view, around the ends."""
@@ -136,7 +132,6 @@ class MainScreen(Screen[object]):
         if is_working(self.context):
             self.query_one(StatusBar).turns += self.app.animation_level != "none"
             self.draw()
-            self.post_message(self.Drawn())
 
     def show_notice(self, text: str, severity: str) -> None:
         """Show a notice in the status line for some seconds."""
@@ -155,13 +150,9 @@ def _import_what_opens_later() -> None:
         import_module(f"advisor.tui.{module}")
 
 
-class Navigation(Widget):
-    """The views with their keys, each to be clicked too, and the target, in one line of text.
+class Navigation(LinksLine):
+    """The views with their keys, each to be clicked too, and the target, in one line of text."""
 
-    Textual's tabs are a dozen widgets with an animation: they took a fifth of the time of a switch between views.
-    """
-
-    ALLOW_SELECT = False
     shown: reactive[str] = reactive("")
 
     def __init__(self, context: Context) -> None:
@@ -170,37 +161,21 @@ class Navigation(Widget):
         self._recorded = "  recorded" if context.recorded else ""  # the status has its date
 
     def render(self) -> Content:
-        tabs = Content("").join([_tab(view, label, active=view.id == self.shown) for view, label in self._labels()])
+        tabs = self._tabs(titled=True)
+        if tabs.cell_length > self.size.width:  # only the view that is shown has its title
+            tabs = self._tabs(titled=False)
         room = self.size.width - tabs.cell_length - len(self._recorded) - 2
         # A target that is too long is cut at its beginning: names of files and models differ at their ends.
         name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
         end = Content.assemble((name if room > 1 else "", DIM), (self._recorded if room >= 0 else "", "$accent"))
         return tabs + Content(" " * (self.size.width - tabs.cell_length - end.cell_length - 1)) + end
 
-    def _labels(self) -> list[tuple[ViewInfo, str]]:
-        """Each view and its label. On a screen that is too narrow for all, only the one that is shown has its title."""
-        labels = [(view, f" {view.key} {view.title} ") for view in VIEWS]
-        if sum(len(label) for _, label in labels) <= self.size.width:
-            return labels
-        return [(view, label if view.id == self.shown else f" {view.key} ") for view, label in labels]
-
-    def _view_at(self, x: int) -> ViewInfo | None:
-        for view, label in self._labels():
-            if x < len(label):
-                return view
-            x -= len(label)
-        return None
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        view = self._view_at(event.x)
-        self.tooltip = view.description if view else None
-
-    async def on_click(self, event: events.Click) -> None:
-        if view := self._view_at(event.x):
-            await self.run_action(f"screen.show_view('{view.id}')")
+    def _tabs(self, *, titled: bool) -> Content:
+        return Content("").join(_tab(view, active=view.id == self.shown, titled=titled) for view in VIEWS)
 
 
-def _tab(view: ViewInfo, label: str, *, active: bool) -> Content:
-    start, title = label.split(view.key, 1)
+def _tab(view: ViewInfo, *, active: bool, titled: bool) -> Content:
     style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
-    return Content.assemble((start, style + under), (view.key, f"bold $accent{under}"), (title, style + under))
+    title = f" {view.title} " if titled or active else " "
+    text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
+    return link(text, f"screen.show_view('{view.id}')", view.description)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,15 +12,16 @@ from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
-from textual.widget import Widget
 from textual.widgets import Button, Footer, Static
 
 from advisor.experiment.events import SessionFailed
+from advisor.tui.facts import fact_lines
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
-from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.table import Table
+from advisor.tui.widgets.texts import TextPane
 
 # Cells for the name of a trial in a question.
 _WIDEST_NAME = 40
@@ -44,10 +44,7 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="help-dialog") as dialog:
             dialog.border_title = "Help"
-            with VerticalScroll(id="help-text"):
-                for title, text in help_sections(self._view, self._keys()):
-                    yield Static(title, classes="section")
-                    yield text if isinstance(text, Widget) else Static(text)
+            yield TextPane(id="help-text")
         yield Footer(show_command_palette=False)
 
     def _keys(self) -> Keys:
@@ -58,12 +55,14 @@ class HelpScreen(ModalScreen[None]):
             if binding.id and binding.id not in seen:
                 seen.add(binding.id)
                 steers = binding.id.startswith("session.")
-                kind = "view" if isinstance(node, View) else "session" if steers else "all"
+                kind = "view" if isinstance(node, View | Table) else "session" if steers else "all"
                 keys[kind].append((self.app.get_key_display(binding), binding.tooltip))
         return keys
 
     def on_mount(self) -> None:
-        self.query_one("#help-text").focus()
+        text, keys = self.query_one("#help-text", TextPane), self._keys()
+        text.show(lambda width: help_text(self._view, keys, width))
+        text.focus()
 
 
 class FailureScreen(ModalScreen[None]):
@@ -105,19 +104,17 @@ class Question(ModalScreen[ScreenResultType]):
     """A question: nothing behind it is done by a key."""
 
 
-class Choice(Question[ScreenResultType]):
-    """A question that is answered by a button or by its key: ``answers`` have their labels. The first has the focus."""
+class Choice(Question[str]):
+    """A question that is answered by a button or by its key. ``answers`` have their labels; the first has the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
 
-    def __init__(self, title: str, question: Content, about: str, answers: Mapping[ScreenResultType, str]) -> None:
+    def __init__(self, title: str, question: Content, about: str, answers: Mapping[str, str]) -> None:
         super().__init__()
-        self._title, self._question, self._about = title, question, about
-        self._labels = {str(answer): label for answer, label in answers.items()}
-        self._answers = {str(answer): answer for answer in answers}
+        self._title, self._question, self._about, self._answers = title, question, about, answers
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog question") as dialog:
@@ -125,7 +122,7 @@ class Choice(Question[ScreenResultType]):
             yield Static(self._question)
             yield Static(Content.styled(self._about, DIM))
             with Horizontal(classes="answers"):
-                for answer, label in self._labels.items():
+                for answer, label in self._answers.items():
                     yield Button(label, id=answer, compact=True)
         yield Footer(show_command_palette=False)
 
@@ -134,23 +131,15 @@ class Choice(Question[ScreenResultType]):
         return action != "answer" or parameters[0] in self._answers
 
     def action_answer(self, answer: str) -> None:
-        self.dismiss(self._answers[answer])
+        self.dismiss(answer)
 
     @on(Button.Pressed)
     def _on_pressed(self, event: Button.Pressed) -> None:
-        self.action_answer(event.button.id or "")
+        self.dismiss(event.button.id)
 
 
-class Overwriting(StrEnum):
-    """The choice when a file exists already."""
-
-    OVERWRITE = "overwrite"
-    RENAME = "rename"
-    CANCEL = "cancel"
-
-
-class OverwriteScreen(Choice[Overwriting]):
-    """A file exists already: overwrite it, write under another name, or leave it."""
+class OverwriteScreen(Choice):
+    """A file exists already: ``overwrite`` it, ``rename`` what is written, or ``cancel``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("overwrite.yes", "o", "answer('overwrite')", "Overwrite", "Replace the file"),
@@ -158,22 +147,17 @@ class OverwriteScreen(Choice[Overwriting]):
         key("overwrite.cancel", "escape,q", "answer('cancel')", "Cancel", "Write nothing"),
     ]
 
-    def __init__(self, path: Path, other: Path) -> None:
-        question = Content.assemble((str(path), "bold"), " exists already.")
-        labels = {Overwriting.RENAME: "Another name", Overwriting.OVERWRITE: "Overwrite", Overwriting.CANCEL: "Cancel"}
-        super().__init__("The file exists", question, f"Another name that is free: {other.name}", labels)
+    def __init__(self, path: Path, other: Path, about: str = "") -> None:
+        question = Content.assemble((str(path), "bold"), " exists already.", f" {about}".rstrip())
+        answers = {"rename": "Another name", "overwrite": "Overwrite", "cancel": "Cancel"}
+        super().__init__("The file exists", question, f"Another name that is free: {other.name}", answers)
 
 
-class Leaving(StrEnum):
-    """The choice when the person quits while something is measured."""
+class QuitScreen(Choice):
+    """Something is being measured: ``leave`` it, ``finish`` it with a report, or ``stay``.
 
-    LEAVE = "leave"
-    FINISH = "finish"
-    STAY = "stay"
-
-
-class QuitScreen(Choice[Leaving]):
-    """Something is being measured: leave it, end it with a report, or stay. Without a baseline nothing is reported."""
+    Without a baseline nothing is reported.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("quit.leave", "q,y", "answer('leave')", "Leave", "Stop measuring and leave", key_display="q"),
@@ -183,11 +167,10 @@ class QuitScreen(Choice[Leaving]):
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
         name = trial_name(running, _WIDEST_NAME) if running else "The session"
-        question = Content(f"{name} is not finished.")
+        finish = {"finish": "End and report"} if can_finish else {}
+        answers = {"stay": "Keep measuring", **finish, "leave": "Leave"}
         about = "What was measured is kept; `perf-advisor --resume` goes on later."
-        finish = {Leaving.FINISH: "End and report"} if can_finish else {}
-        answers = {Leaving.STAY: "Keep measuring", **finish, Leaving.LEAVE: "Leave"}
-        super().__init__("Still measuring", question, about, answers)
+        super().__init__("Still measuring", Content(f"{name} is not finished."), about, answers)
 
 
 WORDS = (
@@ -230,28 +213,22 @@ what this machine reached in products of large matrices and in large copies."""
 Keys = dict[str, list[tuple[str, str]]]
 
 
-def help_sections(view: ViewInfo, keys: Keys) -> list[tuple[str, Content | FactList]]:
-    """The sections as (title, body), of a view and the keys that do something in it now."""
+def help_text(view: ViewInfo, keys: Keys, width: int) -> Content:
+    """The keys of a view that do something now, the words, the marks, and how the numbers are made."""
     others = [
         *keys.get("all", []),
         ("^p", "Command palette: every action by name, and the themes"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
     groups = (
-        (f"Keys of view {view.key}, {view.title}, now", keys.get("view", [])),
-        ("The session", keys.get("session", [])),
-        ("All views", others),
+        (f"Keys of view {view.key}, {view.title}, now", keys.get("view", []), 7),
+        ("The session", keys.get("session", []), 7),
+        ("All views", others, 7),
+        ("Words", WORDS, 13),
     )
-    marks = [Content.assemble((sign, style), f" {text}") for sign, style, text in MARKS_TEXT]
-    return [
-        *((title, _list(lines)) for title, lines in groups if lines),
-        ("Words", _list(WORDS, 13)),
-        ("Marks", Content("\n").join(marks)),
-        ("How the numbers are made", Content(NUMBERS)),
-    ]
-
-
-def _list(lines: Sequence[tuple[str, str]], width: int = 7) -> FactList:
-    facts = FactList(label_width=width, label_style="bold $accent")
-    facts.show(lines)
-    return facts
+    sections = [(title, fact_lines(lines, width, room, "bold $accent")) for title, lines, room in groups if lines]
+    sections.append(("Marks", [Content.assemble((sign, style), f" {text}") for sign, style, text in MARKS_TEXT]))
+    sections.append(("How the numbers are made", [Content(NUMBERS)]))
+    return Content("\n\n").join(
+        Content("\n").join([Content.styled(title, "bold $accent"), *lines]) for title, lines in sections
+    )

@@ -19,11 +19,13 @@ from textual.widgets import DataTable, Footer, Input, Static
 from advisor.errors import AdvisorError
 from advisor.experiment.past.journal import list_sessions, open_session
 from advisor.experiment.state import SessionState
-from advisor.report.comparison import Changes, Measured, compare, summary
+from advisor.report.comparison import Measured, comparison_sections, summary
+from advisor.report.document import Section
 from advisor.report.verdict import result_line
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ThemedApp
+from advisor.tui.views.report_text import sections_text
 from advisor.tui.widgets.table import Column, Table
 from advisor.tui.widgets.texts import TextPane, show_text
 
@@ -35,10 +37,6 @@ _BROAD, _NARROW_TARGET = 100, 20
 # While the journals are read the list is drawn this often. Seconds.
 _TOLD_EVERY_S = 0.1
 _Row = tuple[str, str, str]  # a session's id, its target and its result
-
-
-# The widest column of names in a comparison, the sides' where there is no room for more, the last's least. Cells.
-_WHAT, _SIDE, _LEAST_TOLD = 24, 20, 12
 
 
 class SessionsScreen(ModalScreen[str | None]):
@@ -111,14 +109,20 @@ class SessionsScreen(ModalScreen[str | None]):
         self._table.display = bool(self._rows)
 
     @on(Input.Changed, "#sessions-filter")
+    @on(Table.Reordered)
     def _show(self) -> None:
         wanted = self.query_one("#sessions-filter", Input).value.lower().split()
         shown = [row for row in self._rows.values() if all(word in " ".join(row).lower() for word in wanted)]
+        order, names = self._table.order, ("session", "target", "result")
+        shown = order.sort(shown, lambda row: row[names.index(order.column)] if order.column else "")
         # A narrow screen has to have room for the result.
         target = _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
         result = max(0, self._table.size.width - _NAME - target - 8)
         headings = [Column("session", "session", _NAME), Column("target", "target", target)]
-        rows = {row[0]: [Content(row[0]), Content(_fitting(row[1], target)), Content(row[2])] for row in shown}
+        rows = {
+            row[0]: {"session": Content(row[0]), "target": Content(_fitting(row[1], target)), "result": Content(row[2])}
+            for row in shown
+        }
         self._table.show([*headings, Column("result", "result", result)], rows)
         self._tell()
 
@@ -175,34 +179,16 @@ class ComparisonScreen(ModalScreen[None]):
             self.app.call_from_thread(self._show, f"{error.message}\n{error.hint}", ())
             return
         before = Measured(past.session_id, past.request, SessionState.of(past.events))
-        self.app.call_from_thread(self._show, summary(before, self._now), tuple(compare(before, self._now)))
+        changed = tuple(comparison_sections(before, self._now))
+        self.app.call_from_thread(self._show, summary(before, self._now), changed)
 
-    def _show(self, answer: str, kinds: Sequence[Changes]) -> None:
+    def _show(self, answer: str, changed: Sequence[Section]) -> None:
         def build(width: int) -> Content:
-            return Content("\n\n").join([Content.styled(answer, "bold"), *(_kind(kind, width) for kind in kinds)])
+            tables = sections_text(changed, width, self.app.theme_variables)
+            return Content("\n\n").join([Content.styled(answer, "bold"), tables])
 
         if self.is_attached:  # not closed meanwhile
             self.query_one("#comparison-text", TextPane).show(build)
-
-
-def _kind(kind: Changes, width: int) -> Content:
-    """A table of what changed: each column as wide as its longest entry, the last one wrapped to what is left."""
-    what = min(_WHAT, max((len(change.what) for change in kind.changes), default=0))
-    kept = _LEAST_TOLD if any(change.told for change in kind.changes) else 0
-    side = max(_SIDE, (width - what - kept - 7) // 2)
-    before = min(side, max((len(change.before) for change in kind.changes), default=0))
-    after = min(side, max((len(change.after) for change in kind.changes), default=0))
-    indent = what + before + after + 7
-    lines = [Content.styled(kind.title, "bold $accent")]
-    for change in kind.changes:
-        names = (shortened(change.what, what).ljust(what), shortened(change.before, before).ljust(before))
-        figures = Content.assemble(f"{names[1]} ", ("→ ", DIM), f"{shortened(change.after, after):<{after}} ")
-        head = Content.assemble((f"  {names[0]} ", DIM), figures)
-        told = Content.styled(change.told, "" if change.matters else DIM).wrap(max(_LEAST_TOLD, width - indent))
-        for part in told or [Content("")]:
-            lines.append(head + part)
-            head = Content(" " * indent)
-    return Content("\n").join(lines)
 
 
 class SessionPicker(ThemedApp[str]):

@@ -266,6 +266,44 @@ def test_a_failed_session_is_shown_with_its_reason(command):
     assert "no settings and no report to write" in done.stderr
 
 
+def test_an_export_replaces_only_settings_of_the_same_target(command, tmp_path):
+    file = tmp_path / "tuned.yaml"
+    journaled(sample_history())
+    other = replace(sample_request(), target=replace(sample_request().target, target="demo"))
+    assert command("export").returncode == 0
+    assert command("export").returncode == 0, "its own file is written again"
+    kept = file.read_text()
+    journaled(sample_history(), other)
+    refused = command("export")
+    assert refused.returncode == ExitCode.USAGE
+    assert refused.stderr.splitlines() == [
+        "perf-advisor: --export: tuned.yaml has the settings of mymodel:build, not of demo.",
+        "Name another file, or add --force to replace it.",
+    ]
+    assert file.read_text() == kept
+    assert command("demo", "--export", "tuned.yaml").returncode == ExitCode.USAGE, "before anything is measured"
+    assert command("export", "--force").returncode == 0
+    assert "# target: demo" in file.read_text()
+    assert command("export", "--export", "tuned.py", "--force").returncode == 0
+    assert command("mymodel:build", "--export", "tuned.py").stderr.startswith("perf-advisor: --export: tuned.py has")
+
+
+def test_check_refuses_the_settings_of_another_target(command, tmp_path):
+    journaled(sample_history())
+    assert command("export").returncode == 0
+    refused = command("check", "tuned.yaml", "demo")
+    assert refused.returncode == ExitCode.USAGE
+    assert "has the settings of mymodel:build, not of demo." in refused.stderr
+    assert "--force" in refused.stderr.splitlines()[1]
+
+
+def test_old_sessions_are_deleted_with_their_logs(command, state):
+    sessions = [journaled(sample_history()) for _ in range(3)]
+    assert "2 sessions deleted." in command("sessions", "--keep", "1").stdout
+    assert [path.stem for path in (state / "sessions").iterdir() if path.suffix] == sessions[-1:]
+    assert command("sessions", "--keep", "0").returncode == ExitCode.USAGE
+
+
 def test_two_sessions_are_compared_also_where_one_failed(command):
     failed, good = journaled(failed_history()), journaled(sample_history())
     done = command("compare", failed, good)

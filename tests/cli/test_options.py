@@ -6,9 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from advisor.cli.checks import check_outputs
-from advisor.cli.commands import hardware, recipes, sessions
+from advisor.cli.commands import hardware, recipes, recorded
 from advisor.cli.commands.measure import Measure
-from advisor.cli.commands.revisit import revisit
+from advisor.cli.commands.recorded import revisit
 from advisor.cli.grammar import parse, show_first_steps
 from advisor.cli.parser import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
 from advisor.errors import UsageError
@@ -131,7 +131,7 @@ def test_lists_name_each_once_and_in_order():
 
 
 def test_the_key_map():
-    assert key_map_of("precision.autocast=trainer.precision, data.batch_size=bs") == {
+    assert dict(key_map_of("precision.autocast=trainer.precision, data.batch_size=bs")) == {
         "precision.autocast": "trainer.precision",
         "data.batch_size": "bs",
     }
@@ -263,6 +263,7 @@ def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
     [
         (["m:b", "--budjet", "5m"], "no option --budjet", "--budget"),
         (["m:b", "--budget=0"], "--budget: '0'", "90s"),
+        (["m:b", "--budget=1"], "--budget: '1' may be seconds or minutes", "1m"),
         (["m:b", "--budget"], "--budget expects one argument", "--help"),
         (["m:b", "--objective", "speed"], "--objective: 'speed'", "throughput, memory, latency or energy"),
         (["m:b", "--objective", "memory", "--keep-speed", "90"], "--keep-speed: '90' is not a share", "90% or 0.9"),
@@ -338,10 +339,14 @@ def test_commands():
     assert called("recipes") == (recipes.show, (None, ()), {})
     assert called("recipes", "autocast") == (recipes.show, ("autocast", ()), {})
     assert called("hardware", "--json") == (hardware.show, (), {"as_json": True})
-    assert parse(["sessions"]) is sessions.show
+    assert parse(["sessions"]) is recorded.list_all
     assert called("report") == (revisit, ("", Outputs(), ()), {"show": True})
     assert called("report", "a", "--report", "r.html")[1] == ("a", Outputs(report_path="r.html"), ())
-    assert called("export", "a") == (revisit, ("a", Outputs(export_path="tuned.yaml"), ()), {"show": False})
+    assert called("export", "a") == (
+        revisit,
+        ("a", Outputs(export_path="tuned.yaml"), ()),
+        {"show": False, "force": False},
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+from sample_session import journaled, sample_history
 
 from advisor.cli.commands.completion import script_for
 from advisor.cli.commands.measure import measure_parser
@@ -21,14 +22,19 @@ def shown(capsys, *arguments):
 
 
 def test_every_option_has_a_topic():
-    assert {name for topic in TOPICS.values() for name in topic.options.split()} == OPTIONS - {"--help", "--version"}
+    topics = measure_parser("").topics
+    assert topics.keys() == TOPICS.keys()
+    assert [
+        name for name in OPTIONS - {"--help", "--version"} if not any(name in text for text in topics.values())
+    ] == []
 
 
 @pytest.mark.parametrize("name", TOPICS)
 def test_a_topic_shows_its_options_and_examples(name, capsys):
     text = shown(capsys, "help", name)
-    assert [option for option in TOPICS[name].options.split() if option not in text] == []
-    for example in TOPICS[name].examples:
+    assert text.startswith(f"{name}: ")
+    assert "\n  --" in text
+    for example in TOPICS[name]:
         assert example in text
 
 
@@ -64,6 +70,13 @@ class TestInBash:
 
     def test_options(self):
         assert completed("perf-advisor", "demo", "--bud") == {"--budget"}
+
+    def test_recipes_and_sessions(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+        assert completed("perf-advisor", "demo", "--only", "autoc") == {"autocast"}
+        assert completed("perf-advisor", "open", "") == set()
+        session_id = journaled(sample_history())
+        assert completed("perf-advisor", "open", "") == completed("perf-advisor", "--resume", "") == {session_id}
 
     def test_commands(self):
         assert "recipes" in completed("perf-advisor", "rec")

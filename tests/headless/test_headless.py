@@ -203,7 +203,7 @@ def test_what_a_person_decides_by_comes_first():
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_summary_is_plain_and_narrow_without_a_terminal(width, monkeypatch):
-    monkeypatch.setattr("advisor.headless.terminal.PLAIN_WIDTH", width)
+    monkeypatch.setattr("advisor.report.terminal.PLAIN_WIDTH", width)
     text = summary_of(detailed_history())
     assert "\x1b" not in text
     assert "…" not in text

@@ -8,6 +8,7 @@ from functools import partial
 
 from advisor.cli.parser import Parser, add_inputs, factor_of, split_arguments, target_of
 from advisor.errors import ExitCode, UsageError
+from advisor.export.files import check_target_of
 from advisor.figures.formatting import format_ms
 from advisor.figures.options import seconds_of
 from advisor.files.paths import check_target
@@ -63,6 +64,7 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     parser.option("--budget", metavar="TIME", read=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
     add_inputs(parser)
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
+    parser.add_argument("--force", action="store_true", help="measure another target's settings, too")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(own)
     from advisor.recipe.settings import Settings
@@ -71,4 +73,6 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     if not Settings.from_file(options.settings):
         raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
     target = target_of(options.target, targets, options)
+    if not options.force:
+        check_target_of(options.settings, target, "Name that target, or add --force to measure them on this one.")
     return partial(measure, options.settings, target, options.min_speedup, options.budget, as_json=options.json)

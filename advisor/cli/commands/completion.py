@@ -24,6 +24,7 @@ _perf_advisor() {{
     COMPREPLY=()
     case $before in
 {cases}
+        {takers}) COMPREPLY=($(compgen -W "$({sessions})" -- "$word")); return ;;
     esac
     if [[ $word == -* ]]; then
         COMPREPLY=($(compgen -W {options} -- "$word"))
@@ -37,7 +38,13 @@ _ZSH = """\
 # perf-advisor: add `eval "$(perf-advisor completion zsh)"` to ~/.zshrc, after compinit
 autoload -U bashcompinit && bashcompinit
 """
-_FISH = "complete -c perf-advisor -n __fish_use_subcommand -a {commands}\n"
+_FISH = """\
+complete -c perf-advisor -n __fish_use_subcommand -a {commands}
+complete -c perf-advisor -n "__fish_seen_subcommand_from {takers}" -xa "({sessions})"
+complete -c perf-advisor -n "__fish_seen_subcommand_from recipes" -xa {recipes}
+"""
+# The commands that take a session.
+_OF_SESSIONS = ("open", "compare", "report", "export")
 
 
 def print_script(shell: Shell, commands: tuple[str, ...]) -> int:
@@ -50,21 +57,33 @@ def print_script(shell: Shell, commands: tuple[str, ...]) -> int:
 
 def script_for(shell: Shell, parser: argparse.ArgumentParser, commands: Sequence[str]) -> str:
     """The script: ``parser`` has the options, ``commands`` are the words that may come first."""
+    from advisor.experiment.past.journal import sessions_folder
+    from advisor.recipe.catalog import load_catalog
+
+    recipes = [recipe.id for recipe in load_catalog()]
+    choices = {**_CHOICES, **dict.fromkeys(("--only", "--skip", "--accept"), recipes)}
     options = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
     words = shlex.quote(" ".join(["demo", *commands]))
+    folder = shlex.quote(str(sessions_folder()))
+    sessions = f"ls {folder} 2>/dev/null | sed -n 's/[.]jsonl//p'"  # at once, where Python would take its time
     if shell is Shell.FISH:
-        return _FISH.format(commands=words) + "".join(_fish_lines(options))
+        takers, named = " ".join(_OF_SESSIONS), shlex.quote(" ".join(recipes))
+        head = _FISH.format(commands=words, takers=takers, sessions=sessions, recipes=named)
+        return head + "".join(_fish_lines(options, choices))
     cases = "\n".join(
         f'        {name}) COMPREPLY=($(compgen -W {shlex.quote(" ".join(values))} -- "$word")); return ;;'
-        for name, values in _CHOICES.items()
+        for name, values in {**choices, "recipes": recipes}.items()
     )
-    script = _BASH.format(cases=cases, options=shlex.quote(" ".join(options)), commands=words)
+    takers = "|".join([*_OF_SESSIONS, "--resume"])
+    script = _BASH.format(
+        cases=cases, options=shlex.quote(" ".join(options)), commands=words, takers=takers, sessions=sessions
+    )
     return script if shell is Shell.BASH else _ZSH + script.partition("\n")[2]
 
 
-def _fish_lines(options: Iterable[str]) -> Iterable[str]:
+def _fish_lines(options: Iterable[str], choices: Mapping[str, Iterable[str]]) -> Iterable[str]:
     for name in options:
-        values = f" -xa {shlex.quote(' '.join(_CHOICES[name]))}" if name in _CHOICES else ""
+        values = f" -xa {shlex.quote(' '.join(choices[name]))}" if name in choices else ""
         yield f"complete -c perf-advisor -l {name.removeprefix('--')}{values}\n"
 
 

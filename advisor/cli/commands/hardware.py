@@ -12,13 +12,14 @@ from advisor.errors import ExitCode
 from advisor.figures.formatting import MISSING, format_bytes, link_rows
 
 if TYPE_CHECKING:
-    from advisor.records import GpuInfo, Hardware, HostInfo
+    from advisor.records import GpuInfo, Hardware
 
 
 def show(*, as_json: bool) -> int:
     """Describe the machine."""
-    from advisor.headless.terminal import pairs, print_text
     from advisor.machine.hardware import inspect_hardware
+    from advisor.report.document import pairs
+    from advisor.report.terminal import body_of, print_text
 
     hardware = inspect_hardware()
     if as_json:
@@ -26,7 +27,7 @@ def show(*, as_json: bool) -> int:
 
         print(strict_json(hardware, indent=2))
     else:
-        print_text(pairs(_hardware_rows(hardware)), sys.stdout)
+        print_text(body_of([pairs(_hardware_rows(hardware))]), sys.stdout)
     return ExitCode.OK
 
 
@@ -38,22 +39,19 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
 
 
 def _hardware_rows(hardware: Hardware) -> Iterator[tuple[str, str]]:
-    yield from _host_rows(hardware.host)
-    if hardware.gpu_note:
-        yield "GPU", hardware.gpu_note
-    for gpu in hardware.gpus:
-        yield from _gpu_rows(gpu)
-    for pairs, link in link_rows(hardware.links):
-        yield f"GPUs {pairs}", link
-
-
-def _host_rows(host: HostInfo) -> Iterator[tuple[str, str]]:
+    host = hardware.host
     yield "CPU", host.cpu
     yield "cores", f"{host.usable_cores} usable, {host.physical_cores} physical, {host.logical_cores} logical"
     yield "features", ", ".join(host.cpu_features) or "none of those that matter here"
     yield "memory", f"{format_bytes(host.memory_total_bytes)}, {format_bytes(host.memory_available_bytes)} available"
     yield "NUMA nodes", str(host.numa_nodes)
     yield "system", f"{host.system}, Python {host.python}"
+    if hardware.gpu_note:
+        yield "GPU", hardware.gpu_note
+    for gpu in hardware.gpus:
+        yield from _gpu_rows(gpu)
+    for pairs, link in link_rows(hardware.links):
+        yield f"GPUs {pairs}", link
 
 
 def _gpu_rows(gpu: GpuInfo) -> Iterator[tuple[str, str]]:
@@ -66,11 +64,8 @@ def _gpu_rows(gpu: GpuInfo) -> Iterator[tuple[str, str]]:
     yield "  memory clock", _of(gpu.memory_clock_mhz, gpu.memory_clock_max_mhz, "MHz")
     yield "  power", _of(gpu.power_w, gpu.power_limit_w, "W")
     yield "  temperature", MISSING if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
-    yield (
-        "  PCIe",
-        f"generation {_of(gpu.pcie_generation, gpu.pcie_generation_max)}, "
-        + (f"width {_of(gpu.pcie_width, gpu.pcie_width_max)}"),
-    )
+    width = _of(gpu.pcie_width, gpu.pcie_width_max)
+    yield "  PCIe", f"generation {_of(gpu.pcie_generation, gpu.pcie_generation_max)}, width {width}"
     if gpu.numa_node is not None:
         yield "  NUMA node", str(gpu.numa_node)
     yield "  ECC, MIG", f"{_on(gpu.ecc_enabled)}, {_on(gpu.mig_enabled)}"

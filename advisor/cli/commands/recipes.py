@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
 
 
 def _list_recipes(catalog: Catalog) -> None:
-    from advisor.headless.terminal import print_text, table
+    from advisor.report.terminal import print_text, table
 
     made = table("id", "key", "modes", "devices", "numerics", "title")
     for column in made.columns[:2]:
@@ -53,7 +53,8 @@ def _list_recipes(catalog: Catalog) -> None:
 
 
 def _show_recipe(recipe: Recipe) -> None:
-    from advisor.headless.terminal import pairs, print_text
+    from advisor.report.document import pairs
+    from advisor.report.terminal import body_of, print_text
 
     facts = {
         "id": recipe.id,
@@ -66,7 +67,7 @@ def _show_recipe(recipe: Recipe) -> None:
     }
     print(printable(card(recipe)))
     print()
-    print_text(pairs(facts.items()), sys.stdout)
+    print_text(body_of([pairs(facts.items())]), sys.stdout)
 
 
 def _modes(recipe: Recipe) -> str:

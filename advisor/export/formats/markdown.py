@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
-from advisor.figures.formatting import format_percent, printable
+from advisor.figures.formatting import printable
 from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def _markdown_inline(inline: Inline) -> str:
     match inline:
         case Code(text):
             return _markdown_code(text)
-        case Share(share):
-            return format_percent(share, digits=1)
+        case Share():
+            return _markdown(inline.text)
         case _:
             return _markdown(inline)
 

@@ -12,10 +12,13 @@ from textual.reactive import var
 from textual.widget import Widget
 
 from advisor.figures.formatting import counted
+from advisor.report.charts import Plot
 from advisor.tui.context import Context
 from advisor.tui.keys import key
-from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.picture_panel import PicturePanel
 
+# From this width of the screen on, in cells, panels stand beside each other.
+BROAD = 100
 # Keys of more than one view.
 COPY = key(
     "view.copy",
@@ -31,7 +34,6 @@ PLOT = key(
     "Plot",
     "The next plot: speed against memory, batch sizes; in the profile the roofline and the step times",
 )
-SORT = key("view.sort", "o", "sort", "Sort", "Order the rows by the next column; a click on a heading does it too")
 # Actions about what is selected, by their labels: the palette names it with them.
 _ABOUT_SUBJECT = frozenset({"Accept", "Reject", "Retry", "Copy"})
 
@@ -48,7 +50,7 @@ class View(Container):
         super().__init__(id=id, classes="view")
         self.context = context
         self._fitted: Size | None = None
-        self._pictured: tuple[object, list[Picture]] = (None, [])
+        self._pictured: tuple[object, list[Plot]] = (None, [])
 
     def watch_version(self) -> None:
         self.show()
@@ -84,22 +86,21 @@ class View(Container):
         return True
 
     @property
-    def pictures(self) -> list[Picture]:
+    def pictures(self) -> list[Plot]:
         """The view's pictures. Whether there are any is asked after each key: they are made once for a result."""
         wanted = (self.context.version, self.subject)
         if self._pictured[0] != wanted:
             self._pictured = wanted, self.make_pictures()
         return self._pictured[1]
 
-    def make_pictures(self) -> list[Picture]:
+    def make_pictures(self) -> list[Plot]:
         """Make the pictures of the present state."""
         return []
 
     def action_plot(self) -> None:
         """Show the next picture in place of what the view shows else, and that again behind the last."""
         panel = self.query_one(PicturePanel)
-        panel.show(self.pictures)
-        panel.go_on()
+        panel.go_on(self.pictures)
         self.make_room(pictured=panel.is_open)
         self.first_focus().focus()
 
@@ -131,6 +132,9 @@ class View(Container):
     def palette_title(self, label: str) -> str:
         """An action's name in the palette, with what it is about."""
         return f"{label}: {self.subject}" if self.subject and label in _ABOUT_SUBJECT else label
+
+    def choose(self, name: str) -> None:
+        """Go to a thing of the view by its name."""
 
     def first_focus(self) -> Widget:
         """The widget that takes the keys when the view comes on screen: one inside the view, which owns its keys."""

@@ -20,10 +20,12 @@ from advisor.figures.formatting import (
 )
 from advisor.figures.roof import upper_bound
 from advisor.records import Phase, TrialResult, Verdict, text_of
-from advisor.report.conclusions import own_notes, shown_by
+from advisor.report.conclusions import own_notes, roof_shares, shown_by
+from advisor.report.evidence import roof_text
 from advisor.report.figures import how_confirmed
 from advisor.report.rows import Against, Figures, Fold, Row, Tick, figures_of
 from advisor.tui.context import Context
+from advisor.tui.facts import Fact
 from advisor.tui.text import COLOURS, DIM, shortened
 from advisor.tui.views.figures_text import (
     interval_text,
@@ -32,10 +34,8 @@ from advisor.tui.views.figures_text import (
     speedup_text,
     steps_text,
 )
-from advisor.tui.views.profile_text import roof_before_and_after
 from advisor.tui.views.readings import findings_of, remarks, start_up_s, troubles_text
 from advisor.tui.views.result_table import TICKS
-from advisor.tui.widgets.fact_list import Fact
 
 
 def row_facts(row: Row, context: Context) -> list[Fact]:
@@ -161,8 +161,8 @@ def together_facts(context: Context) -> list[Fact]:
     rows += [("Rate", rate)] if rate and figures.samples is None else []
     rows += _start_up(stack.result, stack.break_even_steps, figures)
     rows.append(("How", how_confirmed(stack)))
-    if reached := roof_before_and_after(state):
-        rows.append(("Roof", reached))
+    if reached := [roof_text(share) for share in roof_shares(state) if share]:
+        rows.append(("Roof", " → ".join(reached)))
     listed = [format_setting(key, value) for key, value in stack.settings.items()]
     rows += [("" if place else "Settings", setting) for place, setting in enumerate(listed)]
     rows += [("Left out", f"{key}: {reason}") for key, reason in stack.dropped.items()]

@@ -18,8 +18,9 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList
 from textual.widgets.option_list import Option
 
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.state import SessionState
+from advisor.export.files import check_target_of
 from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.records import Verification
@@ -28,14 +29,13 @@ from advisor.tui.context import Context
 from advisor.tui.exporting import free_path
 from advisor.tui.keys import key
 from advisor.tui.messages import ExportSaved
-from advisor.tui.screens import OverwriteScreen, Overwriting
+from advisor.tui.screens import OverwriteScreen
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import COPY, View, highlighted
 from advisor.tui.widgets.lists import ChoiceList
-from advisor.tui.widgets.texts import Details, TextPane, look_same, show_titles
+from advisor.tui.widgets.texts import Details, TextPane, show_titles
 
 _EMPTY = "There is nothing to export before the baseline is measured."
-_TALL = 30
 # Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
 _MOST_LINES = 200
 
@@ -84,7 +84,7 @@ class ExportView(View):
         self._formats = tuple(self.context.exporter.formats())
         self._paths = {item.id: item.default_name for item in self._formats}
         formats = self._list
-        formats.add_options(Option(_entry(item, short=self._is_short), id=item.id) for item in self._formats)
+        formats.add_options(Option(Content.styled(item.title, "bold"), id=item.id) for item in self._formats)
         if self._formats:
             formats.highlighted = 0
 
@@ -111,20 +111,8 @@ class ExportView(View):
         ids = [item.id for item in self._formats]
         self._list.highlighted = ids.index(format_id)
 
-    @property
-    def _is_short(self) -> bool:
-        """Whether the list has a line only for each format; then the chosen one's description stands elsewhere."""
-        return self.app.size.height < _TALL
-
     def on_show(self) -> None:
         """Look at the user's own files again, which may have changed while another view was on screen."""
-        self.show()
-
-    def fit(self) -> None:
-        for item in self._formats:
-            entry = _entry(item, short=self._is_short)
-            if not look_same(self._list.get_option(item.id).prompt, entry):
-                self._list.replace_option_prompt(item.id, entry)
         self.show()
 
     def show(self) -> None:
@@ -138,8 +126,6 @@ class ExportView(View):
             self._drawn = self._asked = None
             self._preview.show(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
             return
-        if self._drawn and self._drawn[0] == chosen.id:  # the size may be another
-            self._show_title(chosen)
         wanted = (chosen.id, self.context.version)
         # While the session runs it is written again only after another event; after it the user's own files may change.
         if self._asked != wanted or self.context.state.finished is not None:
@@ -160,11 +146,8 @@ class ExportView(View):
             return
         if self._drawn != (chosen.id, message.text):
             self._drawn = (chosen.id, message.text)
-            self._show_title(chosen)
+            show_titles(self._preview, chosen.title, chosen.description)
             self._preview.show(_coloured(message.text, message.language))
-
-    def _show_title(self, chosen: Offer) -> None:
-        show_titles(self._preview, chosen.title, chosen.description if self._is_short else "")
 
     def _path_of(self, chosen: Offer) -> str:
         """The path to write a format to. A key may come before the input shows that of the format just chosen."""
@@ -217,19 +200,29 @@ class ExportView(View):
         path = Path(where).expanduser()
         if is_file(path) and not self._is_own_config(path):
             other = free_path(path)
-            self.app.push_screen(OverwriteScreen(path, other), partial(self._answered, chosen, path, other))
+            self.app.push_screen(
+                OverwriteScreen(path, other, self._foreign(path)), partial(self._answered, chosen, path, other)
+            )
         else:
             self._write(chosen, path)
+
+    def _foreign(self, path: Path) -> str:
+        """Words for a file with the settings of another target; empty for any other."""
+        try:
+            check_target_of(path, self.context.request.target, "")
+        except UsageError as error:
+            return error.message
+        return ""
 
     def _is_own_config(self, path: Path) -> bool:
         """The exporter refuses to overwrite it, so there is nothing to ask."""
         config = self.context.request.config_path
         return config is not None and path.resolve() == Path(config).resolve()
 
-    def _answered(self, chosen: Offer, path: Path, other: Path, answer: Overwriting | None) -> None:
-        if answer is Overwriting.OVERWRITE:
+    def _answered(self, chosen: Offer, path: Path, other: Path, answer: str | None) -> None:
+        if answer == "overwrite":
             self._write(chosen, path)
-        elif answer is Overwriting.RENAME:
+        elif answer == "rename":
             self._named, self._path.value = chosen.id, str(other)
             self.action_path()
 
@@ -242,6 +235,7 @@ class ExportView(View):
             self.notify(str(error), title="Nothing was written", severity="error")
         else:
             self.notify(str(written), title=f"{chosen.title} saved")
+            self.context.saved.append(str(written))
             self.post_message(ExportSaved(chosen.id, written))
             self._asked = None
             self.show()
@@ -261,7 +255,7 @@ class ExportView(View):
     def can(self, name: str) -> bool:
         """Nothing can be saved before the baseline is measured, nor what is made by a command."""
         if name == "leave_path":
-            return self._path.has_focus
+            return not self._list.has_focus
         chosen = self.chosen
         if self.context.state.baseline is None or chosen is None:
             return False
@@ -269,11 +263,6 @@ class ExportView(View):
 
     def first_focus(self) -> Widget:
         return self._list
-
-
-def _entry(item: Offer, *, short: bool) -> Content:
-    entry = Content.styled(item.title, "bold")
-    return entry if short or not item.description else entry + Content.assemble("\n", (item.description, DIM))
 
 
 def _coloured(text: str, language: str) -> Content:

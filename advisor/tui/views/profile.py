@@ -18,23 +18,28 @@ from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_outcome
 from advisor.records import Outcome, Profile, TrialResult
+from advisor.report.charts import Plot
+from advisor.report.evidence import roof_section
 from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
+from advisor.report.whole import habits_section
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import PLOT, SORT, View
-from advisor.tui.views.profile_text import habits_text, roof_facts
-from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.views.base import BROAD, PLOT, View
+from advisor.tui.views.report_text import sections_text
 from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
-from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.picture_panel import PicturePanel
+from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import show_text, show_titles
 
 _WAITING = "The profile is taken soon after the baseline."
 # The panels under the phase bar, in the order of the key; a narrow screen shows one of them at a time.
 _PANELS = ("operators", "roof", "habits")
+# On a broad screen: the cells of the panel on efficiency; and those of a panel's frame with its scroll bar.
+_ROOF, _FRAME = 44, 5
 
 
 class ProfileView(View):
@@ -43,7 +48,6 @@ class ProfileView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("profile.panel", "m", "panel", "More", "Go to the next panel: operators, efficiency, waits and habits"),
         PLOT,
-        SORT,
         key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
         key("profile.trace", "t", "trace", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev"),
         Binding("escape", "back", "Back", show=False),
@@ -68,7 +72,7 @@ class ProfileView(View):
                 with VerticalScroll(classes="panel", id="habits-panel"):
                     yield Static(id="habits", markup=False)
             with VerticalScroll(classes="panel", id="roof-panel"):
-                yield FactList(label_width=9, id="roof")
+                yield Static(id="roof", markup=False)
         yield PicturePanel()
 
     def on_mount(self) -> None:
@@ -83,13 +87,13 @@ class ProfileView(View):
     def show(self) -> None:
         """Draw what is known of the profile: what is not known has no panel."""
         state, profile = self.context.state, self.context.state.profile
-        chart, roof = phases_chart(state), roof_facts(state)
-        habits = habits_text(profile, self._title_of) if profile and not profile.phases_alone else None
+        chart, roof = phases_chart(state), list(roof_section(state))
+        habits = list(habits_section(state, self.context.catalog)) if profile and not profile.phases_alone else []
         has_rows = profile is not None and bool(profile.operators)
-        there = {"phases": chart is not None, "operators": has_rows, "habits": habits is not None, "roof": bool(roof)}
+        there = {"phases": chart is not None, "operators": has_rows, "habits": bool(habits), "roof": bool(roof)}
         for name, is_there in there.items():
             self.query_one(f"#{name}-panel").set_class(not is_there, "-missing")
-        self.query_one("#profile-main").set_class(not has_rows and habits is None, "-missing")
+        self.query_one("#profile-main").set_class(not has_rows and not habits, "-missing")
         self.query_one("#profile-columns").set_class(not any(there.values()), "-missing")
         self._there = [panel for panel in _PANELS if there[panel]]
         missing = _missing(state, _WAITING)
@@ -98,17 +102,22 @@ class ProfileView(View):
         phases = self.query_one(PhaseBar)
         phases.chart, phases.device = chart, profile.device_phases if profile else {}
         self._show_verdict(profile)
-        self.query_one("#roof", FactList).show(roof)
-        show_text(self.query_one("#habits", Static), habits or "")
+        for name, sections, width in (("roof", roof, self._roof_width), ("habits", habits, self._habits_width)):
+            told = sections_text(sections, width, self.app.theme_variables, titled=False)
+            show_text(self.query_one(f"#{name}", Static), told)
         self._table.profile = profile
         if self._there and self.panel not in self._there:
             self.panel = self._there[0]
         self._tell_operators()
         self.show_pictures()
 
-    def _title_of(self, recipe_id: str) -> str:
-        recipe = self.context.recipe(recipe_id)
-        return recipe.title if recipe else recipe_id
+    @property
+    def _roof_width(self) -> int:
+        return (_ROOF if self.width >= BROAD else self.width) - _FRAME
+
+    @property
+    def _habits_width(self) -> int:
+        return self.width - (_ROOF if self.width >= BROAD else 0) - _FRAME
 
     def _show_verdict(self, profile: Profile | None) -> None:
         verdict = self.query_one("#verdict", Static)
@@ -118,6 +127,7 @@ class ProfileView(View):
             show_text(verdict, Content.assemble((name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
     @on(DataTable.RowHighlighted)
+    @on(Table.Reordered)
     def _tell_operators(self) -> None:
         line, table = self.query_one("#operator-row", Static), self._table
         show_titles(self.query_one("#operators-panel"), table.caption)
@@ -137,17 +147,10 @@ class ProfileView(View):
             return False
         needed = {
             "panel": len(self._there) > 1,
-            "sort": bool(profile.operators),
             "shapes": bool(profile.by_shape),
             "trace": bool(profile.trace_path),
         }
         return needed.get(name, True)
-
-    def action_sort(self) -> None:
-        """Sort the operators by the next column."""
-        self._go_to(_PANELS[0])
-        self._table.sort_by_next()
-        self._tell_operators()
 
     def action_shapes(self) -> None:
         """Group the operators by the shapes of their inputs, or no longer."""
@@ -159,9 +162,9 @@ class ProfileView(View):
         """Go to the next of the panels under the phase bar."""
         self._go_to(self._there[(self._there.index(self.panel) + 1) % len(self._there)])
 
-    def make_pictures(self) -> list[Picture]:
+    def make_pictures(self) -> list[Plot]:
         drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
-        return [Picture(plot) for plot in drawn if plot is not None]
+        return [plot for plot in drawn if plot is not None]
 
     def make_room(self, *, pictured: bool) -> None:
         """Hide the panels while a picture is shown, and on a short screen the phases too."""

@@ -10,9 +10,9 @@ from textual.content import Content
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_change, format_ms
 from advisor.records import BaselineRecord, Finding, GpuReadings, TrialResult
-from advisor.report.figures import energy_words, gpu_readings, on_cpu
+from advisor.report.figures import energy_words, gpu_readings
+from advisor.tui.facts import Fact
 from advisor.tui.text import DIM, bracketed, sparkline
-from advisor.tui.widgets.fact_list import Fact
 
 
 def energy_text(result: TrialResult, baseline: BaselineRecord | None) -> Content | None:
@@ -38,13 +38,6 @@ def troubles_text(gpu: GpuReadings | None) -> Content | None:
     """The problems among these readings; None where there is none."""
     troubles = [reading.text for reading in gpu_readings(gpu) if reading.problem] if gpu and gpu.samples else []
     return Content.styled("; ".join(troubles), "$warning") if troubles else None
-
-
-def cpu_text(baseline: BaselineRecord) -> Content | None:
-    """The same step on the CPU against the GPU, marked where the CPU is the faster; None where that was not tried."""
-    words = on_cpu(baseline)
-    faster = baseline.cpu_step_ms is not None and baseline.cpu_step_ms < baseline.step_ms
-    return Content.styled(words, "bold $warning" if faster else "") if words else None
 
 
 def start_up_s(result: TrialResult) -> float | None:

@@ -18,23 +18,25 @@ from advisor.experiment.control import Decision
 from advisor.recipe import card
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate
+from advisor.report.charts import Plot
 from advisor.report.pictures import batch_chart, front_chart, phases_chart
 from advisor.report.rows import Fold, Row, Tick
+from advisor.report.whole import session_card
 from advisor.tui.context import Context
+from advisor.tui.facts import fact_lines
 from advisor.tui.keys import key
 from advisor.tui.messages import Decided, RetryWanted, UndoWanted
 from advisor.tui.views import cards, headline, result_table
-from advisor.tui.views.base import COPY, PLOT, SORT, View, highlighted
+from advisor.tui.views.base import BROAD, COPY, PLOT, View, highlighted
+from advisor.tui.views.report_text import sections_text
 from advisor.tui.views.result_table import TOGETHER
-from advisor.tui.views.session_text import session_facts
-from advisor.tui.widgets.fact_list import fact_lines
 from advisor.tui.widgets.phase_bar import line_of
-from advisor.tui.widgets.picture_panel import Picture, PicturePanel
-from advisor.tui.widgets.table import Order, Table
+from advisor.tui.widgets.picture_panel import PicturePanel
+from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
-# From this width of the screen on, the card stands beside the table; and its least width. Cells.
-BROAD, LEAST_CARD = 100, 36
+# The least width of the card beside the table. Cells.
+LEAST_CARD = 36
 _TINY = 16  # a screen of fewer lines
 # The share of the screen that the card has there.
 CARD_SHARE = 0.33
@@ -51,13 +53,11 @@ class ResultView(View):
         key("result.unfold", "right,l", "unfold(True)", "Unfold", "Show what is folded under the row", show=False),
         key("result.fold", "left", "unfold(False)", "Fold", "Fold what belongs to the row", show=False),
         PLOT,
-        SORT,
         key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
         COPY,
         Binding("escape", "back", "Back", show=False),
     ]
 
-    order: var[Order] = var(Order(), init=False)
     unfolded: var[frozenset[str]] = var(frozenset(), init=False)
 
     def __init__(self, context: Context) -> None:
@@ -111,14 +111,10 @@ class ResultView(View):
         show_text(self.query_one("#headline-text", Static), lines)
 
     def _show_table(self) -> None:
-        columns = [self.order.headed(column) for column in result_table.columns_of(self._table_width)]
+        columns = result_table.columns_of(self._table_width)
         bar = next((column.width for column in columns if column.key == "bar"), 0)
         rows = result_table.table_rows(self.context, self.unfolded, bar)
-        if self.order.column:
-            rows = self._sorted(rows)
-        self._table.show(
-            columns, {name: [cells.get(column.key, Content("")) for column in columns] for name, cells in rows.items()}
-        )
+        self._table.show(columns, self._sorted(rows) if self._table.order.column else rows)
         over = self.context.state.finished is not None
         if not self._table.touched or (over and not self._over):  # at the end the best is selected
             self._table.touched = False
@@ -127,11 +123,11 @@ class ResultView(View):
 
     def _sorted(self, rows: dict[str, result_table.Cells]) -> dict[str, result_table.Cells]:
         """The settings in the chosen order, between the combination and what is not one of them."""
-        ranking = self.context.ranking
+        ranking, order = self.context.ranking, self._table.order
         settings = [row.key for row in ranking.rows]
         inner = {row.key: [value.key for value in row.values if value.key in rows] for row in ranking.rows}
         by_key = {row.key: row for row in ranking.rows}
-        keys = self.order.sort(settings, lambda name: result_table.figure_of(by_key[name], self.order.column))
+        keys = order.sort(settings, lambda name: result_table.figure_of(by_key[name], order.column))
         listed = [each for name in keys for each in (name, *inner[name])]
         others = [name for name in rows if name not in listed]
         first = [name for name in others if name == TOGETHER]
@@ -187,8 +183,8 @@ class ResultView(View):
             pane.show(lambda width: _lines(fact_lines(cards.fold_facts(fold), width, 0)))
             show_titles(pane, fold.title)
         else:
-            sections = session_facts(self.context)
-            pane.show(lambda width: _sections([(title, fact_lines(facts, width)) for title, facts in sections]))
+            sections = tuple(session_card(self.context.state, self.context.catalog, self.context.budget_s))
+            pane.show(lambda width: sections_text(sections, width, self.app.theme_variables))
             show_titles(pane, "Your settings")
 
     def _card_of_row(self, row: Row, width: int) -> Content:
@@ -208,10 +204,10 @@ class ResultView(View):
             return ""
         return recipe.code(candidate.value).rstrip()
 
-    def make_pictures(self) -> list[Picture]:
+    def make_pictures(self) -> list[Plot]:
         state, record = self.context.state, self.row.record if self.row else None
         front = front_chart(state, record.settings if record and record.alone else None)
-        return [Picture(plot) for plot in (front, batch_chart(state)) if plot is not None]
+        return [plot for plot in (front, batch_chart(state)) if plot is not None]
 
     def make_room(self, *, pictured: bool) -> None:
         self.query_one("#result-body").display = not pictured
@@ -304,17 +300,7 @@ class ResultView(View):
         self.remove_class("-reading")
         self._table.focus()
 
-    def action_sort(self) -> None:
-        """Sort by the next column."""
-        self.order = self.order.by_next([column.key for column in result_table.columns_of(self._table_width)])
-
-    @on(DataTable.HeaderSelected)
-    def _on_header_selected(self, message: DataTable.HeaderSelected) -> None:
-        self.order = self.order.by(message.column_key.value or "")
-
-    def watch_order(self) -> None:
-        self._show_table()
-
+    @on(Table.Reordered)
     def watch_unfolded(self) -> None:
         self._show_table()
 

@@ -22,7 +22,7 @@ from advisor.tui.views.figures_text import (
     speedup_text,
     steps_text,
 )
-from advisor.tui.widgets.table import Column
+from advisor.tui.widgets.table import Column, fitting
 
 TOGETHER, YOURS = "together", "yours"
 TICKS: Mapping[Tick, tuple[str, str]] = {
@@ -49,12 +49,7 @@ _LONGEST_NAME, _WIDEST_BAR = 36, 33
 
 def columns_of(width: int) -> tuple[Column, ...]:
     """The columns for a table of this width: the most important ones that fit."""
-    room, kept = width - 1, list[Column]()
-    for column in _BY_WEIGHT:
-        if column.width + 2 > room:
-            break
-        kept.append(column)
-        room -= column.width + 2
+    kept, room = fitting(_BY_WEIGHT, width)
     for narrow, wide in ((_STEP, _STEPS), (_MEMORY, _MEMORIES)):
         if len(kept) == len(_BY_WEIGHT) and room >= wide.width - narrow.width:
             kept[kept.index(narrow)] = wide

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.reactive import var
 from textual.widget import Widget
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import DataTable, Static
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_seconds
@@ -25,11 +24,11 @@ from advisor.tui.context import Context
 from advisor.tui.keys import key
 from advisor.tui.messages import RetryWanted
 from advisor.tui.text import DIM, sparkline, trial_label, trial_name, waiting_text
-from advisor.tui.views.base import COPY, SORT, View
+from advisor.tui.views.base import COPY, View
 from advisor.tui.views.readings import energy_text, live_state, readings_text, remarks
 from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.log_tail import LogTail
-from advisor.tui.widgets.table import Column, Order, Table
+from advisor.tui.widgets.table import Column, Table, fitting
 from advisor.tui.widgets.texts import Details, show_text, show_titles
 
 _TALL, _WIDEST = 30, 200
@@ -80,20 +79,15 @@ def _run(number: int, name: str, state: SessionState) -> Run:
 
 
 class TrialsView(View):
-    """The table, what is known of the selected trial, and its log."""
+    """The table, what is known of the selected trial, and its log. The cursor follows what runs until it is moved."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("trials.log", "l", "log", "Log", "Show or hide the log of the selected trial"),
-        key("trials.filter", "slash", "filter", "Filter", "Show only trials with these words; Escape clears it"),
-        key("trials.follow", "f", "follow", "Follow", "Have the cursor follow the running trial again", show=False),
         key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
-        SORT,
         COPY,
-        Binding("escape", "clear_filter", "Show all", show=False),
+        Binding("escape", "back", "Back", show=False),
     ]
 
-    order: var[Order] = var(Order(), init=False)
-    query_words: var[str] = var("", init=False)
     log_wanted: var[bool | None] = var(None, init=False)
 
     def __init__(self, context: Context) -> None:
@@ -102,55 +96,44 @@ class TrialsView(View):
 
     def compose(self) -> ComposeResult:
         yield Placeholder(id="trials-empty")
-        yield Input(placeholder="words to look for; Enter goes to the table, Escape clears", id="filter", compact=True)
         yield Table(id="trials-table")
         yield Details(id="selection")
         yield LogTail(id="log")
 
-    def on_mount(self) -> None:
-        self.query_one("#filter").display = False
-
+    @on(Table.Reordered)
     def show(self) -> None:
-        state, words = self.context.state, self.query_words.lower().split()
-        runs = [run for run in runs_of(state) if all(word in _told(run).lower() for word in words)]
-        self._runs = {run.name: run for run in self.order.sort(runs, self._figure)}
-        nothing = waiting_text(state, "Nothing has run yet.")
-        nothing = f"Nothing here has “{self.query_words}” in it. Escape shows all." if words else nothing
-        show_text(self.query_one("#trials-empty", Static), Content.styled(nothing, DIM))
-        self.query_one("#trials-empty").display = not runs
-        self._table.display = bool(runs)
-        columns = [self.order.headed(column) for column in self._columns()]
-        rows = {name: self._cells(run) for name, run in self._runs.items()}
-        self._table.show(columns, {name: [cells[column.key] for column in columns] for name, cells in rows.items()})
-        if not self._table.touched:
-            self._table.go_to(state.running or next(reversed(self._runs), ""))
+        state, table = self.context.state, self._table
+        self._runs = {run.name: run for run in table.order.sort(runs_of(state), self._figure)}
+        nothing = Content.styled(waiting_text(state, "Nothing has run yet."), DIM)
+        show_text(self.query_one("#trials-empty", Static), nothing)
+        self.query_one("#trials-empty").display = not self._runs
+        table.display = bool(self._runs)
+        columns = self._columns()
+        width = next(column.width for column in columns if column.key == "name")
+        table.show(columns, {name: self._cells(run, width) for name, run in self._runs.items()})
+        if not table.touched:
+            table.go_to(state.running or next(reversed(self._runs), ""))
         self._show_selection()
 
     def _figure(self, run: Run) -> float | str | None:
+        column = self._table.order.column
         figures = {"step": run.step_ms, "memory": run.peak_bytes, "took": run.wall_s, "number": float(run.number)}
-        if self.order.column in figures:
-            return figures[self.order.column]
-        return run.name if self.order.column == "name" else run.outcome or "" if self.order.column else 0.0
+        if column in figures:
+            return figures[column]
+        return run.name if column == "name" else run.outcome or "" if column else 0.0
 
     def _columns(self) -> list[Column]:
-        room, kept = self.width - 1, list[Column]()
-        for column in _BY_WEIGHT:
-            if column.width + 2 > room:
-                break
-            kept.append(column)
-            room -= column.width + 2
+        kept, room = fitting(_BY_WEIGHT, self.width)
         name = Column(_NAME.key, _NAME.label, _NAME.width + max(0, room - 2))
         return [name if column is _NAME else column for column in (_NUMBER, *_BY_WEIGHT[:4], _TOOK) if column in kept]
 
-    def _cells(self, run: Run) -> dict[str, Content]:
-        state = self.context.state
-        running = run.outcome is None and state.finished is None
-        label = trial_label(run.name, state, next(one.width for one in self._columns() if one.key == "name"))
-        ended = "running" if running else _words(run.outcome or Outcome.CANCELLED)
+    def _cells(self, run: Run, width: int) -> dict[str, Content]:
+        running = run.outcome is None and self.context.state.finished is None
+        ended = "running" if running else (run.outcome or Outcome.CANCELLED).value.replace("_", " ")
         failed = run.outcome not in (None, Outcome.MEASURED)
         return {
             "number": Content.styled(str(run.number), DIM),
-            "name": Content.styled(label, "$accent" if running else ""),
+            "name": Content.styled(trial_label(run.name, self.context.state, width), "$accent" if running else ""),
             "outcome": Content.styled(ended, "$accent" if running else "$warning" if failed else DIM),
             "step": Content(format_ms(run.step_ms) if run.step_ms is not None else ""),
             "memory": Content(format_bytes(run.peak_bytes) if run.peak_bytes is not None else ""),
@@ -176,14 +159,15 @@ class TrialsView(View):
     def subject(self) -> str:
         return self.selected
 
-    @on(DataTable.HeaderSelected)
-    def _on_header_selected(self, message: DataTable.HeaderSelected) -> None:
-        self.order = self.order.by(message.column_key.value or "")
-
     @on(DataTable.RowHighlighted)
     def _on_row_highlighted(self) -> None:
         self._show_selection()
         self.refresh_bindings()
+
+    def on_key(self, event: events.Key) -> None:
+        """At the end of the list the cursor follows what runs again."""
+        if event.key == "end":
+            self._table.touched = False
 
     @on(DataTable.RowSelected)
     def _on_row_selected(self) -> None:
@@ -211,71 +195,27 @@ class TrialsView(View):
 
     def can(self, name: str) -> bool:
         """Whether an action does anything just now: most are about the selected row."""
-        running = self.context.state.running
-        checks: dict[str, Callable[[], object]] = {
-            "log": lambda: self._runs,
-            "sort": lambda: self._runs,
-            "filter": lambda: (self._runs or self.query_words) and not self.query_one("#filter").has_focus,
-            "follow": lambda: running in self._runs and self._table.touched,
-            "copy": self.text_to_copy,
-            "clear_filter": lambda: self.query_one("#filter").display or self.query_one(LogTail).has_focus,
-            "retry": self._can_retry,
-        }
-        return name not in checks or bool(checks[name]())
-
-    def _can_retry(self) -> bool:
-        state, name = self.context.state, self.selected
-        return self.context.recorded is None and name in state.trials and name not in self.context.waiting
+        if name == "back":
+            return self.query_one(LogTail).has_focus
+        if name == "retry":
+            is_there = self.selected in self.context.state.trials and self.selected not in self.context.waiting
+            return is_there and self.context.recorded is None
+        return bool(self.text_to_copy() if name == "copy" else self._runs)
 
     def action_retry(self) -> None:
         """Ask for the selected trial to run again."""
         self.post_message(RetryWanted(self.selected))
 
     def choose(self, name: str) -> None:
-        """Go to a trial, also to one that is filtered out now."""
-        if name not in self._runs:
-            self.query_words = ""
         self._table.touched = True
         self._table.go_to(name)
-
-    def watch_order(self) -> None:
-        self.show()
-
-    watch_query_words = watch_order
 
     def watch_log_wanted(self) -> None:
         self._show_selection()
 
-    def action_sort(self) -> None:
-        """Sort by the next column."""
-        self.order = self.order.by_next([column.key for column in self._columns()])
-
-    def action_filter(self) -> None:
-        """Put the cursor into the filter."""
-        entry = self.query_one("#filter", Input)
-        entry.display = True
-        entry.focus()
-
-    @on(Input.Changed, "#filter")
-    def _on_filter_changed(self, event: Input.Changed) -> None:
-        self.query_words = event.value
-
-    @on(Input.Submitted, "#filter")
-    def _on_filter_submitted(self) -> None:
-        self.query_one("#filter").display = bool(self.query_words)
-        self._table.focus()
-
-    def action_clear_filter(self) -> None:
-        """Show all rows again, or leave the log."""
-        entry = self.query_one("#filter", Input)
-        entry.value, entry.display = "", False
-        self.query_words = ""
+    def action_back(self) -> None:
+        """Leave the log."""
         self.first_focus().focus()
-
-    def action_follow(self) -> None:
-        """Have the cursor and the log follow the running trial."""
-        self._table.touched = False
-        self._table.go_to(self.context.state.running)
 
     def action_log(self) -> None:
         """Show or hide the log."""
@@ -288,15 +228,6 @@ class TrialsView(View):
 
     def first_focus(self) -> Widget:
         return self._table if self._table.display else self.query_one(Placeholder)
-
-
-def _words(outcome: Outcome) -> str:
-    return outcome.value.replace("_", " ")
-
-
-def _told(run: Run) -> str:
-    """The words of a trial that a filter looks at."""
-    return f"{run.name} {_words(run.outcome) if run.outcome else 'running'} {run.reason}"
 
 
 def details_of(run: Run, state: SessionState) -> list[Content]:

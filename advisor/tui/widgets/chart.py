@@ -3,20 +3,18 @@
 Imported only when it is first shown, since plotext is not free.
 """
 
-import math
-
 from textual.color import Color
 from textual_plotext import PlotextPlot
 
-from advisor.report.charts import Axis, Canvas, Plot, Tone, limit_labels, placed
+from advisor.report.charts import Axis, Plot, Tone
 from advisor.tui.text import TONES
 
-# Rows of plotext's frame: the axis, its ticks, its title; and the column of the axis.
-_FRAME_ROWS, _FRAME_COLUMNS = 3, 1
+# Rows of plotext's frame: the axis, its ticks, its title.
+_FRAME_ROWS = 3
 
 
 class Chart(PlotextPlot):
-    """One plot: signs, lines, and as many labels as have room beside them."""
+    """One plot: signs and lines; what they mean stands in its legend."""
 
     def __init__(self, plot: Plot) -> None:
         super().__init__()
@@ -44,17 +42,12 @@ class Chart(PlotextPlot):
         plt.clear_data()
         plt.clear_figure()
         self._draw_axes(plot)
-        canvas = self._canvas(plot)
         for line in plot.lines:
             across, up = zip(*((plot.x.place(x), plot.y.place(y)) for x, y in line.points), strict=True)
             plt.plot(list(across), list(up), marker="braille", color=self._colour(line.tone))
-        for line, (left, bottom, _, _) in limit_labels(plot, canvas):
-            self._write(line.label, (left, math.ceil(bottom)), canvas, line.tone)
-        for spot in placed(plot, canvas):
-            if spot.at:
-                self._write(spot.text, spot.at, canvas, spot.mark.tone)
-            x, y = _data(spot.x - 0.5, spot.y - 0.5, canvas)
-            plt.scatter([x], [y], marker=spot.mark.sign, color=self._colour(spot.mark.tone))
+        for mark in plot.marks:
+            x, y = [plot.x.place(mark.x)], [plot.y.place(mark.y)]
+            plt.scatter(x, y, marker=mark.sign, color=self._colour(mark.tone))
         self.refresh()
 
     def _draw_axes(self, plot: Plot) -> None:
@@ -68,26 +61,9 @@ class Chart(PlotextPlot):
         plt.xaxes(True, False)
         plt.yaxes(True, False)
 
-    def _canvas(self, plot: Plot) -> Canvas:
-        names = max((len(name) for _, name in plot.y.ticks), default=0)
-        return Canvas(max(4, self.size.width - names - _FRAME_COLUMNS), max(2, self.size.height - _FRAME_ROWS))
-
-    def _write(self, text: str, at: tuple[float, float], canvas: Canvas, tone: Tone) -> None:
-        x, y = _data(at[0], at[1], canvas)
-        ground = self._theme_colour("surface")
-        self.plt.text(text, x, y, color=self._colour(tone), background=ground, alignment="left")
-
     def _colour(self, tone: Tone) -> tuple[int, int, int]:
-        return self._theme_colour(TONES[tone].removeprefix("$"))
-
-    def _theme_colour(self, name: str) -> tuple[int, int, int]:
-        return Color.parse(self.app.theme_variables[name]).rgb
+        return Color.parse(self.app.theme_variables[TONES[tone].removeprefix("$")]).rgb
 
 
 def _ticks(axis: Axis) -> tuple[list[float], list[str]]:
     return [axis.place(value) for value, _ in axis.ticks], [name for _, name in axis.ticks]
-
-
-def _data(column: float, row: float, canvas: Canvas) -> tuple[float, float]:
-    """The coordinates at which plotext puts a mark into a cell, counted from the left and from the bottom."""
-    return round(column) / max(1.0, canvas.width - 1), round(row) / max(1.0, canvas.height - 1)

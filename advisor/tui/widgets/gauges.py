@@ -60,21 +60,13 @@ class GaugeStrip(Static):
     @work(thread=True, exclusive=True, exit_on_error=False, group="gauges")
     def _take(self, read: GaugeReader) -> None:
         try:
-            reading = read()
+            self._taken = read()
         except Exception as error:  # a driver that is being replaced, say: the session goes on without gauges
-            self.app.call_from_thread(self._give_up, f"{type(error).__name__}: {error}")
+            self._read = None
+            self.app.call_from_thread(setattr, self, "problem", f"{type(error).__name__}: {error}")
             return
-        self.app.call_from_thread(self._show, reading)
-
-    def _show(self, reading: Reading) -> None:
         if self.reading is None:
-            self.reading = reading
-        else:
-            self._taken = reading
-
-    def _give_up(self, problem: str) -> None:
-        self._read = None
-        self.problem = problem
+            self.app.call_from_thread(self.tick)
 
     def watch_reading(self, reading: Reading | None) -> None:
         if reading is not None:

@@ -1,30 +1,24 @@
-"""The footer: the keys that do something now, in one line of text.
-
-Textual's own has a widget for each key and makes all of them anew whenever one changes: with it a switch between views
-took 120 ms where this one takes 37, and a row of a table 100 ms where it takes 23 (Textual 8.2). It also hides
-what does not fit, help and quit last.
-"""
+"""The footer: the keys that do something now, in one line of text. Textual's own also hides help and quit first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from textual import events
 from textual.content import Content
 from textual.screen import Screen
-from textual.widget import Widget
 
-# Shown before the keys of the view, since they steer what runs; and those that are shown however narrow the screen is.
+from advisor.tui.widgets.links import LinksLine, link
+
+# Shown before the keys of the view, since they steer what runs; and those that are shown on any screen.
 _FIRST = ("session.continue", "session.skip", "session.stop", "session.pause", "session.go_on", "session.untried")
 _LAST = ("app.help", "app.quit")
+_LATER = ("table.sort", "session.minute")  # shown behind the keys of the view
 # Characters that a text field takes, by the names of keys from which Textual does not know them.
 _WRITTEN = {"plus": "+"}
-_PALETTE_EDGE = "▏"
 
 
-@dataclass(frozen=True, slots=True)
-class FooterKey:
+class FooterKey(NamedTuple):
     """A key as it is shown, and what it does; ``key`` is Textual's name of it."""
 
     id: str
@@ -36,14 +30,14 @@ class FooterKey:
 
     @property
     def text(self) -> Content:
-        """The key and its label."""
-        return Content.assemble((f" {self.shown} ", "bold $footer-key-foreground"), f"{self.label} ")
+        """The key and its label; a click presses it."""
+        told = Content.assemble((f" {self.shown} ", "bold $footer-key-foreground"), f"{self.label} ")
+        return link(told, f"app.simulate_key('{self.key}')", self.tooltip)
 
 
-class KeyFooter(Widget):
+class KeyFooter(LinksLine):
     """The keys, which can be clicked too. It is updated even while the terminal has no focus."""
 
-    ALLOW_SELECT = False
     DEFAULT_CSS = """
     KeyFooter {
         dock: bottom; height: 1; text-wrap: nowrap;
@@ -54,7 +48,7 @@ class KeyFooter(Widget):
     def __init__(self) -> None:
         super().__init__()
         self.keys: tuple[FooterKey, ...] = ()
-        self._palette: FooterKey | None = None
+        self._palette = Content("")
         self._is_due = False
 
     def on_mount(self) -> None:
@@ -68,14 +62,14 @@ class KeyFooter(Widget):
     def _take_keys(self, screen: Screen[object]) -> None:
         self._is_due = False
         every = self._active_keys(screen)
+        palette = [key.text for key in every if key.key == self.app.COMMAND_PALETTE_BINDING]
         keys = tuple(key for key in every if key.key != self.app.COMMAND_PALETTE_BINDING)
         if keys != self.keys:
-            self._palette = next((key for key in every if key not in keys), None)
-            self.keys = keys
+            self.keys, self._palette = keys, Content("").join([Content.styled("▏", "$foreground 20%"), *palette])
             self.refresh()
 
     def _active_keys(self, screen: Screen[object]) -> list[FooterKey]:
-        """The keys to show, one for each action, and the palette's: those that steer the session first."""
+        """The keys to show, one for each action: those that steer the session first."""
         found: dict[str, FooterKey] = {}
         for _, binding, enabled, tooltip in screen.active_bindings.values():
             if screen.focused is not None and screen.focused.check_consume_key(binding.key, _WRITTEN.get(binding.key)):
@@ -85,47 +79,20 @@ class KeyFooter(Widget):
                 told = tooltip or binding.description
                 key = FooterKey(binding.id or "", binding.key, shown, binding.description, binding.action, told)
                 found.setdefault(binding.action, key)
-        return sorted(found.values(), key=lambda key: key.id not in _FIRST)
+        return sorted(found.values(), key=lambda key: (key.id not in _FIRST, key.id in _LATER))
 
     def render(self) -> Content:
-        line = Content("").join([key.text for key, _, _ in self._places() if key is not self._palette])
-        if self._palette is None:
-            return line
-        end = Content.assemble((_PALETTE_EDGE, "$foreground 20%"), self._palette.text)
-        return line + Content(" " * (self.size.width - line.cell_length - end.cell_length)) + end
-
-    def _places(self) -> list[tuple[FooterKey, int, int]]:
-        """Each key that is shown, and the cells where it begins and ends."""
-        palette = self._palette
-        end = self.size.width - (palette.text.cell_length if palette else 0)
-        places, begin = [], 0
-        for key in fitting(self.keys, end - len(_PALETTE_EDGE)):
-            places.append((key, begin, begin + key.text.cell_length))
-            begin = places[-1][2]
-        return [*places, *([(palette, end, self.size.width)] if palette else [])]
-
-    def _key_at(self, x: int) -> FooterKey | None:
-        return next((key for key, begin, end in self._places() if begin <= x < end), None)
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        key = self._key_at(event.x)
-        self.tooltip = key.tooltip if key else None
-
-    def on_click(self, event: events.Click) -> None:
-        if key := self._key_at(event.x):
-            self.app.simulate_key(key.key)
+        line = Content("").join(fitting(self.keys, self.size.width - len(self._palette)))
+        return line + Content(" " * (self.size.width - line.cell_length - len(self._palette))) + self._palette
 
 
-def fitting(keys: Sequence[FooterKey], width: int) -> list[FooterKey]:
-    """Return the keys that fit into this width: from the left, and in any case help and quit."""
-    last = [key for key in keys if key.id in _LAST]
-    room = width - sum(key.text.cell_length for key in last)
-    kept: list[FooterKey] = []
-    for key in keys:
-        if key in last:
-            continue
-        room -= key.text.cell_length
+def fitting(keys: Sequence[FooterKey], width: int) -> list[Content]:
+    """The keys that fit into this width: from the left, and in any case help and quit."""
+    last = [key.text for key in keys if key.id in _LAST]
+    room, kept = width - sum(map(len, last)), list[Content]()
+    for text in (key.text for key in keys if key.id not in _LAST):
+        room -= len(text)
         if room < 0:
             break
-        kept.append(key)
+        kept.append(text)
     return [*kept, *last]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from textual import events, on
+from textual import events
 from textual.content import Content
 from textual.reactive import var
-from textual.widgets import DataTable
 
 from advisor.figures.formatting import format_ms
 from advisor.records import OperatorRow, Profile
@@ -24,7 +23,6 @@ class OperatorTable(Table):
 
     profile: var[Profile | None] = var(None, init=False)
     by_shape: var[bool] = var(False, init=False)
-    order: var[Order] = var(Order(), init=False)
 
     def _draw(self) -> None:
         room = self.size.width - 1 - sum(column.width + 2 for column in self._figures) - 2
@@ -33,10 +31,14 @@ class OperatorTable(Table):
         if self.by_shape:
             shapes = Column("shapes", "input shapes", max(_LEAST_NAME, room - _SHAPED_NAME - 2))
             columns = [Column("name", "operator", _SHAPED_NAME), shapes, *self._figures]
-        rows = {str(place): self._texts(row, columns) for place, row in enumerate(self.rows_shown)}
-        self.show([self.order.headed(column) for column in columns], rows)
+        rows = {str(place): self._texts(row, columns[0].width) for place, row in enumerate(self.rows_shown)}
+        self.show(columns, rows)
 
-    watch_profile = watch_by_shape = watch_order = _draw
+    watch_profile = watch_by_shape = _draw
+
+    def watch_order(self) -> None:
+        self._draw()
+        super().watch_order()
 
     def on_resize(self, event: events.Resize) -> None:
         self._draw()
@@ -59,23 +61,15 @@ class OperatorTable(Table):
         chosen = self.order.column or self._figures[0].key
         return Order(chosen, self.order.backwards).sort(self._rows, lambda row: _figure(row, chosen))
 
-    @on(DataTable.HeaderSelected)
-    def _on_header_selected(self, message: DataTable.HeaderSelected) -> None:
-        self.order = self.order.by(message.column_key.value or "")
-
-    def sort_by_next(self) -> None:
-        """Sort by the next column; after the last one, as at first."""
-        self.order = self.order.by_next([column.key for column in self._figures])
-
-    def _texts(self, row: OperatorRow, columns: list[Column]) -> list[Content]:
+    def _texts(self, row: OperatorRow, width: int) -> dict[str, Content]:
         cells = {
-            "name": shortened(row.name.removeprefix("aten::"), columns[0].width),
+            "name": shortened(row.name.removeprefix("aten::"), width),
             "shapes": row.shapes,
             "device": format_ms(row.device_ms),
             "host": format_ms(row.host_ms),
             "calls": f"{row.calls:.0f}" if row.calls >= 1 else f"{row.calls:.1f}",
         }
-        return [Content(cells[column.key]) for column in columns]
+        return {name: Content(cell) for name, cell in cells.items()}
 
     @property
     def row_text(self) -> Content:

@@ -14,9 +14,11 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
+from textual.reactive import var
 from textual.style import Style
 from textual.widgets import DataTable
 
+from advisor.tui.keys import key
 from advisor.tui.widgets.texts import look_same
 
 
@@ -28,6 +30,17 @@ class Column:
     label: str
     width: int
     number: bool = False
+
+
+def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
+    """The columns that fit into a table of this width, the most important first, and the cells that are left."""
+    room, kept = width - 1, list[Column]()
+    for column in columns:
+        if column.width + 2 > room:
+            break
+        kept.append(column)
+        room -= column.width + 2
+    return kept, room
 
 
 _Item = TypeVar("_Item")
@@ -46,12 +59,6 @@ class Order:
         if self.column != column:
             return Order(column)
         return Order() if self.backwards else Order(column, backwards=True)
-
-    def by_next(self, columns: Sequence[str]) -> Order:
-        """Sorted by the column behind the present one; behind the last one as the rows come."""
-        every = ["", *columns]
-        place = every.index(self.column) if self.column in every else 0
-        return Order(every[(place + 1) % len(every)])
 
     def headed(self, column: Column) -> Column:
         """A column whose heading says that the rows are sorted by it."""
@@ -73,7 +80,10 @@ class Order:
 
 
 class Table(DataTable[Text], inherit_bindings=False):
-    """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did."""
+    """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did.
+
+    Its owner shows the rows in the ``order`` that the person chose, when it is told that this is another.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "Select", show=False),
@@ -83,7 +93,10 @@ class Table(DataTable[Text], inherit_bindings=False):
         Binding("pagedown", "page_down", "Page down", show=False),
         Binding("home", "scroll_top", "Top", show=False),
         Binding("end", "scroll_bottom", "Bottom", show=False),
+        key("table.sort", "o", "sort", "Sort", "Order the rows by the next column; a click on a heading does it too"),
     ]
+
+    order: var[Order] = var(Order(), init=False)
 
     @dataclass
     class CellClicked(Message):
@@ -91,6 +104,9 @@ class Table(DataTable[Text], inherit_bindings=False):
 
         row: str
         column: str
+
+    class Reordered(Message):
+        """The person has chosen another order."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, cursor_type="row", cursor_foreground_priority="css")
@@ -100,9 +116,26 @@ class Table(DataTable[Text], inherit_bindings=False):
         self._colours = self._styled = ""
         self._sized = Size()
 
-    def show(self, columns: Sequence[Column], rows: Mapping[str, Iterable[Content]]) -> None:
-        """Draw these rows. The cursor stays on its row or, where that is gone, at its place."""
-        cells = {key: tuple(row) for key, row in rows.items()}
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to sort where there is something to sort."""
+        return action != "sort" or self.row_count > 0
+
+    def action_sort(self) -> None:
+        """Sort by the next column; behind the last one as the rows come."""
+        columns = ["", *(column.key for column in self.shown)]
+        place = columns.index(self.order.column) if self.order.column in columns else 0
+        self.order = Order(columns[(place + 1) % len(columns)])
+
+    def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
+        self.order = self.order.by(message.column_key.value or "")
+
+    def watch_order(self) -> None:
+        self.post_message(self.Reordered())
+
+    def show(self, columns: Sequence[Column], rows: Mapping[str, Mapping[str, Content]]) -> None:
+        """Draw these rows by their cells. The cursor stays on its row or, where that is gone, at its place."""
+        columns = [self.order.headed(column) for column in columns]
+        cells = {key: tuple(row.get(column.key, Content("")) for column in columns) for key, row in rows.items()}
         before, theme = self._cells, self.app.theme
         chosen, place, top = self.cursor_key, self.cursor_row, self.scroll_offset.y
         self._cells = cells

@@ -26,7 +26,6 @@ BEFORE = {
     "result.unfold": ["end"],
     "result.fold": ["end", "right"],
     "result:trial.retry": ["down"],
-    "trials.follow": ["home", "up"],
     "session.untried": [],
     "session.go_on": ["space"],
     "trials:view.copy": ["home", "down"],
@@ -35,7 +34,7 @@ BEFORE = {
 # These have an app to themselves beside those that decide, leave or ask: they copy, hide other panels, save a file.
 ALONE = {"view.copy", "view.plot", "profile.trace"}
 # In a running session; all others after it.
-WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish", "trials.follow"}
+WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish"}
 
 
 def after_it() -> list[events.Event]:
@@ -116,5 +115,7 @@ async def test_escape_is_left_to_the_terminal_app_where_a_view_has_nothing_to_le
         await press(pilot, view)
         assert "escape" not in app.screen.active_bindings
         if view == "3":
-            await press(pilot, "slash", *"batch")
+            await press(pilot, "enter")
             assert app.screen.active_bindings["escape"].node is app.view
+            await press(pilot, "escape")
+            assert app.focused is app.query_one("#trials-table")

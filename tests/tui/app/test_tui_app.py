@@ -24,12 +24,12 @@ from advisor.tui.leaving import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS, view_class
-from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.lists import ChoiceList, Palette
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar
 from advisor.tui.widgets.table import Table
+from advisor.tui.widgets.texts import TextPane
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -264,7 +264,7 @@ async def test_user_text_is_never_markup(nasty) -> None:
         await press(pilot, "1")
         app.view.choose("yours")
         await settle(pilot)
-        assert f"a remark {nasty}" in " ".join(app.query_one("#card").text.plain.split())
+        assert f"A remark {nasty}" in " ".join(app.query_one("#card").text.plain.split())
 
 
 async def test_the_target_is_text_too() -> None:
@@ -284,7 +284,7 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             footer = {key.id for key in app.screen.query_one(KeyFooter).keys} - {"app.help", "app.quit"}
             await press(pilot, "question_mark")
             assert isinstance(app.screen, HelpScreen)
-            text = "\n".join(facts.plain for facts in app.screen.query(FactList))
+            text = " ".join(app.screen.query_one(TextPane).text.plain.split())
             told = {key.id for key in KEYS if key.binding.tooltip in text}
             assert told == {key.id for key in KEYS} & able
             assert footer <= able

@@ -7,7 +7,6 @@ from tui_fakes import FakeExporter
 from tui_pilot import driven, press, screen_text, settle, until
 
 from advisor.experiment import events
-from advisor.tui.jobs import Job, Jobs
 
 BATCH = histories.BATCH_DOUBLED.candidate.name
 
@@ -17,7 +16,7 @@ BATCH = histories.BATCH_DOUBLED.candidate.name
 
 async def test_several_quick_decisions_are_followed_together() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
-        app.decider.delay_s = 3.0
+        app.controller.rework_delay_s = 3.0
         await press(pilot, "down", "r", "down", "r", "down", "a")
         assert ("rework",) not in control.calls
         assert app.context.busy_with == "Measuring the combination again", "it is about to"
@@ -97,7 +96,7 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(m
 
 async def test_stopping_before_it_has_begun_measures_nothing() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
-        app.decider.delay_s = 3.0
+        app.controller.rework_delay_s = 3.0
         await pilot.press("down", "r")
         assert app.context.busy_with
         await press(pilot, "x")
@@ -133,41 +132,3 @@ async def test_a_session_that_was_cancelled_or_failed_measures_nothing_more() ->
     async with driven([*histories.to_trials(), events.SessionFinished(True, 60.0)]) as (pilot, _app, control):
         await press(pilot, "down", "r")
         assert ("rework",) not in control.calls
-
-
-# --- jobs -----------------------------------------------------------------------------------------------------
-
-
-class Clock:
-    """Timers that a test lets go off."""
-
-    def __init__(self) -> None:
-        self.timers: list[Clock.Timer] = []
-
-    class Timer:
-        def __init__(self, call) -> None:
-            self.call, self.stopped = call, False
-
-        def stop(self) -> None:
-            self.stopped = True
-
-    def after(self, delay_s, call):
-        self.timers.append(self.Timer(call))
-        return self.timers[-1]
-
-
-def test_of_jobs_that_are_wanted_later_the_last_is_run_once() -> None:
-    clock, started = Clock(), []
-    jobs = Jobs(lambda job: started.append(job.name), clock.after)
-    jobs.add_later(Job("a", print), 1.0)
-    jobs.add_later(Job("b", print), 1.0)
-    assert [timer.stopped for timer in clock.timers] == [True, False]
-    assert jobs.busy_with == "b"
-    clock.timers[-1].call()
-    assert started == ["b"]
-    jobs.add_later(Job("c", print), 1.0)
-    assert jobs.busy_with == "b"
-    jobs.done()
-    assert jobs.busy_with == "c"
-    jobs.clear()
-    assert (jobs.busy_with, clock.timers[-1].stopped) == ("", True)

@@ -19,7 +19,6 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.tui import main_screen
 from advisor.tui.context import Countdown
-from advisor.tui.jobs import Pace
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.texts import show_text
@@ -70,38 +69,9 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
         await settle(pilot)
         assert counted["TrialsView.show_live"] <= most + 1
         assert not counted["TrialsView.show"], "nothing else of the view has changed"
-        assert not app.pace.due
+        assert not app.draw_due
         assert screen_text(app).count("block 39") >= 2  # in the details and in the line of the status
         control.cancel()
-
-
-class LateTimer:
-    """A timer that is stopped when its call has begun to wait for its turn."""
-
-    def stop(self) -> None:
-        pass
-
-
-def test_a_call_that_comes_after_another_draw_draws_nothing() -> None:
-    calls, drawn = [], []
-
-    def draw() -> None:
-        drawn.append(len(calls))
-        pace.drawn()
-
-    def after(seconds, call) -> LateTimer:
-        calls.append(call)
-        return LateTimer()
-
-    pace = Pace(draw, after, 60.0)
-    pace.request_draw()
-    pace.request_draw()
-    draw()  # as for a key
-    calls.pop()()
-    assert drawn == [0, 1]
-    pace.request_draw()
-    calls.pop()()
-    assert drawn == [0, 1, 0]
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)
@@ -154,7 +124,7 @@ async def test_a_key_draws_what_waits_at_once() -> None:
         await until(pilot, lambda: app.context.state.running == NAME)
         await press(pilot, "3")
         app.post_event(events.TrialActivity(NAME, "block 7"))
-        await until(pilot, lambda: app.pace.due)
+        await until(pilot, lambda: app.draw_due)
         assert "running: block 7" not in screen_text(app)
         await press(pilot, "1")
         assert app.view.id == "result"

@@ -43,8 +43,8 @@ async def test_the_mouse_over_a_key_says_what_it_does() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "3")
         footer = app.base_screen.query_one(KeyFooter)
-        await pilot.hover(KeyFooter, offset=(keys_line(app).index("/ Filter"), 0))
-        assert footer.tooltip == "Show only trials with these words; Escape clears it"
+        await pilot.hover(KeyFooter, offset=(keys_line(app).index("l Log"), 0))
+        assert footer.tooltip == "Show or hide the log of the selected trial"
         await pilot.hover(KeyFooter, offset=(keys_line(app).index("palette"), 0))
         assert "palette" in str(footer.tooltip)
 

@@ -18,13 +18,12 @@ from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
-from advisor.report.comparison import Change, Changes
 from advisor.report.verdict import result_line
 from advisor.tui import exporting, launch, sessions
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.leaving import Then
-from advisor.tui.sessions import SessionPicker, _kind
+from advisor.tui.sessions import SessionPicker
 from advisor.tui.views import VIEWS
 
 
@@ -354,16 +353,3 @@ async def test_a_narrow_list_of_sessions_tells_the_chosen_one_in_full():
         told = f"{past.request.target.command}: {result_line(SessionState.of(past.events))}"
         await until(pilot, lambda: str(picker.screen.query_one("#sessions-told").content) == told)
         assert picker.screen.query_one("#sessions-dialog").size.width >= SMALL[0] - 4
-
-
-def test_a_comparison_wraps_its_last_column_under_itself():
-    changes = Changes("Stack", (Change("Speed-up", "unclear", "unclear", "within the intervals"),))
-    lines = _kind(changes, 46).plain.splitlines()
-    assert "unclear → unclear within the" in lines[1]
-    assert lines[2].strip() == "intervals"
-    assert lines[2].index("intervals") == lines[1].index("within")
-
-
-def test_a_comparison_cuts_nothing_that_it_has_room_for():
-    change = Change("Stack", "none", "13.4x (12.1-14.8)", "")
-    assert _kind(Changes("Stack", (change,)), 66).plain.splitlines()[1].rstrip().endswith("13.4x (12.1-14.8)")

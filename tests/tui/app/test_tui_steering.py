@@ -14,7 +14,7 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome
-from advisor.tui.deciding import consequence
+from advisor.tui.controller import consequence
 from advisor.tui.screens import OverwriteScreen, QuitScreen
 
 RUNNING = histories.BATCH.candidate.name

@@ -10,19 +10,16 @@ from dataclasses import replace
 import pytest
 import tui_histories as histories
 from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, cells, driven, press, rows_text, screen_text, settle
+from tui_pilot import SIZES, SMALL, cells, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.records import (
     Profile,
-    SyncPlace,
 )
 from advisor.report.charts import Part, Stacked
-from advisor.report.figures import ceiling_figures, step_figures
 from advisor.report.pictures import front_chart, steps_chart
 from advisor.tui.exporting import copy_trace, free_path
-from advisor.tui.views.profile_text import habits_text, roof_facts
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import legend
 from advisor.tui.widgets.picture_panel import legend_of
@@ -42,7 +39,7 @@ async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
         await press(pilot, "2")
         table = app.query_one(OperatorTable)
         assert list(cells(table, "device").values())[:2] == ["15.2 ms", "8.90 ms"]
-        await press(pilot, "o", "o")
+        await press(pilot, "o", "o", "o")
         assert "Operators, per step, by host time" in screen_text(app)
         assert list(cells(table, "host").values())[:2] == ["3.40 ms", "2.10 ms"]
         left = sum(column.width + 2 for column in table.shown if column.key != "calls")
@@ -71,12 +68,15 @@ async def test_a_narrow_profile_shows_one_panel_after_another() -> None:
         assert "of 51.0 TFLOP/s float32" in shown
         assert "convolution_backward" not in shown
         await press(pilot, "end")
-        for text in ("362 TFLOP/s  tf32", "55.1 GB/s  from pinned", "measured on 2026-07-14"):
+        for text in ("362 TFLOP/s", "55.1 GB/s host to device", "measured on 2026-07-14"):
             assert text in screen_text(app)
         await press(pilot, "m")
-        for text in ("train.py:41  1 a step, 21.3 ms", "# [red]", "the backward pass", "eval_no_grad", "5.40 GiB"):
+        for text in ("train.py:41", "21.3 ms", "# [red]", "the backward pass"):
             assert text in screen_text(app)
-        await press(pilot, "o")
+        await press(pilot, "end")
+        for text in ("eval_no_grad", "5.40 GiB"):
+            assert text in screen_text(app)
+        await press(pilot, "m")
         assert "Operators, per step, by GPU time" in screen_text(app)
 
 
@@ -113,13 +113,10 @@ async def test_pictures_stand_in_place_of_the_panels_and_leave_again(size) -> No
 def test_a_legend_names_only_what_stands_in_the_picture() -> None:
     both = SessionState.of(histories.timed())
     alone = SessionState.of([event for event in histories.timed() if not isinstance(event, events.StackMeasured)])
-    assert [legend_of(plot) for plot in (steps_chart(both), steps_chart(alone)) if plot] == [
-        "B baseline · S stack",
-        "B baseline",
-    ]
-    front = front_chart(both)
-    assert front is not None
-    assert legend_of(front) == "B baseline · S stack · 1-9 rank · ─ front"
+    legends = [legend_of(plot).plain for plot in (steps_chart(both), steps_chart(alone), front_chart(both)) if plot]
+    assert [[entry[0] for entry in legend.split(" · ")] for legend in legends[:2]] == [["S", "B"], ["B"]]
+    assert "S stack 5.20 GiB, 2.35x · B baseline 9.10 GiB, 1.00x · 1 " in legends[2]
+    assert legends[2].endswith("─ front")
 
 
 async def test_while_only_the_phases_are_known_nothing_is_said_of_habits() -> None:
@@ -147,39 +144,6 @@ def test_a_cpu_profile_has_no_column_for_a_gpu() -> None:
     assert headed[0].plain.split() == ["step", "share", "GPU"] * 2
     assert "2.50 ms" in headed[1].plain
     assert "–" in headed[1].plain
-
-
-def test_the_figures_of_the_roof_are_those_of_the_reports(state) -> None:
-    profile = state.facts.profile
-    shown = " ".join(rows_text(roof_facts(state)).split())
-    for figure in (*step_figures(profile), *ceiling_figures(profile.ceilings)):
-        assert figure.text in shown
-    assert "Achieved ━━━━━━━━━━━━ 94 % of 51.0 TFLOP/s float32" in shown
-
-
-def test_the_roof_without_ceilings(state) -> None:
-    bare = Profile(step_ms=10.0, phases={}, flops_per_step=10**12)
-    state.facts = replace(state.facts, profile=bare)
-    assert rows_text(roof_facts(state)) == ("Step 10.0 ms\nWork 1.00 TFLOP a step\nRate 100 TFLOP/s")
-    assert roof_facts(SessionState()) == []
-
-
-def test_habits_where_nothing_waits_and_where_nobody_looked() -> None:
-    nothing = habits_text(replace(histories.PROFILE, sync_places=(), habits=()), str)
-    assert nothing.plain == "Nothing in the step makes the host wait for the device."
-    assert habits_text(Profile(1.0, {}), str).plain == "No coding habit was measured here, and no wait was found."
-
-
-def test_habits_are_shares_of_the_step() -> None:
-    text = habits_text(replace(histories.PROFILE, sync_places=None), lambda name: f"<{name}>").plain
-    assert "<zero_grad>  this part of the step" in text
-    (zeros,) = [" ".join(line.split()) for line in text.splitlines() if "zeros" in line]
-    assert zeros == "set_to_none=False, filled with zeros 0.41 ms 1.2 % of the step"
-
-
-def test_a_line_that_waits_is_text_and_never_markup() -> None:
-    places = (SyncPlace("a.py", 3, "print(loss)  # [/]", 2.0, 0.5),)
-    assert "  print(loss)  # [/]" in habits_text(replace(histories.PROFILE, sync_places=places), str).plain
 
 
 async def test_the_trace_is_saved_beside_the_exports_and_overwrites_nothing(tmp_path, monkeypatch) -> None:

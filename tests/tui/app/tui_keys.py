@@ -8,6 +8,7 @@ from textual.dom import DOMNode
 from advisor.tui.app import AdvisorApp
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.views import VIEWS, view_class
+from advisor.tui.widgets.table import Table
 
 
 class Key(NamedTuple):
@@ -34,6 +35,7 @@ def _keys_of(owner: type[DOMNode], view: str = "") -> list[Key]:
 
 KEYS = [
     *(key for view in VIEWS for key in _keys_of(cast("type[DOMNode]", view_class(view.id)), view.id)),
+    *_keys_of(Table),
     *_keys_of(MainScreen),
     *_keys_of(AdvisorApp),
 ]

@@ -16,7 +16,8 @@ from textual.widgets import Static
 from tui_fakes import FakeControl, make_app
 
 from advisor.experiment.events import Event
-from advisor.tui.app import SESSION_GROUP, AdvisorApp
+from advisor.tui.app import AdvisorApp
+from advisor.tui.controller import SESSION_GROUP
 from advisor.tui.leaving import AppResult
 from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
@@ -92,7 +93,7 @@ def _has_work(app: AdvisorApp) -> bool:
     held = isinstance(control, FakeControl) and control.held
     if any(not worker.is_finished and not (held and worker.group == SESSION_GROUP) for worker in app.workers):
         return True
-    if app.pace.due or len(app.base_screen.query(View)) < len(VIEWS):  # hidden ones are added after the first picture
+    if app.draw_due or len(app.base_screen.query(View)) < len(VIEWS):  # hidden ones are added after the first picture
         return True
     pumps = [app, *(pump for screen in app.screen_stack for pump in screen.walk_children(with_self=True))]
     if any(pump.message_queue_size or pump._next_callbacks for pump in pumps):

@@ -1,0 +1,234 @@
+"""Commands about recorded sessions: ``sessions``, ``open``, ``compare``, ``report`` and ``export``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
+from advisor.cli.parser import (
+    Parser,
+    add_config_kind,
+    add_export,
+    add_recipe_folders,
+    add_reports,
+    key_map_of,
+    merged_map,
+)
+from advisor.errors import ExitCode, UsageError
+from advisor.experiment.outputs import Outputs, beside_own_files
+from advisor.experiment.request import Request
+from advisor.figures.formatting import MISSING, counted, format_first, format_seconds, plain
+from advisor.figures.options import count_of
+from advisor.process.meanwhile import collector_waits
+
+if TYPE_CHECKING:
+    from advisor.experiment.state import SessionState
+    from advisor.recipe.catalog import Catalog
+    from advisor.report.comparison import Measured
+
+
+def revisit(
+    session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], *, show: bool, force: bool = False
+) -> int:
+    """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
+
+    ``force`` replaces a file that holds the settings of another target. Only recipes of these folders are loaded, none
+    that the session names. Raises AdvisorError.
+    """
+    from advisor.experiment.past.journal import open_session
+    from advisor.experiment.state import SessionState
+    from advisor.export.outputs import write_outputs
+    from advisor.headless.summary import print_summary
+    from advisor.recipe.catalog import load_catalog
+    from advisor.report.verdict import result_line
+
+    past = open_session(session_id or None)
+    outputs = beside_own_files(outputs, past.request)
+    if not force:
+        check_export(outputs, past.request.target)
+    state, catalog = SessionState.of(past.with_damage()), load_catalog(recipe_folders)
+    if past.damage and not (show and state.baseline):  # or it is shown with the rest
+        print(f"warning: {past.damage}.", file=sys.stderr)
+    if missing := sorted(_not_loaded(state, catalog)):
+        told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
+        print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)
+    if show:
+        file = sys.stderr if outputs.json_to_stdout else sys.stdout
+        print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
+        print_summary(state, file, catalog)
+    outputs = _with_recorded_map(outputs, past.request)
+    written = write_outputs(state, past.request, outputs, catalog)
+    for sentence in written.sentences:
+        print(plain(sentence), file=sys.stderr)
+    if written.errors:
+        raise written.errors[0]
+    return ExitCode.OK if show or state.baseline else ExitCode.TARGET
+
+
+def _with_recorded_map(outputs: Outputs, request: Request) -> Outputs:
+    """The outputs, with the --map that the session was given for the same config where the command line has none."""
+    same = outputs.config_path and request.config_path == str(Path(outputs.config_path).resolve())
+    return replace(outputs, key_map=request.key_map) if same and not outputs.key_map else outputs
+
+
+def _not_loaded(state: SessionState, catalog: Catalog) -> set[str]:
+    """The recipes that a session tried and this process does not know: no code is run because a journal names it."""
+    from advisor.experiment.ranking import CONTROL
+    from advisor.recipe.catalog import REMOVED
+
+    tried = {one.candidate.recipe for one in state.trials.values() if one.candidate.key not in REMOVED}
+    return tried - {CONTROL, *catalog.recipes}
+
+
+def parse_report(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command ``report`` with its options, to be called. Raises UsageError."""
+    parser = Parser("perf-advisor report", "Show a recorded session again, and write its report.")
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
+    add_reports(parser)
+    add_recipe_folders(parser)
+    options = parser.parse(arguments)
+    return partial(revisit, options.session, outputs_of(options, {}), tuple(options.recipes), show=True)
+
+
+def parse_export(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command ``export`` with its options, to be called. Raises UsageError."""
+    parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
+    add_export(parser, default="tuned.yaml")
+    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config: write a patched copy of it instead")
+    parser.option("--map", metavar="KEY=PATH,…", action="extend", default=[], read=key_map_of, help=argparse.SUPPRESS)
+    add_config_kind(parser)
+    add_recipe_folders(parser)
+    options = parser.parse(arguments)
+    key_map = merged_map(options.map)
+    check_recipes(options.recipes, key_map)
+    outputs = outputs_of(options, key_map)
+    return partial(revisit, options.session, outputs, tuple(options.recipes), show=False, force=options.force)
+
+
+# --- open, compare, sessions --------------------------------------------------------------------------------------
+
+
+def open_app(session_id: str, recipe_folders: tuple[str, ...]) -> int:
+    """Show a recorded session in the app; an empty id lets the person pick one.
+
+    Only recipes of these folders are loaded, none that the session names. Raises UsageError where there is no terminal,
+    or no such session.
+    """
+    if not shows_the_app():
+        command = f"perf-advisor report {session_id}".rstrip()
+        raise UsageError(
+            "open shows a session in the app, and there is no terminal that it can draw on.",
+            f"`{command}` prints the session.",
+        )
+    with collector_waits():
+        from advisor.tui.launch import show_session
+
+    return show_session(session_id, recipe_folders)
+
+
+def parse_open(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command ``open`` with its options, to be called. Raises UsageError."""
+    parser = Parser("perf-advisor open", "Show a recorded session in the app; key c goes on measuring where it ended.")
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; a list if left out")
+    add_recipe_folders(parser)
+    options = parser.parse(arguments)
+    return partial(open_app, options.session, tuple(options.recipes))
+
+
+def tell_changes(before_id: str, after_id: str) -> int:
+    """Print the changes from one recorded session to another. Raises UsageError where there is no such session."""
+    from advisor.report.comparison import comparison_sections, summary
+    from advisor.report.terminal import print_sections
+
+    before, after = _measured(before_id), _measured(after_id)
+    print(f"From {_named(before)}\nto   {_named(after)}\n\n{plain(summary(before, after))}")
+    print_sections(comparison_sections(before, after), sys.stdout)
+    return ExitCode.OK
+
+
+def parse_compare(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command ``compare`` with its options, to be called. Raises UsageError."""
+    parser = Parser(
+        "perf-advisor compare",
+        "Show the changes between two recorded sessions: baseline, stack, settings, verdicts, machine, versions.",
+    )
+    parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
+    parser.add_argument("after", metavar="B", help="the id of the later one")
+    options = parser.parse(arguments)
+    return partial(tell_changes, options.before, options.after)
+
+
+def _measured(session_id: str) -> Measured:
+    from advisor.experiment.past.journal import open_session
+    from advisor.experiment.state import SessionState
+    from advisor.report.comparison import Measured
+
+    past = open_session(session_id)
+    if past.damage:
+        print(f"warning: {past.damage}.", file=sys.stderr)
+    return Measured(past.session_id, past.request, SessionState.of(past.events))
+
+
+def _named(session: Measured) -> str:
+    from advisor.report.verdict import result_line
+
+    return f"{session.session_id}, {plain(session.request.target.command)}: {result_line(session.state)}"
+
+
+def list_all() -> int:
+    """List the recorded sessions."""
+    from advisor.experiment.past.journal import list_sessions, session_ids
+    from advisor.experiment.state import SessionState
+    from advisor.report.terminal import print_text, table
+    from advisor.report.verdict import result_line
+
+    made, found, read = table("session", "target", "result", "length"), session_ids(), set[str]()
+    for past in list_sessions():
+        read.add(past.session_id)
+        state = SessionState.of(past.events)
+        length = format_seconds(state.finished.session_s) if state.finished else MISSING
+        made.add_row(past.session_id, plain(past.request.target.command), result_line(state), length)
+    if made.row_count:
+        print_text(made, sys.stdout)
+    if unread := [session_id for session_id in found if session_id not in read]:
+        many = format_first(unread, 3)
+        told = f"{counted(len(unread), 'session')} cannot be read: {many}; `perf-advisor report {unread[0]}` says why."
+        print(f"warning: {told}", file=sys.stderr)
+    elif not made.row_count:
+        print("There is no session yet: `perf-advisor demo` makes one.")
+    return ExitCode.OK
+
+
+def prune(keep: int) -> int:
+    """Delete all sessions that can be read but the latest, with their logs; not one that is being written."""
+    from advisor.experiment.past.journal import Journal, list_sessions
+
+    deleted = 0
+    for past in islice(list_sessions(), keep, None):
+        try:
+            Journal(past.path, past.request).close()
+        except UsageError as error:
+            print(f"warning: {error.message}", file=sys.stderr)
+            continue
+        past.path.unlink()
+        shutil.rmtree(past.path.with_suffix(""), ignore_errors=True)
+        deleted += 1
+    print(f"{counted(deleted, 'session')} deleted.")
+    return ExitCode.OK
+
+
+def parse_sessions(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command ``sessions`` with its options, to be called. Raises UsageError."""
+    parser = Parser("perf-advisor sessions", "List the recorded sessions, the latest first, or delete old ones.")
+    parser.option("--keep", metavar="N", read=count_of, help="delete all but the latest N")
+    keep = parser.parse(arguments).keep
+    return partial(prune, keep) if keep else list_all

@@ -1,0 +1,131 @@
+"""Text on a terminal or in a file: never markup, control characters shown, tables without frames.
+
+The blocks of a report are drawn by rich: for the terminal by :func:`print_sections`, for the app by :func:`lines_of`.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.table import Table as RichTable
+from rich.text import Text
+from rich.theme import Theme
+
+from advisor.figures.formatting import plain, printable
+from advisor.records import Verdict
+from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Picture, Section, Share, Table
+
+PLAIN_WIDTH = 100
+# The colours of what is told, by their names here; the app has others by the same names.
+COLOURS = {"good": "green", "bad": "red", "warning": "yellow", "name": "bold", "quiet": "dim"}
+_STYLES = {
+    Verdict.FASTER: "good",
+    Verdict.SLOWER: "bad",
+    Verdict.FAILED: "warning",
+    **dict.fromkeys((Verdict.SAME, Verdict.UNCLEAR, Verdict.SKIPPED), "quiet"),
+}
+
+
+def print_text(text: RenderableType, file: TextIO) -> None:
+    """Print text as it is, never as markup; where there is no terminal, plain and 100 columns wide."""
+    width = None if file.isatty() else PLAIN_WIDTH
+    console = Console(file=file, width=width, markup=False, emoji=False, highlight=False, theme=Theme(COLOURS))
+    if file.isatty():
+        console.print(_Shown(text))
+        return
+    with console.capture() as capture:
+        console.print(_Shown(text))
+    file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def print_sections(sections: Iterable[Section], file: TextIO) -> None:
+    """Print what is brief of sections, each under its title."""
+    for section in sections:
+        if blocks := section.blocks if section.brief is None else section.brief:
+            body = Padding(body_of(blocks, warns=section.warns), (0, 0, 0, 2), expand=False)
+            print_text(Group(Text(f"\n{section.title}", style="bold"), body), file)
+
+
+def lines_of(text: RenderableType, width: int, colours: Mapping[str, str]) -> Text:
+    """A text in lines of a width, in the colours of these names."""
+    console = Console(file=io.StringIO(), width=max(8, width), markup=False, emoji=False, theme=Theme(dict(colours)))
+    lines = console.render_lines(_Shown(text), pad=False)
+    return Text("\n").join(Text.assemble(*((one.text, one.style or "") for one in line)) for line in lines)
+
+
+class _Shown:
+    """A text whose control characters are shown; rich's own, for colours, are not in the text."""
+
+    def __init__(self, text: RenderableType) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._text, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+# --- blocks -------------------------------------------------------------------------------------------------------
+
+
+def body_of(blocks: Iterable[Block], *, warns: bool = False) -> Group:
+    """Blocks under one another; what ``warns`` stands out."""
+    return Group(*(_shown(block, "warning" if warns else "") for block in blocks))
+
+
+def _shown(block: Block, style: str) -> RenderableType:
+    match block:
+        case Paragraph(text):
+            return Text(plain(text), style=style)
+        case Bullets(items):
+            return Text("\n".join(map(plain, items)), style=style)
+        case Listing(text):
+            return Text(printable(text.rstrip("\n")))
+        case Picture(chart):
+            return Text(plain(chart.words), style=style)
+        case Table():
+            return Group(_drawn(block), *_remarks(block))
+
+
+def _drawn(block: Table) -> RichTable:
+    columns = [place for place, heading in enumerate(block.headings) if heading in (block.brief or block.headings)]
+    headings = [block.headings[place].lower() for place in columns]
+    made = table(*headings, right=[heading.lower() for heading in block.numbers])
+    made.show_header = any(headings)
+    if not any(headings):
+        made.columns[0].style, made.columns[0].no_wrap = "name", True
+    for row in block.rows:
+        made.add_row(*(_cell(row[place]) for place in columns))
+    return made
+
+
+def _remarks(block: Table) -> Iterator[Text]:
+    """Lines with the remarks on a table's rows, for a column that the table has no room for; equal ones in one line."""
+    if not (block.brief and block.remarks):
+        return
+    name, remark = block.headings.index(block.brief[0]), block.headings.index(block.remarks)
+    named: dict[str, list[str]] = {}
+    for row in block.rows:
+        if said := _cell(row[remark]).plain:
+            named.setdefault(said, []).append(_cell(row[name]).plain)
+    for said, names in named.items():
+        yield Text(f"{', '.join(names)}: {said}", style="quiet")
+
+
+def _cell(inline: Inline) -> Text:
+    if isinstance(inline, Code | Share):
+        return Text(plain(inline.text))
+    style = next((style for told, style in _STYLES.items() if inline.startswith(told)), "")
+    return Text(plain(inline), style=style)
+
+
+def table(*columns: str, right: Iterable[str] = ()) -> RichTable:
+    """An empty table without frames; the columns named in ``right`` hold numbers."""
+    made = RichTable(box=None, pad_edge=False, header_style="quiet", padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(
+            column, justify="right" if column in right else "left", no_wrap=column in right, overflow="fold"
+        )
+    return made

@@ -1,0 +1,314 @@
+"""What the person asks of a session: to steer it, to decide on settings, to try something again.
+
+A running session is asked directly. What comes after it is a job: one runs at a time, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from textual.app import App
+from textual.message import Message
+
+from advisor.errors import UsageError
+from advisor.experiment.control import Decision
+from advisor.experiment.measuring.verification import may_be_verified
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import counted
+from advisor.machine.hardware import sample_gpus
+from advisor.machine.host import CoresInUse
+from advisor.records import Value, text_of
+from advisor.report.conclusions import count_untried
+from advisor.tui.context import Context, Recorded
+from advisor.tui.leaving import Then
+from advisor.tui.messages import Decided, ExportSaved, RetryWanted, UndoWanted
+from advisor.tui.text import trial_name
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from advisor.experiment.session import Session
+
+MINUTE_S = 60.0
+SESSION_GROUP = "session"
+MEASURING, REWORK, MORE = "Measuring", "Measuring the combination again", "Trying more"
+_WIDEST_NAME = 40
+# A machine is quiet when so many looks in a row, each of so many seconds, see others use less than these.
+_QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
+_AFTER_STOP = {
+    REWORK: "The next decision measures it again, and so does t on the combination.",
+    MORE: "Key + goes on for a minute.",
+}
+# What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.
+_MORE_S = {"minute": MINUTE_S}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A blocking call of the session and its text in the status bar; the ``trial`` that it runs, if it is one."""
+
+    name: str
+    call: Callable[[], None]
+    trial: str = ""
+
+
+class Controller:
+    """Obeys the person. ``go_on_with`` leaves the app for another session.
+
+    After the session the combination follows the decisions, ``rework_delay_s`` after the last of them.
+    """
+
+    def __init__(
+        self, app: App[Any], context: Context, go_on_with: Callable[[Then], None], rework_delay_s: float
+    ) -> None:
+        self._app, self._context, self._go_on_with = app, context, go_on_with
+        self.rework_delay_s = rework_delay_s
+        self.running: Job | None = None
+        self._waiting: deque[Job] = deque()
+        self._rework_at: Timer | None = None
+        self._decided_meanwhile = False
+        self._replaced: list[tuple[str, Decision | None, Value | None]] = []
+
+    # --- jobs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def busy_with(self) -> str:
+        """The name of the job that runs or is about to; empty where there is none."""
+        return self.running.name if self.running else REWORK if self._rework_at else ""
+
+    def add(self, job: Job) -> None:
+        """Run a job when its turn comes. One that waits already under the same name is not added again."""
+        if all(job.name != other.name for other in self._waiting):
+            self._waiting.append(job)
+            self._next()
+
+    def job_done(self) -> None:
+        """The running job has ended."""
+        self.running = None
+        self._next()
+
+    def clear(self) -> None:
+        """Forget the jobs that have not begun."""
+        self._forget_rework()
+        self._waiting.clear()
+
+    def _next(self) -> None:
+        if self.running is None and self._waiting:
+            self.running = self._waiting.popleft()
+            self._in_thread(self.running.call, SESSION_GROUP)
+        self._context.waiting = tuple(job.trial for job in self._waiting if job.trial)
+
+    def _in_thread(self, call: Callable[[], None], group: str = "steering") -> None:
+        self._app.run_worker(call, group=group, thread=True, exit_on_error=False)
+
+    def _forget_rework(self) -> None:
+        if self._rework_at:
+            self._rework_at.stop()
+            self._rework_at = None
+
+    # --- steering ------------------------------------------------------------------------------------------------
+
+    def can(self, name: str) -> bool:
+        """Whether a key that steers does anything now."""
+        context, state = self._context, self._context.state
+        untried, measured = count_untried(state) > 0, state.baseline is not None
+        if context.recorded is not None:  # a key continues it: for as long as it had, or for a minute
+            return name in ("continue", "minute") or (name == "untried" and untried)
+        if context.control is None or state.failure or name == "continue":
+            return False
+        live, busy = state.finished is None, bool(self.busy_with)
+        offered = {
+            "skip": live and measured and not state.paused,  # also between two trials: the keys would jump
+            "pause": live and not context.paused,
+            "wait": context.can_wait,
+            "go_on": live and context.paused,
+            "minute": live or measured,
+            "untried": not live and not busy and untried,
+            "finish": live and measured,
+            "stop": not live and busy,
+        }
+        return offered[name]
+
+    def steer(self, name: str) -> None:
+        """Carry out a key that steers."""
+        control, recorded = self._context.control, self._context.recorded
+        if not self.can(name):
+            return
+        if recorded is not None:
+            self._go_on_with(Then(recorded.past.session_id, measures=True, budget_s=_MORE_S.get(name)))
+        elif control is not None:
+            steps: dict[str, Callable[[Session], str]] = {
+                "skip": self._skip,
+                "pause": self._pause,
+                "wait": self._wait,
+                "go_on": self._go_on,
+                "minute": self._minute,
+                "untried": self._untried,
+                "finish": self._finish,
+                "stop": self._stop,
+            }
+            self._app.notify(steps[name](control))
+
+    def _skip(self, control: Session) -> str:
+        if not (name := self._context.state.running):
+            return "Nothing runs just now."
+        control.skip()
+        return f"Skipped: {trial_name(name, _WIDEST_NAME)}."
+
+    def _pause(self, control: Session) -> str:
+        self._context.paused = True
+        control.pause()
+        return f"Paused{' after the running trial' if self._context.state.running else ''}. Space goes on."
+
+    def _wait(self, control: Session) -> str:
+        """Pause until other programs leave the machine alone."""
+        self._pause(control)
+        # A thread of its own, which the end of the app does not wait for.
+        threading.Thread(target=self._go_on_when_quiet, args=(control,), name="quiet", daemon=True).start()
+        return "Waiting until this machine is quiet. Space goes on at once."
+
+    def _go_on_when_quiet(self, control: Session) -> None:
+        quiet = 0
+        while quiet < _QUIET_LOOKS and self._context.paused:
+            cores = CoresInUse()
+            time.sleep(_LOOKS_FOR_S)
+            busy = any((sample.utilization_percent or 0) > _BUSY_GPU_PERCENT for sample in sample_gpus())
+            # A trial may still run, which is ours on a GPU too.
+            quiet = quiet + 1 if self._context.state.paused and not busy and cores.foreign() < _QUIET_CORES else 0
+        if self._context.paused:
+            self._go_on(control)
+
+    def _go_on(self, control: Session) -> str:
+        self._context.paused = False
+        control.go_on()
+        return "Measuring goes on."
+
+    def _minute(self, control: Session) -> str:
+        self._context.countdown.begin_anew(MINUTE_S)
+        if self._context.state.finished is None:
+            self._in_thread(partial(control.extend, MINUTE_S))
+        else:
+            self.add(Job(MORE, partial(control.try_more, MINUTE_S)))
+        return "+1 minute."
+
+    def _finish(self, control: Session) -> str:
+        self._context.paused = False
+        control.finish()
+        return "Ending now with what was measured."
+
+    def _untried(self, control: Session) -> str:
+        count = count_untried(self._context.state)
+        self._context.countdown.begin_anew()
+        self.add(Job(MORE, partial(control.try_more, None)))
+        return f"Trying {counted(count, 'more setting')}. x stops it."
+
+    def _stop(self, control: Session) -> str:
+        """End measurements after the session; the session stays with all its results."""
+        then = _AFTER_STOP.get(self.busy_with, "Key t tries it again.")
+        self._forget_rework()
+        if self.running:
+            control.stop()
+        return f"Stopped. {then}"
+
+    # --- decisions -----------------------------------------------------------------------------------------------
+
+    def obey(self, wish: Message) -> None:
+        """Do what a view asks for."""
+        match wish:
+            case Decided(recipe, decision, value):
+                state = self._context.state
+                self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
+                self._decide(recipe, decision, value)
+            case UndoWanted() if self._replaced:
+                self._decide(*self._replaced.pop())
+            case RetryWanted(name):
+                self._retry(name)
+            case ExportSaved(format_id, path):
+                self._verify(format_id, path)
+        self._context.can_undo = bool(self._replaced)
+
+    def _decide(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
+        control, recorded = self._context.control, self._context.recorded
+        if recorded is not None:
+            self._keep(recorded, recipe, decision, value)
+        elif control is not None:
+            self._app.notify(consequence(self._context.state, recipe, decision, value))
+            self._decided_meanwhile = self._context.state.finished is None
+            control.decide(recipe, decision, value)
+            self._rework_soon()
+
+    def _keep(self, recorded: Recorded, recipe: str, decision: Decision | None, value: Value | None) -> None:
+        """Keep a decision with a recorded session: it is followed once the session goes on."""
+        told = consequence(self._context.state, recipe, decision, value, measures=False)
+        try:
+            event = recorded.decide(recipe, decision, value)
+        except UsageError as error:
+            self._replaced.pop()
+            self._app.notify(f"{error.message} {error.hint}")
+            return
+        self._context.take(event)
+        self._app.notify(told)
+
+    def session_finished(self) -> None:
+        """Have the combination follow decisions for which the session had no time."""
+        if self._decided_meanwhile:
+            self._rework_soon()
+
+    def _rework_soon(self) -> None:
+        """After the session: wait a moment for more decisions, then have the combination follow them all."""
+        state, control = self._context.state, self._context.control
+        over = state.finished is not None and not state.finished.cancelled and state.failure is None
+        if control and over and self._app.is_running:
+            self._forget_rework()
+            self._context.countdown.begin_anew()
+            self._rework_at = self._app.set_timer(self.rework_delay_s, partial(self._rework, control))
+
+    def _rework(self, control: Session) -> None:
+        self._forget_rework()
+        self.add(Job(REWORK, control.rework))
+
+    def _retry(self, name: str) -> None:
+        """Run the trial of a candidate, or measure the combination, when nothing else runs."""
+        control, state = self._context.control, self._context.state
+        if control is None or state.failure:
+            return
+        if name not in state.trials:
+            self.add(Job(REWORK, control.rework))
+            return
+        again = " again" if state.has_run(name) else ""
+        if state.finished is None:
+            self._app.notify(f"{name} is tried{again} when the session is through.")
+        self.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))
+
+    def _verify(self, format_id: str, path: Path) -> None:
+        """Time a plain loop with an exported file, once the present measurement has ended."""
+        state, control, exporter = self._context.state, self._context.control, self._context.exporter
+        exported = exporter.to_verify(format_id, path, state) if may_be_verified(state) else None
+        if control is not None and exported is not None and state.stack is not None:
+            self.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
+
+
+def consequence(
+    state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None, *, measures: bool = True
+) -> str:
+    """The consequence of a decision, told before it is taken. A recorded session ``measures`` nothing by itself."""
+    if decision is None:
+        return f"Undone: {recipe}."
+    name = recipe if value is None else f"{recipe}={text_of(value)}"
+    candidates = [candidate for candidate in state.candidates.values() if candidate.recipe == recipe]
+    used = [c for c in candidates if state.stack_settings.get(c.key) == c.value]
+    when = "next" if state.finished is None else "now"
+    if decision is Decision.REJECTED:
+        if not used:
+            return f"{recipe} is left out."
+        return f"{recipe} is left out; {'the rest is measured ' + when if measures else 'key c measures the rest'}."
+    if any(value in (None, c.value) for c in used):
+        return f"{name} stays."
+    return f"{name} is accepted; {'it is measured with the others ' + when if measures else 'key c measures it'}."
