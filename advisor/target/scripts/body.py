@@ -17,18 +17,18 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
-from advisor.python.loops import (
+from advisor.python.places import scope_of
+from advisor.python.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
+from advisor.step.loader import length_of
+from advisor.target.batches import MOST_KEPT
+from advisor.target.scripts.files import writing_over_nothing
+from advisor.target.scripts.loops import (
     behind,
     branch_of_the_loss,
     clears_gradients,
     is_part_of_round,
     with_called,
 )
-from advisor.python.places import scope_of
-from advisor.python.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
-from advisor.step.loader import length_of
-from advisor.target.batches import MOST_KEPT
-from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.seen import Seen, Where
 from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.errors import AdvisorError, TargetError
-from advisor.python.loops import tree_of
 from advisor.python.positions import COUNTED
+from advisor.python.trees import tree_of
 from advisor.records import Place
 from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
 from advisor.target.scripts.plain import workload_of

@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 
 from advisor.figures.formatting import format_first
-from advisor.python.loops import told_of_others
 from advisor.step.batch import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
+from advisor.target.scripts.loops import told_of_others
 from advisor.target.scripts.seen import ModelCall, Round, Seen
 from advisor.target.scripts.written import written_parts
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.nn.modules import module as module_hooks
 
-from advisor.python.loops import shown
 from advisor.python.positions import Loop
 from advisor.records import LeftOut, RoundTimes
+from advisor.target.scripts.loops import shown
 
 
 class RoundTrace:

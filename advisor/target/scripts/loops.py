@@ -1,15 +1,20 @@
 """A script's loops by their source: the statements after an update, branches of the loss, other loops that train."""
 
 import ast
-import linecache
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+from advisor.python.trees import blocks, bound_by, bound_in, clears, name_called, names_called, tree_of_file
 
 _BACKWARD = "backward"
 _FEW = 16  # rounds of a loop within a round of another
 # Attributes and functions with the same result for each batch: the form of a tensor, the kind of a value.
 _FORMS = frozenset({"shape", "ndim", "dtype", "device", "is_cuda", "layout", "dim", "size", "is_floating_point"})
 _KINDS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "len", "is_available", "is_initialized"})
+# Calls before an update that a step makes itself where it clips the norm of gradients.
+_OF_A_CLIPPED_STEP = frozenset({"clip_grad_norm_", "unscale_"})
+_LONGEST = 60  # characters of a statement as it is shown
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def branch_of_the_loss(block: Sequence[ast.stmt], line: int, around: Sequence[ast.stmt] = ()) -> int | None:
@@ -68,39 +73,6 @@ def _values_of(block: Sequence[ast.stmt], names: set[str]) -> Iterator[ast.expr]
                 yield value
 
 
-def bound_in(part: ast.AST) -> set[str]:
-    """The names and attributes (``self.step``) that a piece of source binds, or whose values it changes in place."""
-    return {name for node in ast.walk(part) for name in bound_by(node)}
-
-
-def bound_by(node: ast.AST) -> set[str]:
-    """Those of a node itself, without what it holds."""
-    if isinstance(node, ast.Assign):
-        return {name for target in node.targets for name in _bases(target)}
-    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
-        return set(_bases(node.target))
-    call = node.value if isinstance(node, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _is_in_place(call.func.attr):
-        return set(_bases(call.func.value))
-    return set()
-
-
-def _is_in_place(method: str) -> bool:
-    """Whether a method changes its object, and not gradients, as ``clip_grad_norm_`` does."""
-    return method.endswith("_") and "grad" not in method
-
-
-def _bases(target: ast.expr) -> Iterator[str]:
-    """The names that an assignment binds: ``x`` for ``x[:, 0]``, both of ``x, y``, ``self.x`` as it is written."""
-    if isinstance(target, ast.Name | ast.Attribute):
-        yield ast.unparse(target)
-    elif isinstance(target, ast.Tuple | ast.List):
-        for part in target.elts:
-            yield from _bases(part)
-    elif isinstance(target, ast.Subscript | ast.Starred):
-        yield from _bases(target.value)
-
-
 def _read_in(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
 
@@ -121,11 +93,6 @@ def _changes(test: ast.expr, changing: set[str]) -> bool:
     return any(_changes(part, changing) for part in ast.iter_child_nodes(test) if isinstance(part, ast.expr))
 
 
-# Calls before an update that a step makes itself where it clips the norm of gradients.
-_OF_A_CLIPPED_STEP = frozenset({"clip_grad_norm_", "unscale_"})
-_LONGEST = 60  # characters of a statement as it is shown
-
-
 def behind(block: Sequence[ast.stmt], line: int) -> list[str]:
     """The statements that call something after a backward pass, but for the update at ``line``, a line of text each.
 
@@ -135,7 +102,7 @@ def behind(block: Sequence[ast.stmt], line: int) -> list[str]:
     if not around:
         return []
     update = around[-1]
-    backward = [place for place, one in enumerate(block[:update]) if _BACKWARD in _names_called(one)]
+    backward = [place for place, one in enumerate(block[:update]) if _BACKWARD in names_called(one)]
     before = block[backward[-1] + 1 : update] if backward else []
     inner = [text for part in blocks(block[update]) for text in behind(part, line)]
     return [*map(shown, _called(before)), *inner, *map(shown, _called(block[update + 1 :]))]
@@ -147,16 +114,9 @@ def _called(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
         yield from _called(statement.body) if isinstance(statement, ast.With) else [statement]
 
 
-def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of statements within a statement."""
-    for node in (statement, *getattr(statement, "handlers", ())):
-        for name in ("body", "orelse", "finalbody"):
-            yield getattr(node, name, [])
-
-
 def _calls(statement: ast.stmt) -> bool:
     """Whether a statement calls anything but ``zero_grad``, and does not clip the norm of gradients."""
-    names = _names_called(statement)
+    names = names_called(statement)
     return bool(names - {"zero_grad"}) and not names & _OF_A_CLIPPED_STEP
 
 
@@ -165,9 +125,6 @@ def shown(statement: ast.stmt) -> str:
     first, _, rest = ast.unparse(statement).partition("\n")
     text = f"{first} …" if rest else first
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def told_of_others(file: str, loop: ast.stmt, lines: Iterable[int]) -> str:
@@ -198,19 +155,6 @@ def other_loops(tree: ast.Module, loop: ast.stmt, lines: Iterable[int]) -> list[
     )
 
 
-def tree_of(source: str) -> ast.Module:
-    """The tree of a program; an empty one where its text is not Python."""
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
-def tree_of_file(file: str) -> ast.Module:
-    """The tree of a file as it was when it was read first."""
-    return tree_of("".join(linecache.getlines(file)))
-
-
 def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], names: dict[str, Any]) -> bool:
     """Whether a loop of a few rounds stands beside statements that go backward too, in functions that they call or not.
 
@@ -218,7 +162,7 @@ def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], name
     """
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
         return False
-    if not any(_BACKWARD in _names_called(part) for part in with_called(file, beside)):
+    if not any(_BACKWARD in names_called(part) for part in with_called(file, beside)):
         return False
     rounds = eval(compile(ast.Expression(loop.iter), "", "eval"), names)  # noqa: S307 - it is the user's own loop
     return len(rounds) <= _FEW
@@ -239,29 +183,14 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     """
     places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
     clearing = [is_in_some_rounds(loop, one.lineno) for one in places if clears(one)]
-    backward = [is_in_some_rounds(loop, one.lineno) for one in places if _BACKWARD in _names_called(one)]
+    backward = [is_in_some_rounds(loop, one.lineno) for one in places if _BACKWARD in names_called(one)]
     if clearing and all(clearing) and not all(backward):
         return False
     return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
 
 
-def clears(part: ast.AST) -> bool:
-    """Whether a piece of source calls ``zero_grad``, or sets a gradient, as to None."""
-    return any(
-        node.attr in ("zero_grad", "zero_gradients")
-        or (node.attr == "grad" and isinstance(node.ctx, ast.Store))
-        or (node.attr == "zero_" and ast.unparse(node.value).endswith("grad"))
-        for node in ast.walk(part)
-        if isinstance(node, ast.Attribute)
-    )
-
-
 def _trains(node: ast.AST) -> bool:
-    return isinstance(node, ast.For | ast.While) and _BACKWARD in _names_called(node)
-
-
-def _names_called(node: ast.AST) -> set[str]:
-    return {name_called(part) for part in ast.walk(node) if isinstance(part, ast.Call)}
+    return isinstance(node, ast.For | ast.While) and _BACKWARD in names_called(node)
 
 
 def _own_called(node: ast.AST) -> set[str]:
@@ -270,13 +199,8 @@ def _own_called(node: ast.AST) -> set[str]:
     return {text.removeprefix("self.") for text in map(ast.unparse, calls)}
 
 
-def name_called(call: ast.Call) -> str:
-    """The last part of a call's name: ``step`` of ``optimizer.step()``."""
-    return ast.unparse(call.func).rpartition(".")[2]
-
-
 def _called_from(
-    tree: ast.Module, start: ast.AST, called: Callable[[ast.AST], set[str]] = _names_called
+    tree: ast.Module, start: ast.AST, called: Callable[[ast.AST], set[str]] = names_called
 ) -> list[_Function]:
     """The file's functions that a piece of it calls, and those that they call."""
     functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]

@@ -1,0 +1,79 @@
+"""Python source as trees: the names that a statement binds, what it calls, the blocks inside it."""
+
+import ast
+import linecache
+from collections.abc import Iterator
+
+
+def bound_in(part: ast.AST) -> set[str]:
+    """The names and attributes (``self.step``) that a piece of source binds, or whose values it changes in place."""
+    return {name for node in ast.walk(part) for name in bound_by(node)}
+
+
+def bound_by(node: ast.AST) -> set[str]:
+    """Those of a node itself, without what it holds."""
+    if isinstance(node, ast.Assign):
+        return {name for target in node.targets for name in _bases(target)}
+    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
+        return set(_bases(node.target))
+    call = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _is_in_place(call.func.attr):
+        return set(_bases(call.func.value))
+    return set()
+
+
+def _is_in_place(method: str) -> bool:
+    """Whether a method changes its object, and not gradients, as ``clip_grad_norm_`` does."""
+    return method.endswith("_") and "grad" not in method
+
+
+def _bases(target: ast.expr) -> Iterator[str]:
+    """The names that an assignment binds: ``x`` for ``x[:, 0]``, both of ``x, y``, ``self.x`` as it is written."""
+    if isinstance(target, ast.Name | ast.Attribute):
+        yield ast.unparse(target)
+    elif isinstance(target, ast.Tuple | ast.List):
+        for part in target.elts:
+            yield from _bases(part)
+    elif isinstance(target, ast.Subscript | ast.Starred):
+        yield from _bases(target.value)
+
+
+def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of statements within a statement."""
+    for node in (statement, *getattr(statement, "handlers", ())):
+        for name in ("body", "orelse", "finalbody"):
+            yield getattr(node, name, [])
+
+
+def tree_of(source: str) -> ast.Module:
+    """The tree of a program; an empty one where its text is not Python."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def tree_of_file(file: str) -> ast.Module:
+    """The tree of a file as it was when it was read first."""
+    return tree_of("".join(linecache.getlines(file)))
+
+
+def clears(part: ast.AST) -> bool:
+    """Whether a piece of source calls ``zero_grad``, or sets a gradient, as to None."""
+    return any(
+        node.attr in ("zero_grad", "zero_gradients")
+        or (node.attr == "grad" and isinstance(node.ctx, ast.Store))
+        or (node.attr == "zero_" and ast.unparse(node.value).endswith("grad"))
+        for node in ast.walk(part)
+        if isinstance(node, ast.Attribute)
+    )
+
+
+def names_called(node: ast.AST) -> set[str]:
+    """The last parts of the names of all calls in a piece of source."""
+    return {name_called(part) for part in ast.walk(node) if isinstance(part, ast.Call)}
+
+
+def name_called(call: ast.Call) -> str:
+    """The last part of a call's name: ``step`` of ``optimizer.step()``."""
+    return ast.unparse(call.func).rpartition(".")[2]
