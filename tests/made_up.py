@@ -15,7 +15,6 @@ from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.objective import Goal
 from advisor.experiment.plan import Plan
-from advisor.experiment.policy import POLICY
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.search import search
@@ -75,7 +74,7 @@ def product(**factors: float) -> Speed:
 
 
 @dataclass
-class FakeLab:
+class MadeUpTrials:
     """Answers as trials would; ``asked`` keeps the moves. An ordinary trial costs 2 s, one that compiles 30, then 8.
 
     ``most`` moves are made, for tests of the first ones.
@@ -96,12 +95,10 @@ class FakeLab:
         return once_s + 2.0 if move.kind is Kind.TURNS else once_s
 
     def comes_first(self, move):
-        return move.is_bold
+        return move.has_priority
 
     def affords(self, move: Move, known: Known) -> bool:
-        longer_s = POLICY.safe * self.cost_s(move.in_place_of, known) if move.in_place_of else math.inf
-        before_a_leap = move.kind is Kind.TURNS and move.is_bold  # here every compilation ends in time
-        if before_a_leap or self.spent_s + longer_s <= self.budget_s or len(self.asked) >= self.most:
+        if len(self.asked) >= self.most:
             return False
         return self.spent_s + self.cost_s(move, known) <= self.budget_s
 
@@ -128,7 +125,7 @@ class FakeLab:
             return speed
         return failed(speed) if isinstance(speed, str) else result_at(speed)
 
-    def tell(self, known: Known) -> Known:
+    def publish(self, known: Known) -> Known:
         self.told.append(known)
         return self.follow(known)
 
@@ -165,10 +162,10 @@ def known_of(
 
 def found_by(
     speed: Speed, facts: Facts | None = None, *, budget_s: float = 1000.0, most: float = math.inf, **options: object
-) -> tuple[Known, FakeLab]:
-    """The end of a search on a made-up workload, and the lab that it used."""
-    lab = FakeLab(speed, budget_s, most=most)
-    return search(known_of(facts, **options), lab), lab
+) -> tuple[Known, MadeUpTrials]:
+    """The end of a search on a made-up workload, and the trials that it used."""
+    trials = MadeUpTrials(speed, budget_s, most=most)
+    return search(known_of(facts, **options), trials), trials
 
 
 def together(*candidates):

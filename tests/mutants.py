@@ -48,7 +48,7 @@ PARTS = {
     "search": Part(
         ("experiment/search.py", "experiment/moves.py", "experiment/known.py", "experiment/plan.py"),
         (
-            *("plan", "bounds", "session_ends", "decisions", "search", "search_goals", "leaps", "ladder"),
+            *("plan", "bounds", "session_ends", "decisions", "search", "search_goals", "stacks", "ladder"),
             *("bad_input_search", "steering", "landscapes"),
         ),
     ),
@@ -56,7 +56,7 @@ PARTS = {
         ("experiment/judging/judge.py", "experiment/judging/runs.py", "experiment/judging/numerics.py"),
         (
             *("judge", "numerics", "comparison", "repeats", "search", "session_ends", "decisions"),
-            *("reference", "objective", "leaps"),
+            *("reference", "objective", "stacks"),
         ),
     ),
     "budget": Part(

@@ -88,7 +88,7 @@ def recipe_text(
 ) -> str:
     """A recipe file; ``candidates`` and ``apply`` are the bodies of its methods.
 
-    A ``usual`` one is in the stack that a session leaps to.
+    A ``usual`` one is in the stack that a session tries first.
     """
     body = RECIPE.format(
         id=recipe_id,

@@ -8,8 +8,8 @@ from pathlib import Path
 from planted import plant_numerics
 
 from advisor.experiment.judging.judge import Judge
+from advisor.experiment.judging.numerics import own_rounding
 from advisor.experiment.judging.records import trial_record
-from advisor.experiment.judging.tolerance import own_rounding
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     Candidate,

@@ -34,12 +34,16 @@ class SourceRead(Event, frozen=True):
 
 
 class StageStarted(Event, frozen=True):
-    """The session entered a stage: baseline, leap, instruments, search, confirmation, alone, done.
+    """The session entered a stage: baseline, stack, instruments, search, confirmation, alone, done.
 
     The search goes back and forth between them, as what is expected to gain most comes next.
     """
 
     stage: str
+
+    def __post_init__(self) -> None:
+        if self.stage == "leap":  # as older journals have it
+            msgspec.structs.force_setattr(self, "stage", "stack")
 
 
 class FactsFound(Event, frozen=True):

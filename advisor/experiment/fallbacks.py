@@ -27,7 +27,7 @@ def weaker(known: Known, settings: Settings) -> Settings:
     A form that failed for another reason is without the first cause: the search goes on from there.
     """
     for weaker_one in _forms(known, settings):
-        if not known.judge.has_tried(weaker_one) or known.usable(weaker_one):
+        if known.may_be_usable(weaker_one):
             return weaker_one
         if _fails_otherwise(known, weaker_one, settings) and (found := weaker(known, weaker_one)):
             return found

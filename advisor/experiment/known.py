@@ -11,8 +11,7 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.records import trial_record
-from advisor.experiment.judging.runs import Turns
-from advisor.experiment.judging.spreads import prior_spread
+from advisor.experiment.judging.runs import Turns, prior_spread
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
@@ -29,7 +28,7 @@ UNCLEAR = (_NOT_SHOWN, _ALL_UNCLEAR)
 class Kind(StrEnum):
     """The kinds of moves."""
 
-    LEAP = "leap"  # measure a whole stack, without asking whether each of its settings gains anything alone
+    STACK = "stack"  # measure a whole stack, without asking whether each of its settings gains anything alone
     DROP = "drop"  # leave one setting out: what it contributes, and whether the rest does as well
     SWAP = "swap"  # exchange the value of a setting
     ADD = "add"  # put one more setting on top of the stack
@@ -50,8 +49,6 @@ class Move:
     """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
 
     ``base`` are the settings that the result is compared with; ``candidate`` is the one in question, if it is one.
-    ``in_place_of`` is the longer move that this one shortens, for when there may be no time for that. A compilation
-    that ``is_doubtful`` is given up after twice its expected time, so that other moves get the rest.
     """
 
     kind: Kind
@@ -60,14 +57,12 @@ class Move:
     name: str
     base: Settings = BASELINE
     candidate: Candidate | None = None
-    in_place_of: Move | None = None
-    is_doubtful: bool = False
 
     @property
-    def is_bold(self) -> bool:
-        """Whether a leap, or what is measured before it, promises so much that it comes before all others."""
-        first = self.kind in (Kind.LEAP, Kind.CONTROL, Kind.TURNS) or (self.kind is Kind.AGAIN and not self.settings)
-        return first and self.gain >= POLICY.bold
+    def has_priority(self) -> bool:
+        """Whether a whole stack, or a baseline that is in doubt, promises so much that it comes before all others."""
+        first = self.kind in (Kind.STACK, Kind.CONTROL) or (self.kind is Kind.AGAIN and not self.settings)
+        return first and self.gain >= POLICY.large_gain
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +85,10 @@ class Evidence:
 class Known:
     """All that is known at one moment; equal to itself alone.
 
-    ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
+    ``usual`` and ``compiles`` are the two halves of an expert's stack without compiling, and what compiling it adds.
     ``stack`` is the combination that the search works on, the best usable one; where the person rejected a part of it,
     the rest, perhaps unmeasured. ``found`` is the one that is reported and exported.
-    ``dropped`` says why keys are not in it. ``measured_leaps`` are the whole stacks that were measured, also weakened
+    ``dropped`` says why keys are not in it. ``measured_stacks`` are the whole stacks that were measured, also weakened
     ones; ``tried`` are the settings in which a candidate was last in question, by its name; ``done`` are the
     instruments that have been used.
     """
@@ -104,7 +99,7 @@ class Known:
     compiles: Settings
     stack: Settings = BASELINE
     dropped: Mapping[str, str] = field(default_factory=dict)
-    measured_leaps: frozenset[Settings] = frozenset()
+    measured_stacks: frozenset[Settings] = frozenset()
     tried: Mapping[str, Settings] = field(default_factory=dict)
     done: frozenset[Kind] = frozenset()
 
@@ -160,6 +155,10 @@ class Known:
         """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""
         return not self.why_unusable(settings)
 
+    def may_be_usable(self, settings: Settings) -> bool:
+        """Whether settings are usable, or were not tried yet."""
+        return not self.judge.has_tried(settings) or self.usable(settings)
+
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
@@ -168,7 +167,7 @@ class Known:
             in_stack = self.stack.get(key) == candidate.value
             contribution = self.contribution(key, self.stack) if in_stack else None
             return replace(trial_record(self.judge, candidate, alone), contribution=contribution)
-        whole = self._most_telling(candidate)
+        whole = self._most_informative(candidate)
         return trial_record(self.judge, candidate, whole, whole.without(key)) if whole else None
 
     def contribution(self, key: str, *combinations: Settings) -> Comparison | None:
@@ -179,20 +178,12 @@ class Known:
                 return self.judge.contribution(whole, rest)
         return None
 
-    def fails_with_others(self, candidate: Candidate) -> bool:
-        """Whether settings with a candidate failed that run without it: the candidate is to blame."""
-        holds = (s for s in self.judge.runs if s.get(candidate.key) == candidate.value)
-        return any(
-            not self.judge.measured_runs(whole) and self.judge.measured_runs(whole.without(candidate.key))
-            for whole in holds
-        )
-
     @property
     def uncompiled(self) -> Settings:
         """The stack without the settings that compile it."""
         return self.stack.filtered(lambda key: not self.plan.catalog.by_key(key).expensive)
 
-    def _most_telling(self, candidate: Candidate) -> Settings:
+    def _most_informative(self, candidate: Candidate) -> Settings:
         """The measured combination that tells most about a candidate: compared with the same without it, if any was."""
         ran, key, tried = self.judge.measured_runs, candidate.key, self.tried.get(candidate.name)
         holds = [s for s in self.judge.runs if s.get(key) == candidate.value and ran(s) and ran(s.without(key))]
@@ -223,7 +214,7 @@ class Known:
             if shown := [s for s in former if self.may_recommend(s)]:
                 best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
             gain = self.judge.gain(best, BASELINE)
-            promises = not self.judge.took_turns(best) and gain.ratio >= POLICY.bold and not gain.is_worse
+            promises = not self.judge.took_turns(best) and gain.ratio >= POLICY.large_gain and not gain.is_worse
             if not (shown or helps or (best in usable and (accepted or promises))):
                 return BASELINE
         simplest, compiles = best, self.plan.catalog.compiles
@@ -244,7 +235,7 @@ class Known:
 
     def _does_as_well(self, simpler: Settings, best: Settings) -> bool:
         """Whether a simpler combination is as good as the best within the noise, and as sure to be better at all."""
-        sure = self.may_recommend(simpler) or not self.may_recommend(best)
+        sure = self.may_recommend(simpler) or not (self.may_recommend(best) or self.judge.took_turns(simpler))
         within = self.judge.compare(simpler).speedup >= self.judge.compare(best).ci_low
         return sure and within and not self.judge.gain(best, simpler).is_better
 
@@ -261,15 +252,15 @@ class Known:
             return self
         known = self._with(move, evidence)
         match move.kind:
-            case Kind.LEAP:
-                known = known._after_leap(move)
+            case Kind.STACK:
+                known = known._after_stack(move)
             case Kind.ADD | Kind.SWAP | Kind.ALONE:
                 known = known._after_candidate(move)
             case Kind.DROP | Kind.AGAIN:
                 known = known._simplified(move)
             case Kind.TURNS:
                 known = known._after_turns(move)
-        known = known._with_best_leap()._with_accepted()
+        known = known._with_best_stack()._with_accepted()
         for other, beside in evidence.others:
             known = known.after(other, beside)
         return known
@@ -282,7 +273,7 @@ class Known:
         rejected = {recipe.key for recipe in self.plan.catalog if consent.rejects(recipe.id)}
         decided = (REJECTED, OTHER_VALUE)
         dropped = {key: why for key, why in self.dropped.items() if key in rejected or why not in decided}
-        return known.with_permitted(self.stack, dropped)._with_best_leap()._with_accepted()
+        return known.with_permitted(self.stack, dropped)._with_best_stack()._with_accepted()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
         """The knowledge with another stack, without what decisions rule out, and the reasons of what is not in it.
@@ -337,10 +328,10 @@ class Known:
             judge = replace(judge, cpu_step_ms=evidence.cpu_step_ms)
         done = self.done | (_INSTRUMENTS & {move.kind})
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
-        measured_leaps = self.measured_leaps | {move.settings} if move.kind is Kind.LEAP else self.measured_leaps
-        unplanned = move.kind is Kind.LEAP and judge.measured_runs(move.settings)
+        measured_stacks = self.measured_stacks | {move.settings} if move.kind is Kind.STACK else self.measured_stacks
+        unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
         plan = self.plan.with_settings(move.settings) if unplanned else self.plan
-        known = replace(self, plan=plan, judge=judge, done=done, tried=tried, measured_leaps=measured_leaps)
+        known = replace(self, plan=plan, judge=judge, done=done, tried=tried, measured_stacks=measured_stacks)
         return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
@@ -359,19 +350,19 @@ class Known:
 
     # --- how the stack follows ------------------------------------------------------------------------------------
 
-    def _after_leap(self, move: Move) -> Known:
-        """The knowledge after a leap; the settings of one that is no better are not asked for again."""
+    def _after_stack(self, move: Move) -> Known:
+        """The knowledge after a whole stack; the settings of one that is no better are not asked for again."""
         if move.settings == self.stack:  # the rest of a stack after a rejection
             return self if self.usable(self.stack) else self._with_stack(self.best_usable())
         if not self.stack or not self.usable(move.settings) or self.judge.gain(move.settings, self.stack).ratio > 1:
             return self
         added = [key for key in move.settings if key not in self.stack]
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
-            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next leap compiles the same without them
+            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
         return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
 
-    def _with_best_leap(self) -> Known:
-        """The knowledge with the best of the stack, the leaps and the user's own settings as its stack.
+    def _with_best_stack(self) -> Known:
+        """The knowledge with the best of the stack, the whole ones and the user's own settings as its stack.
 
         Nothing that the person accepted leaves, and nothing comes back that was left out for a reason of its own.
         """
@@ -379,15 +370,17 @@ class Known:
             return self
         accepted, gain = self._accepted(), self.judge.gain(self.stack, BASELINE)
         refuted = not accepted and self.judge.measured_runs(self.stack) and gain.ratio <= 1
-        return self._with_stack(self._best_leap(BASELINE if refuted else self.stack, self.measured_leaps, accepted))
+        return self._with_stack(self._best_stack(BASELINE if refuted else self.stack, self.measured_stacks, accepted))
 
-    def _best_leap(self, best: Settings, leaps: Iterable[Settings], accepted: Settings = BASELINE) -> Settings:
-        """The best of these settings and of the usable leaps that hold what was accepted."""
+    def _best_stack(self, best: Settings, stacks: Iterable[Settings], accepted: Settings = BASELINE) -> Settings:
+        """The best of these settings and of the usable stacks that hold what was accepted."""
         blocked = {key for key, why in self.dropped.items() if why != _NOT_FASTER}
-        for leap in sorted(leaps, key=len):
-            possible = not blocked & leap.keys() and leap.merged(accepted) == leap and self.judge.measured_runs(leap)
-            if possible and self.usable(leap) and self.judge.gain(leap, best).ratio > 1:
-                best = leap
+        for stack in sorted(stacks, key=len):
+            possible = (
+                not blocked & stack.keys() and stack.merged(accepted) == stack and self.judge.measured_runs(stack)
+            )
+            if possible and self.usable(stack) and self.judge.gain(stack, best).ratio > 1:
+                best = stack
         return best
 
     def _after_candidate(self, move: Move) -> Known:
@@ -443,7 +436,7 @@ class Known:
         if not why and self.judge.goal.by_time and self.judge.compare(self.stack).seems_faster:
             return self
         why = why or f"together they {self.judge.goal.not_better(2)}"
-        best = self._best_leap(BASELINE, [leap for leap in self.measured_leaps if not self.judge.took_turns(leap)])
+        best = self._best_stack(BASELINE, [stack for stack in self.measured_stacks if not self.judge.took_turns(stack)])
         gone = [key for key in move.settings if key not in best]
         return replace(self, stack=best, dropped={**self.dropped, **dict.fromkeys(gone, why)})
 

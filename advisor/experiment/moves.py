@@ -1,7 +1,7 @@
 """The moves of the search: possible next measurements, each with its expected gain. Functions of what is known.
 
-Each function yields the moves of one kind; those of the expert's stack are in ``leaps.py``. ``search.py`` takes the one
-that is worth most for its cost.
+Each function yields the moves of one kind; whole stacks are in ``stacks.py``. ``search.py`` takes the one that is worth
+most for its cost.
 """
 
 import functools
@@ -10,9 +10,9 @@ import math
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import is_neighbour, is_next_rung, why_ended
-from advisor.experiment.leaps import Moves, leaps, needs_explaining, share_of_waiting
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
+from advisor.experiment.stacks import Moves, needs_explaining, share_of_waiting, whole_stacks
 from advisor.figures.roof import INPUT_BOUND_SHARE
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, Verdict
@@ -24,10 +24,9 @@ _OF_LEAVING_OUT_AUTOTUNING = 1.04
 @functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
-    kinds = (disagreements, leaps, instruments, drops, swaps, adds, singles, repeats, turns)
-    found = (move for kind in kinds for move in kind(known))
+    kinds = (disagreements, whole_stacks, instruments, drops, swaps, adds, singles, repeats, turns)
     too_long, cost = _cost_of_compiling_too_long(known), known.plan.catalog.cost
-    return tuple(found if too_long == math.inf else (move for move in found if cost(move.settings) < too_long))
+    return tuple(move for kind in kinds for move in kind(known) if cost(move.settings) < too_long)
 
 
 def _cost_of_compiling_too_long(known: Known) -> float:
@@ -45,17 +44,17 @@ def disagreements(known: Known) -> Moves:
     runs = (judge.baseline, *judge.runs.get(BASELINE, ()))  # disturbed ones as well: the next may be too
     too_few = len(runs) + len(judge.controls) < POLICY.most_runs
     if too_few and judge.apart > POLICY.most_apart and runs[-1].measured:
-        yield Move(Kind.AGAIN, BASELINE, POLICY.leap_gain, "baseline, again")
+        yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, again")
 
 
 def instruments(known: Known) -> Moves:
-    """Moves that measure noise, rounding and the phases: due after the leaps, or when a result differs too much."""
+    """Moves that measure noise, rounding and the phases: after whole stacks, or when a result differs too much."""
     if needs_explaining(known):
         for kind in (Kind.CONTROL, Kind.REFERENCE):
             if kind not in known.done:
-                yield Move(kind, BASELINE, POLICY.leap_gain, f"baseline, {kind}")
+                yield Move(kind, BASELINE, POLICY.stack_gain, f"baseline, {kind}")
         if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
-            yield Move(Kind.AGAIN, BASELINE, POLICY.leap_gain, "baseline, other random numbers")
+            yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, other random numbers")
         return
     if Kind.CONTROL not in known.done:
         yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
@@ -97,16 +96,16 @@ def drops(known: Known) -> Moves:
 
 def swaps(known: Known) -> Moves:
     """Replace a value of the stack by another of the same setting."""
+    waits = known.plan.feeds(known.stack) and (_waiting(known) or 0.0) > INPUT_BOUND_SHARE
     for candidate in known.plan.candidates:
-        ladder, rest = known.plan.recipe(candidate).ladder, known.stack.without(candidate.key)
+        rest = known.stack.without(candidate.key)
         settings = rest.merged(candidate.settings)
         differs = known.stack.get(candidate.key, candidate.value) != candidate.value
-        if not (differs and known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)):
-            continue
-        if known.judge.has_tried(settings) or (ladder and not is_neighbour(known, candidate)):
+        possible = differs and known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)
+        ladder = known.plan.recipe(candidate).ladder
+        if not possible or known.judge.has_tried(settings) or (ladder and not is_neighbour(known, candidate)):
             continue
         gain = _usual_gain(known, candidate)
-        waits = known.plan.feeds(known.stack) and (_waiting(known) or 0.0) > INPUT_BOUND_SHARE
         if ladder and not waits:
             gain = max(gain, POLICY.drop_gain)
         if gain > POLICY.least_gain:
@@ -125,7 +124,7 @@ def adds(known: Known) -> Moves:
             continue
         if any(not known.plan.applies(member, settings) for member in members):
             continue  # one of the stack's settings has no effect beside it: it would replace that, and not add to it
-        gain = POLICY.leap_gain
+        gain = POLICY.stack_gain
         if not known.plan.consent.accepts(candidate.recipe, candidate.value):
             was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
             turn = is_next_rung(known, candidate) and not (was_tried or _comes_alone_first(known, candidate))
@@ -138,8 +137,6 @@ def adds(known: Known) -> Moves:
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
     """The usual gain of a candidate, corrected by its trials alone and with others."""
     usual, alone = _usual_gain(known, candidate), Settings(candidate.settings)
-    if known.fails_with_others(candidate):
-        return 1.0
     if not known.judge.has_tried(alone):
         return usual
     if not known.judge.measured_runs(alone):
@@ -171,20 +168,21 @@ def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
     if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
         return False
     planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(candidate.settings)
-    return planned and _usual_gain(known, candidate) <= POLICY.bold
+    return planned and _usual_gain(known, candidate) <= POLICY.large_gain
 
 
 def singles(known: Known) -> Moves:
     """Moves that measure one candidate by itself: those that may enter the stack later, then the rest of the list."""
-    for candidate in known.plan.candidates:
-        alone, plan = Settings(candidate.settings), known.plan
+    plan = known.plan
+    for candidate in plan.candidates:
+        alone = Settings(candidate.settings)
         if known.judge.has_tried(alone) or plan.consent.rejects(candidate.recipe) or plan.catalog.conflict(alone):
             continue
         if plan.is_not_worth_an_interpreter(candidate) or not is_next_rung(known, candidate):
             continue
         joins = plan.may_stack(candidate) and candidate.key not in known.stack and plan.fits(candidate, known.stack)
         gain = POLICY.information
-        if joins and _comes_alone_first(known, candidate) and not known.fails_with_others(candidate):
+        if joins and _comes_alone_first(known, candidate):
             gain = max(gain, plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0]))
         elif known.record(candidate) is not None and (plan.may_stack(candidate) or not plan.recipe(candidate).ladder):
             continue
@@ -208,13 +206,13 @@ def repeats(known: Known) -> Moves:
     less = _less_measured(known, stack, found)
     if found and found != stack and len(judge.measured_runs(less)) < POLICY.most_runs:
         yield from _again(known, less, POLICY.proof)
-    for settings in dict.fromkeys((*known.tried.values(), *sorted(known.measured_leaps, key=len))):
+    for settings in dict.fromkeys((*known.tried.values(), *sorted(known.measured_stacks, key=len))):
         runs = judge.measured_runs(settings)
         if settings == stack or not 0 < len(runs) < POLICY.most_runs - 1 or not known.usable(settings):
             continue
-        gain, once = judge.gain(settings, stack), settings in known.measured_leaps and len(runs) == 1
+        gain, once = judge.gain(settings, stack), settings in known.measured_stacks and len(runs) == 1
         if once and runs[0].disturbed and not judge.crowded:  # it was told at once: other trials are repeated at once
-            yield from _again(known, settings, POLICY.bold)
+            yield from _again(known, settings, POLICY.large_gain)
             continue
         unclear = gain.low <= 1 or known.needs_another_run(settings)
         ratio = max(gain.ratio, math.sqrt(gain.high)) if once else gain.ratio  # a whole stack may have been unlucky
@@ -246,14 +244,8 @@ def turns(known: Known) -> Moves:
     failed = any(runs.get(settings) and not runs[settings][-1].measured for settings in (stack, BASELINE))
     open_question = not known.judge.took_turns(stack) or known.undecided(stack)
     if stack and not (known.pending or failed) and known.usable(stack) and open_question:
-        gain = POLICY.only_proof if need_turns(known) else POLICY.proof
-        yield Move(Kind.TURNS, stack, gain, "stack, confirmed")
-
-
-def need_turns(known: Known) -> bool:
-    """Whether the stack seems to gain much, and the machine is so noisy that only the turns can show it."""
-    stack = known.to_confirm
-    return bool(stack) and known.judge.gain(stack, BASELINE).ratio >= POLICY.bold and not known.may_recommend(stack)
+        promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
+        yield Move(Kind.TURNS, stack, POLICY.only_proof if promises else POLICY.proof, "stack, confirmed")
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -215,7 +215,7 @@ class Yardstick:
         if self.goal.objective is Objective.THROUGHPUT:
             return _timed(comparison, 1.0)
         if self.goal.objective is Objective.LATENCY:
-            return _timed(comparison, _samples_per_step(self.baseline.result) / _samples_per_step(result))
+            return _timed(comparison, samples_per_step(self.baseline.result) / samples_per_step(result))
         floor = self.saving_floor if self.goal.objective is Objective.MEMORY else self.energy_floor
         return gain_of_figure(
             figure(self.goal.objective, self.baseline.result), figure(self.goal.objective, result), floor
@@ -291,5 +291,6 @@ def gain_of_figure(old: float | None, new: float | None, floor: float) -> Gain |
     return Gain(old / new, old / new, old / new, floor) if old and new else None
 
 
-def _samples_per_step(result: TrialResult) -> float:
+def samples_per_step(result: TrialResult) -> float:
+    """The samples of a step of a result that measured."""
     return median(block.samples / block.steps for block in result.blocks)

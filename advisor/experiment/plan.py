@@ -103,7 +103,7 @@ class Plan:
         return wanted and not set(recipes) & set(self.request.skip) and self.consent.permits(settings)
 
     def with_settings(self, settings: Settings) -> Plan:
-        """The plan with candidates of these settings that no recipe had proposed: a leap needed them."""
+        """The plan with candidates of these settings that no recipe had proposed: a stack needed them."""
         unplanned = [(key, value) for key, value in settings.items() if not self.has(key, value)]
         new = tuple(Candidate(self.catalog.by_key(key).id, key, value) for key, value in unplanned)
         added = {candidate.recipe for candidate in new}
@@ -212,12 +212,12 @@ class Plan:
 
     @property
     def _tuned_ms(self) -> float:
-        """The expected length of a step as the leap has it: a GPU computes faster, and waits for data as long."""
+        """The expected length of a step of the usual stack: a GPU computes faster, and waits for data as long."""
         profile = self.facts.profile
         if profile is None:
             return 0.0
         waiting = profile.share(Phase.DATA_WAIT)
-        faster = POLICY.leap_gain * POLICY.bold if self.facts.on_cuda else 1.0
+        faster = POLICY.stack_gain * POLICY.large_gain if self.facts.on_cuda else 1.0
         return profile.step_ms * (waiting + (1 - waiting) / faster)
 
     def _enough_of(self, recipe: Recipe, step_ms: float) -> Value:

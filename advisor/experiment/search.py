@@ -6,11 +6,11 @@ The names on this page:
   best together). A frozen value (``known.py``); each move turns it into the next.
 - A *move* is one thing to measure next: settings, and the speed-up factor that is expected of them (``Move.gain``).
   ``moves(known)`` lists all (``moves.py``).
-- The *lab* runs trials (``measuring/move_trials.py``). It knows what a move costs in seconds, whether there is
+- The *trials* runs trials (``measuring/move_trials.py``). It knows what a move costs in seconds, whether there is
   time for it, and what the person has decided meanwhile.
 
 Retrying, resuming, following a decision and a longer budget run this loop from another ``known``; the search over
-several GPUs runs it with knowledge, moves and a lab of its own (``scaling/``). So the loop is generic: the protocols
+several GPUs runs it with knowledge, moves and a trials of its own (``scaling/``). So the loop is generic: the protocols
 below it say what it needs of all three.
 """
 
@@ -24,30 +24,30 @@ from advisor.experiment.known import Known, Move
 from advisor.experiment.moves import moves
 
 
-def search(known: Known, lab: Lab[Known, Move], *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:
+def search(known: Known, trials: Trials[Known, Move], *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:
     """Search on one GPU with the moves that are wanted, and return what is known at the end."""
-    return explore(known, lab, lambda state: filter(wanted, moves(state)))
+    return explore(known, trials, lambda state: filter(wanted, moves(state)))
 
 
-def explore(known: KnownT, lab: Lab[KnownT, MoveT], moves_of: Callable[[KnownT], Iterable[MoveT]]) -> KnownT:
+def explore(known: KnownT, trials: Trials[KnownT, MoveT], moves_of: Callable[[KnownT], Iterable[MoveT]]) -> KnownT:
     """Measure the best move until none is affordable, and return what is known then."""
-    while move := best(moves_of(known), known, lab):
-        known = lab.tell(known.after(move, lab.measure(move, known)))
+    while move := best(moves_of(known), known, trials):
+        known = trials.publish(known.after(move, trials.measure(move, known)))
     return known
 
 
-def best(possible: Iterable[MoveT], known: KnownT, lab: Lab[KnownT, MoveT]) -> MoveT | None:
+def best(possible: Iterable[MoveT], known: KnownT, trials: Trials[KnownT, MoveT]) -> MoveT | None:
     """The first of the ranked moves; None when none is affordable, which ends the search."""
-    return next(iter(rank(possible, known, lab)), None)
+    return next(iter(rank(possible, known, trials)), None)
 
 
-def rank(possible: Iterable[MoveT], known: KnownT, lab: Lab[KnownT, MoveT]) -> list[MoveT]:
+def rank(possible: Iterable[MoveT], known: KnownT, trials: Trials[KnownT, MoveT]) -> list[MoveT]:
     """The affordable moves by expected gain (as a logarithm) per second, after those that come first."""
 
     def worth(move: MoveT) -> tuple[bool, float]:
-        return lab.comes_first(move), math.log(move.gain) / lab.cost_s(move, known)
+        return trials.comes_first(move), math.log(move.gain) / trials.cost_s(move, known)
 
-    return sorted((move for move in possible if lab.affords(move, known)), key=worth, reverse=True)
+    return sorted((move for move in possible if trials.affords(move, known)), key=worth, reverse=True)
 
 
 # --- what the loop needs -----------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ MoveT = TypeVar("MoveT", bound=AnyMove)
 AskedT_contra = TypeVar("AskedT_contra", bound=AnyMove, contravariant=True)
 
 
-class Lab(Protocol[KnownT, AskedT_contra]):
+class Trials(Protocol[KnownT, AskedT_contra]):
     """The search's interface to the world."""
 
     def measure(self, move: AskedT_contra, known: KnownT, /) -> Any:
@@ -88,5 +88,5 @@ class Lab(Protocol[KnownT, AskedT_contra]):
     def comes_first(self, move: AskedT_contra, /) -> bool:
         """Whether a move promises so much that it comes before all others."""
 
-    def tell(self, known: KnownT, /) -> KnownT:
+    def publish(self, known: KnownT, /) -> KnownT:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""

@@ -11,9 +11,8 @@ from advisor.experiment import caveats, closing, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Steering
 from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.numerics import finite
-from advisor.experiment.judging.spreads import prior_spread
-from advisor.experiment.judging.tolerance import own_rounding
+from advisor.experiment.judging.numerics import finite, own_rounding
+from advisor.experiment.judging.runs import prior_spread
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
@@ -190,7 +189,7 @@ class Session:
         self._begin(facts, result)
         if self.request.wants_several:
             self._check_several(gpus)
-        known = self._trials.tell(self._current)
+        known = self._trials.publish(self._current)
         if not self.request.wants_several and not known.plan.candidates:
             self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
         elif not self.request.wants_several and self.request.uses_other_gpus:
@@ -218,7 +217,7 @@ class Session:
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
         trials = RankTrials(self._bench, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
-        scaling = trials.tell(trials.begin(facts, gpus, consent, same_losses=compare))
+        scaling = trials.publish(trials.begin(facts, gpus, consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
         if not one.measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
@@ -316,7 +315,7 @@ class Session:
             self._reporter.report(found)
         else:
             self._begin_anew()
-            self._known = known = self._trials.tell(self._current)
+            self._known = known = self._trials.publish(self._current)
             self._search(known, wanted=lambda move: _follows_decisions(move, known))
             self._trials.enter("done")
         self._tell_what_is_left(self._current)
@@ -340,7 +339,7 @@ class Session:
     def _try_more(self, seconds: float | None) -> None:
         self._begin_anew(seconds)
         before = self._current
-        self._search(self._trials.tell(before))
+        self._search(self._trials.publish(before))
         if self._current.judge.runs == before.judge.runs:
             self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
         self._tell_what_is_left(self._current)
@@ -420,7 +419,7 @@ def _bug(error: Exception) -> AdvisorError:
 
 def _follows_decisions(move: Move, known: Known) -> bool:
     """Whether a move belongs to following a decision, and not to exploring further."""
-    if move.kind in (Kind.LEAP, Kind.TURNS):
+    if move.kind in (Kind.STACK, Kind.TURNS):
         return True
     if move.candidate is None:
         return False

@@ -116,7 +116,7 @@ class Recipe(ABC):
     ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
     can be compiled, and its gains are those over compiling alone.
     ``ladder``: the values are tried in order until one is no better than those before it.
-    ``spares``: ids of recipes that have little left to do beside it: a leap leaves those out.
+    ``spares``: ids of recipes that have little left to do beside it: the usual stack leaves those out.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
     ``times_kernels``: it has libraries time kernels in the first steps, beside which nothing else may run.

@@ -44,7 +44,7 @@ class Reading:
 # The stages of a session, as it names them.
 STAGES = {
     "baseline": "measuring the baseline",
-    "leap": "trying the usual combination",
+    "stack": "trying the usual combination",
     "instruments": "measuring noise and the profile",
     "search": "improving the combination",
     "confirmation": "confirming the combination",

@@ -64,7 +64,7 @@ NOT_FINITE = failed("the loss became nan at step 1 of 5", Outcome.NON_FINITE)
         ),
     ],
 )
-def test_a_part_of_the_leap_that_fails_is_left_out_and_named(tmp_path, recipe_id, fault, told):
+def test_a_part_of_the_stack_that_fails_is_left_out_and_named(tmp_path, recipe_id, fault, told):
     run = planted(tmp_path, recipe_id, with_fault(f"planted.{recipe_id}", fault), usual=True, budget_s=60.0).run()
     ended_well(run)
     whole = Settings({**BEST, f"planted.{recipe_id}": True})
@@ -74,7 +74,7 @@ def test_a_part_of_the_leap_that_fails_is_left_out_and_named(tmp_path, recipe_id
     assert run.state.stack.comparison.verdict is Verdict.FASTER
 
 
-def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_path):
+def test_when_every_part_of_the_stack_fails_alone_too_that_is_said_plainly(tmp_path):
     for recipe in ("one", "two"):
         plant(tmp_path / "recipes", recipe, usual=True)
     fails = lambda settings: "RuntimeError: no such trick" if any("planted" in key for key in settings) else 1.0  # noqa: E731
@@ -96,7 +96,7 @@ def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_pa
         (failed("no result after 2 s (measuring)", Outcome.TIMED_OUT), "no result after 2 s (measuring)"),
     ],
 )
-def test_where_there_was_time_for_a_leap_only_that_could_not_be_used_its_parts_have_the_reason(tmp_path, fault, reason):
+def test_where_only_a_stack_had_time_and_could_not_be_used_its_parts_have_the_reason(tmp_path, fault, reason):
     for recipe in ("one", "two"):
         plant(tmp_path / "recipes", recipe, usual=True)
     recipes, fails = (str(tmp_path / "recipes"),), lambda settings: fault if settings else 1.0
@@ -148,14 +148,14 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once_and_n
 
 
 @pytest.mark.parametrize(("budget_s", "told"), [(8.0, "measured once"), (20.0, "confirmed in turn")])
-def test_seconds_are_enough_for_the_leap(tmp_path, budget_s, told):
+def test_seconds_are_enough_for_the_stack(tmp_path, budget_s, told):
     run = planted(tmp_path, "nothing", pauses_removed, budget_s=budget_s).run()
     ended_well(run)
     assert run.order[1] == f"stack: {Settings(BEST)}"
     assert told in verdict(run.state)
 
 
-def test_a_leap_is_begun_where_the_time_left_is_half_of_what_the_baseline_took(tmp_path):
+def test_a_stack_is_begun_where_the_time_left_is_half_of_what_the_baseline_took(tmp_path):
     """A faster step takes less than the baseline did, and nothing else could be tried in that time."""
 
     def speed(settings):

@@ -56,7 +56,7 @@ def started(told):
 
 
 def test_what_is_rejected_leaves_the_stack_and_the_rest_is_measured_next(tmp_path):
-    """Once when the leap has found the stack, once when it is confirmed already."""
+    """Once when the first trial has found the stack, once when it is confirmed already."""
     run = session_of(tmp_path)
     has_first = lambda event: isinstance(event, events.StackMeasured) and FIRST in event.record.settings  # noqa: E731
     decided(run, has_first, "first", Decision.REJECTED)

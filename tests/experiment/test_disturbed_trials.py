@@ -103,7 +103,7 @@ def test_the_mark_is_in_the_report_and_in_the_tables():
 
 @pytest.mark.usefixtures("own_state")
 @pytest.mark.parametrize("first", [2.0, 0.5])
-def test_a_leap_that_was_disturbed_is_told_first_and_measured_again_by_the_search(tmp_path, first):
+def test_a_stack_that_was_disturbed_is_told_first_and_measured_again_by_the_search(tmp_path, first):
     plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
     whole, runs = {"planted.first": True, "planted.second": True}, []
 

@@ -16,7 +16,7 @@ from made_up import (
     PLAIN,
     WHOLE,
     WITH_LOSS,
-    FakeLab,
+    MadeUpTrials,
     found_by,
     known_of,
     product,
@@ -195,14 +195,14 @@ def bigger_is_faster(settings):
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_batch_size_is_in_the_stack_only_where_that_is_wanted(mode):
-    known, lab = found_by(bigger_is_faster, gpu_facts(mode=mode))
+    known, trials = found_by(bigger_is_faster, gpu_facts(mode=mode))
     assert "data.batch_size" not in known.found
-    assert {move.settings.get("data.batch_size") for move in lab.asked} >= {64, 128}, "it is shown with its knee"
+    assert {move.settings.get("data.batch_size") for move in trials.asked} >= {64, 128}, "it is shown with its knee"
     batch = next(c for c in known.plan.candidates if c.recipe == "batch_size")
     assert known.plan.consent.needs_consent(batch)
     allowed, _ = found_by(bigger_is_faster, gpu_facts(mode=mode), allow=Numerics.CHANGED)
     assert allowed.found["data.batch_size"] >= 128
-    accepted = search(decided(known, values={"batch_size": 64}, batch_size="accepted"), FakeLab(bigger_is_faster))
+    accepted = search(decided(known, values={"batch_size": 64}, batch_size="accepted"), MadeUpTrials(bigger_is_faster))
     assert accepted.found["data.batch_size"] == 64
 
 
@@ -268,5 +268,5 @@ def test_what_added_nothing_joins_once_it_is_accepted():
     speed = product(autocast=1.5, channels_last=1.3, step_graph=1.3)
     known, _ = found_by(speed, only=("autocast", "channels_last", "step_graph", "cudnn_benchmark"))
     assert known.dropped[CUDNN.key]
-    after = search(decided(known, cudnn_benchmark="accepted"), FakeLab(speed))
+    after = search(decided(known, cudnn_benchmark="accepted"), MadeUpTrials(speed))
     assert after.found == together(BF16, LAST, GRAPH, CUDNN)

@@ -400,3 +400,8 @@ def test_the_journal_is_lines_of_json():
     lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
     assert lines[0]["schema"] == 1
     assert all(set(line) == {"check", "event", "at", "data"} for line in lines[1:])
+
+
+def test_a_stage_of_older_journals_has_its_present_name():
+    assert msgspec.convert({"stage": "leap"}, events.StageStarted).stage == "stack"
+    assert msgspec.convert({"stage": "search"}, events.StageStarted).stage == "search"

@@ -9,8 +9,7 @@ from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
 from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.records import overhead_s, stack_record, steps_to_break_even, trial_record
-from advisor.experiment.judging.runs import Turns, speed
-from advisor.experiment.judging.spreads import prior_spread
+from advisor.experiment.judging.runs import Turns, prior_spread, speed
 from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings

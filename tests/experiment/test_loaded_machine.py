@@ -75,9 +75,10 @@ def test_trials_that_overrun_leave_the_turns_their_time(tmp_path, seed):
     assert state.stack.confirmed
 
 
-def test_nothing_is_exported_under_load_where_nothing_helps(tmp_path):
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nothing_is_exported_under_load_where_nothing_helps(tmp_path, seed):
     def nothing(settings):
         return 1.0
 
-    state = FakeRun(tmp_path, nothing, trials=LoadedTrials(nothing, 0), budget_s=90.0).run().state
+    state = FakeRun(tmp_path, nothing, trials=LoadedTrials(nothing, seed), budget_s=90.0).run().state
     assert settings_to_export(state) == {}

@@ -9,7 +9,7 @@ from stopped_clock import Clock
 
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.judging.runs import Turns
-from advisor.experiment.known import Evidence, Kind, Move
+from advisor.experiment.known import Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.move_trials import MoveTrials
@@ -17,7 +17,7 @@ from advisor.experiment.moves import moves
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.experiment.search import best, rank
+from advisor.experiment.search import rank
 from advisor.recipe.settings import Settings
 from advisor.records import Hardware, TargetSpec
 from advisor.runner.trials import Runner
@@ -27,8 +27,8 @@ WHOLE = STACK.merged(COMPILED.settings)
 
 
 @pytest.fixture
-def lab(monkeypatch, tmp_path):
-    """A lab with a budget of 100 s, whose ordinary trials take 3 s and whose compilations took 20 s."""
+def trials(monkeypatch, tmp_path):
+    """A trials with a budget of 100 s, whose ordinary trials take 3 s and whose compilations took 20 s."""
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
     request = Request(TargetSpec("target.py", str(tmp_path)), budget_s=100.0)
     clock = Clock()
@@ -47,87 +47,76 @@ def with_stack(settings, known=None):
     return replace(known, judge=known.judge.with_run(settings, result_at(2.0)), stack=Settings(settings))
 
 
-def leap(settings, gain=1.5):
-    return Move(Kind.LEAP, settings, gain, "stack")
+def stack_move(settings, gain=1.5):
+    return Move(Kind.STACK, settings, gain, "stack")
 
 
-def test_what_was_compiled_before_costs_less(lab):
+def test_what_was_compiled_before_costs_less(trials):
     known = known_of(gpu_facts())
-    assert lab.cost_s(leap(WHOLE), known) < 20.0
-    assert lab.cost_s(leap(WHOLE.without(BF16.key)), known) == 20.0
+    assert trials.cost_s(stack_move(WHOLE), known) < 20.0
+    assert trials.cost_s(stack_move(WHOLE.without(BF16.key)), known) == 20.0
     same_code = WHOLE.merged(FUSED.settings)
-    assert lab.cost_s(leap(same_code), known) == lab.cost_s(leap(WHOLE), known)
+    assert trials.cost_s(stack_move(same_code), known) == trials.cost_s(stack_move(WHOLE), known)
 
 
-def test_timing_kernels_and_fresh_interpreters_cost_more(lab):
+def test_timing_kernels_and_fresh_interpreters_cost_more(trials):
     known = known_of(gpu_facts())
-    lab.bench.budget.interpreter_s = 7.0
-    assert lab.cost_s(leap(Settings(CUDNN.settings)), known) > 3.0
+    trials.bench.budget.interpreter_s = 7.0
+    assert trials.cost_s(stack_move(Settings(CUDNN.settings)), known) > 3.0
     fresh = Settings({"memory.allocator": "expandable_segments"})
-    assert lab.cost_s(leap(fresh), known) == 10.0
+    assert trials.cost_s(stack_move(fresh), known) == 10.0
 
 
-def test_an_instrumented_pass_takes_longer_the_more_operations_there_are(lab):
+def test_an_instrumented_pass_takes_longer_the_more_operations_there_are(trials):
     profile = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
     few, many = (known_of(replace(gpu_facts(), operations=operations)) for operations in (178, 1256))
-    lab.clock.now = 88.0
-    assert lab.affords(profile, few)
-    assert not lab.affords(profile, many), "it would be given up"
+    trials.clock.now = 88.0
+    assert trials.affords(profile, few)
+    assert not trials.affords(profile, many), "it would be given up"
 
 
-def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(lab):
+def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(trials):
     known = with_stack(STACK)
-    assert lab.reserve_s(known_of(gpu_facts())) == 0.0
-    assert lab.reserve_s(known) == pytest.approx(1.2 * 6.0)
-    lab.bench.budget.learn(90.0, CATALOG.compiled_code(STACK.merged({"compile.mode": "default"})), cost=1.0)
+    assert trials.reserve_s(known_of(gpu_facts())) == 0.0
+    assert trials.reserve_s(known) == pytest.approx(1.2 * 6.0)
+    trials.bench.budget.learn(90.0, CATALOG.compiled_code(STACK.merged({"compile.mode": "default"})), cost=1.0)
     slow = with_stack(WHOLE)
-    assert lab.reserve_s(slow) <= 20.0
+    assert trials.reserve_s(slow) <= 20.0
     proven = replace(known, judge=known.judge.with_turns(STACK, Turns((result_at(2.0),), (result_at(1.0),))))
-    assert lab.reserve_s(proven) == 0.0
+    assert trials.reserve_s(proven) == 0.0
 
 
-def test_the_turns_of_a_slow_baseline_get_their_reserve_and_begin_with_no_more(lab):
+def test_the_turns_of_a_slow_baseline_get_their_reserve_and_begin_with_no_more(trials):
     """On busy cores a trial of the baseline takes 19 s, and one of the stack 3 s."""
     known, turns = with_stack(STACK, known_of(cpu_facts())), Move(Kind.TURNS, STACK, 1.02, "turns")
     for _ in range(5):
-        lab.bench.budget.learn(19.0, BASELINE)
-    lab.bench.budget.learn(3.0, STACK)
-    assert lab.cost_s(turns, known) > 22.0
-    assert lab.reserve_s(known) == 20.0
-    lab.clock.now = 79.0
-    assert lab.affords(turns, known)
-    assert not lab.affords(Move(Kind.CONTROL, BASELINE, 1.04, "control"), known), "it takes as long as the baseline"
-    lab.clock.now = 90.0
-    assert not lab.affords(turns, known)
+        trials.bench.budget.learn(19.0, BASELINE)
+    trials.bench.budget.learn(3.0, STACK)
+    assert trials.cost_s(turns, known) > 22.0
+    assert trials.reserve_s(known) == 20.0
+    trials.clock.now = 79.0
+    assert trials.affords(turns, known)
+    assert not trials.affords(Move(Kind.CONTROL, BASELINE, 1.04, "control"), known), "it takes as long as the baseline"
+    trials.clock.now = 90.0
+    assert not trials.affords(turns, known)
 
 
-def test_nothing_is_reserved_for_turns_that_no_longer_fit(lab):
+def test_nothing_is_reserved_for_turns_that_no_longer_fit(trials):
     known = with_stack(STACK)
-    lab.clock.now = 95.0
-    assert lab.reserve_s(known) == 0.0
-    assert lab.affords(Move(Kind.ALONE, Settings(FUSED.settings), 1.01, "x"), known)
+    trials.clock.now = 95.0
+    assert trials.reserve_s(known) == 0.0
+    assert trials.affords(Move(Kind.ALONE, Settings(FUSED.settings), 1.01, "x"), known)
 
 
-def test_the_reserve_holds_against_all_but_a_bold_leap(lab):
+def test_the_reserve_holds_against_all_but_a_stack_with_priority_that_is_ready(trials):
     known = with_stack(STACK)
-    lab.clock.now = 92.5
-    assert not lab.affords(Move(Kind.ALONE, Settings(FUSED.settings), 1.01, "x"), known)
-    assert lab.affords(Move(Kind.TURNS, STACK, 1.02, "turns"), known)
-    assert lab.affords(leap(Settings(FUSED.settings)), known)
-
-
-@pytest.mark.parametrize(("other_run", "left_s"), [(1.0, 0.0), (1.5, 7.2)])
-def test_a_bold_leap_leaves_the_turns_their_time_where_only_they_can_recommend_the_stack(lab, other_run, left_s):
-    """A stack of 1.7x on a machine whose two runs of the baseline differ by half."""
-    known = with_stack(STACK)
-    judge = known.judge.without_runs(STACK).with_run(STACK, result_at(1.7)).with_control(result_at(other_run))
-    known = replace(known, judge=judge)
-    assert known.may_recommend(STACK) is (not left_s)
-    lab.clock.now = 60.0
-    whole = lab._spec(leap(WHOLE), known_of(gpu_facts())).timeout_s
-    assert lab._spec(leap(WHOLE), known).timeout_s == pytest.approx(whole - left_s)
-    lab.clock.now = 92.5
-    assert lab.affords(leap(Settings(FUSED.settings)), known) is (not left_s)
+    trials.clock.now = 92.5
+    assert not trials.affords(Move(Kind.ALONE, Settings(FUSED.settings), 1.01, "x"), known)
+    assert trials.affords(Move(Kind.TURNS, STACK, 1.02, "turns"), known)
+    assert trials.affords(stack_move(Settings(FUSED.settings)), known)
+    trials.clock.now = 84.0
+    assert not trials.affords(stack_move(WHOLE.without(BF16.key)), known), "it compiles anew"
+    assert trials.affords(stack_move(WHOLE.without(BF16.key)), known_of(gpu_facts()))
 
 
 @pytest.mark.parametrize(("other_run", "gain"), [(1.0, POLICY.proof), (1.5, POLICY.only_proof)])
@@ -142,27 +131,27 @@ def test_the_turns_come_early_where_only_they_can_show_what_the_stack_gains(othe
 @pytest.mark.parametrize(
     ("control", "repeats", "again"), [(1.05, 0, False), (1.12, 0, True), (1 / 1.12, 1, True), (2.0, 2, False)]
 )
-def test_baselines_that_disagree_are_run_again_at_once_up_to_four_times_in_all(lab, control, repeats, again):
+def test_baselines_that_disagree_are_run_again_at_once_up_to_four_times_in_all(trials, control, repeats, again):
     """The control may be the odd one, or any of the others."""
     known = with_stack(STACK)
     judge = known.judge.with_control(result_at(control))
     for _ in range(repeats):
         judge = judge.with_run(BASELINE, result_at(1.0))
     known = replace(known, judge=judge, done=frozenset({Kind.CONTROL}))
-    first = rank(moves(known), known, lab)[0]
+    first = rank(moves(known), known, trials)[0]
     assert (first.kind is Kind.AGAIN and first.settings == BASELINE) is again
 
 
-def test_a_repeat_of_the_baseline_is_short_and_leaves_a_bold_leap_its_time(lab):
+def test_a_repeat_of_the_baseline_is_short_and_leaves_a_stack_with_priority_its_time(trials):
     known = with_stack(STACK)
     known = replace(known, judge=known.judge.with_control(result_at(1.3)), done=frozenset({Kind.CONTROL}))
     [again] = [move for move in moves(known) if move.kind is Kind.AGAIN and not move.settings]
-    assert again.is_bold
-    assert lab._spec(again, known).measure_s == lab.bench.budget.first_measure_s
-    assert lab.affords(again, known)
+    assert again.has_priority
+    assert trials._spec(again, known).measure_s == trials.bench.budget.first_measure_s
+    assert trials.affords(again, known)
     for _ in range(5):
-        lab.bench.budget.learn(11.0, BASELINE)
-    assert not lab.affords(again, known), "it would take more than a tenth of the budget"
+        trials.bench.budget.learn(11.0, BASELINE)
+    assert not trials.affords(again, known), "it would take more than a tenth of the budget"
 
 
 def test_a_repeat_of_the_baseline_that_failed_is_not_made_again():
@@ -181,59 +170,42 @@ def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreig
     assert gains == {stack.without("cpu.threads"): gain, stack.without(FUSED.key): POLICY.drop_gain}
 
 
-@pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])
-def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab, gain, started):
-    lab.clock.now = 88.0
+@pytest.mark.parametrize(("gain", "started"), [(POLICY.large_gain, True), (1.15, False)])
+def test_a_compilation_that_may_end_too_late_is_started_only_for_a_stack_with_priority(trials, gain, started):
+    trials.clock.now = 88.0
     cold = WHOLE.without(BF16.key)
-    assert lab.affords(leap(cold, gain), known_of(gpu_facts())) is started
+    assert trials.affords(stack_move(cold, gain), known_of(gpu_facts())) is started
 
 
-@pytest.mark.parametrize(("passed_s", "expected"), [(0.0, "with_loss"), (70.0, "regional")])
-def test_repeated_blocks_are_compiled_by_themselves_where_the_whole_may_take_too_long(lab, passed_s, expected):
-    """A transformer's compilation takes 30 s, and three fifths of that for its blocks."""
-    lab.bench.budget.learn(30.0, CATALOG.compiled_code(WHOLE.merged({"compile.mode": "max-autotune"})), cost=1.0)
-    blocks = gpu_facts(repeated_blocks=(("Block", 6),), block_shapes=1, families={"linear": 12})
-    known = known_of(blocks)
-    known = known.after(Move(Kind.LEAP, known.usual, 1.9, "stack"), Evidence(runs=((known.usual, result_at(1.5)),)))
-    known = replace(known, done=frozenset({Kind.CONTROL}))
-    lab.clock.now = passed_s
-    first = best(moves(known), known, lab)
-    assert (first.kind, first.settings["compile.scope"]) == (Kind.LEAP, expected)
-    after = known.after(first, Evidence(runs=((first.settings, result_at(1.7)),)))
-    later = [move for move in moves(after) if move.kind is Kind.LEAP]
-    assert [move.settings["compile.scope"] for move in later] == (["with_loss"] if passed_s else [])
-    assert not any(move.is_bold for move in later)
-
-
-def test_trials_measure_for_longer_once_a_stack_is_known(lab, monkeypatch):
+def test_trials_measure_for_longer_once_a_stack_is_known(trials, monkeypatch):
     specs = []
-    monkeypatch.setattr(lab.bench.runner, "run", lambda spec, listener: specs.append(spec) or result_at(2.0))
-    lab.measure(leap(STACK), known_of(gpu_facts()))
-    lab.measure(leap(STACK.merged(FUSED.settings)), with_stack(STACK))
+    monkeypatch.setattr(trials.bench.runner, "run", lambda spec, listener: specs.append(spec) or result_at(2.0))
+    trials.measure(stack_move(STACK), known_of(gpu_facts()))
+    trials.measure(stack_move(STACK.merged(FUSED.settings)), with_stack(STACK))
     assert [(spec.measure_s, spec.warmup_limit_s) for spec in specs] == [(1.0, 1.5), (1.5, 2.25)]
 
 
-def test_no_trial_may_run_much_longer_than_the_budget(lab):
-    lab.clock.now = 90.0
-    assert lab.bench.spec("x", WHOLE).timeout_s <= 12.0
-    lab.clock.now = 200.0
-    assert lab.bench.spec("x", {}).timeout_s <= 2.0
+def test_no_trial_may_run_much_longer_than_the_budget(trials):
+    trials.clock.now = 90.0
+    assert trials.bench.spec("x", WHOLE).timeout_s <= 12.0
+    trials.clock.now = 200.0
+    assert trials.bench.spec("x", {}).timeout_s <= 2.0
 
 
-def test_an_instrumented_pass_leaves_the_turns_their_time(lab, monkeypatch):
+def test_an_instrumented_pass_leaves_the_turns_their_time(trials, monkeypatch):
     specs = []
-    monkeypatch.setattr(lab.bench, "run", lambda spec: specs.append(spec) or result_at(1.0))
+    monkeypatch.setattr(trials.bench, "run", lambda spec: specs.append(spec) or result_at(1.0))
     known = with_stack(STACK, known_of(gpu_facts()))
-    lab.measure(Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented"), known)
-    assert specs[0].timeout_s == pytest.approx(lab.bench.budget.timeout_s - lab.reserve_s(known))
+    trials.measure(Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented"), known)
+    assert specs[0].timeout_s == pytest.approx(trials.bench.budget.timeout_s - trials.reserve_s(known))
 
 
 @pytest.mark.parametrize(("facts", "more"), [(cpu_facts(), True), (gpu_facts(), False)], ids=["CPU", "GPU"])
-def test_an_instrumented_pass_takes_the_longer_the_longer_the_steps_of_a_cpu(lab, facts, more):
+def test_an_instrumented_pass_takes_the_longer_the_longer_the_steps_of_a_cpu(trials, facts, more):
     """Its steps of half a second took 14 s, and 7 were expected."""
     profile, known = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented"), known_of(facts)
     slower = replace(known, judge=replace(known.judge, baseline=result_at(0.1)))
     longer_s = (slower.judge.speed(BASELINE)[0] - known.judge.speed(BASELINE)[0]) / 1e3
     assert longer_s > 0
-    took_s = lab.cost_s(profile, slower) - lab.cost_s(profile, known)
-    assert took_s == pytest.approx(14 * longer_s if more else 0.0)
+    took_s = trials.cost_s(profile, slower) - trials.cost_s(profile, known)
+    assert took_s == pytest.approx(12 * longer_s if more else 0.0)

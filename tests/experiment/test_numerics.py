@@ -6,8 +6,15 @@ from facts import cpu_facts
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from advisor.experiment.judging.numerics import Spread, compare_numerics, finite, spread_between, why_unusable
-from advisor.experiment.judging.tolerance import DEFAULT_TOLERANCE, own_rounding
+from advisor.experiment.judging.numerics import (
+    DEFAULT_TOLERANCE,
+    Spread,
+    compare_numerics,
+    finite,
+    own_rounding,
+    spread_of,
+    why_unusable,
+)
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Numerics, Outcome, TrialResult
 
@@ -367,14 +374,12 @@ def test_each_quantity_has_a_spread_of_its_own():
 
 def test_the_spread_is_the_widest_of_all_pairs():
     runs = [trained(losses) for losses in (0.0, 0.01, -0.02)]
-    spread = Spread()
-    for new, old in ((1, 0), (2, 0), (2, 1)):
-        spread = spread.widened(spread_between(runs[new], runs[old]))
+    spread = spread_of(runs)
     assert spread.losses == pytest.approx(0.03, rel=0.02)
     assert (spread.outputs, spread.weights) == (0, 0)
     assert spread.random
     assert not Spread().random
-    assert spread_between(result((1.0,)), result((math.nan,))) == Spread()
+    assert spread_of([result((1.0,)), result((math.nan,))]) == Spread()
 
 
 # --- what cannot be compared ----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from facts import adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts
-from made_up import BF16, CATALOG, FUSED, GRAPH, LAST, WORKERS, failed, known_of, result_at
+from made_up import BF16, CATALOG, FUSED, GRAPH, LAST, WORKERS, known_of, result_at
 
 from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE
@@ -57,7 +57,7 @@ def test_a_step_that_came_to_wait_for_its_data_gets_workers(wait_ms, step_ms, st
 
 
 @pytest.mark.parametrize(("batches", "live_on"), [(8, True), (1000, False)])
-def test_the_workers_of_short_epochs_live_on_in_a_leap(batches, live_on):
+def test_the_workers_of_short_epochs_live_on_in_a_stack(batches, live_on):
     loader = loader_facts(num_workers=0, length=batches)
     stack = known_of(gpu_facts(profile=profile_facts(phases={"data wait": 70.0, "forward": 30.0}), loader=loader)).usual
     assert WORKERS.key in stack
@@ -92,13 +92,6 @@ def test_workers_that_are_tried_live_on_as_the_loaders_own_do(workers, stay):
     assert workload.loader.persistent_workers is (workers > 0 and stay)
 
 
-def test_a_setting_is_to_blame_for_a_combination_that_fails_only_with_it():
-    broken = known_with((PAIR, failed("no capture")))
-    assert not broken.fails_with_others(GRAPH), "nothing ran without it"
-    assert known_with((PAIR, failed("no capture")), (Settings(BF16.settings), result_at(1.2))).fails_with_others(GRAPH)
-    assert not known_with((PAIR, result_at(1.5)), (Settings(BF16.settings), result_at(1.2))).fails_with_others(GRAPH)
-
-
 def test_a_stack_is_measured_again_once_a_smaller_one_ran_twice():
     def again(*rest):
         known = known_with((THREE, result_at(2.0)), *rest, stack=THREE)
@@ -120,13 +113,13 @@ def fed(wait_ms, *, on=gpu_facts):
     ("wait_ms", "on", "has"),
     [(30.0, gpu_facts, True), (17.0, gpu_facts, True), (8.0, gpu_facts, False), (17.0, cpu_facts, False)],
 )
-def test_a_leap_feeds_the_step_that_it_expects(wait_ms, on, has):
+def test_a_stack_feeds_the_step_that_it_expects(wait_ms, on, has):
     """A sixth of a step waits for data: a third, once a GPU computes the rest 2.4 times as fast."""
     assert (WORKERS.key in fed(wait_ms, on=on).plan.usual_stack()) is has
 
 
 @pytest.mark.parametrize(("wait_ms", "workers"), [(17.0, 2), (50.0, 8), (92.0, 16)])
-def test_a_leap_has_as_many_workers_as_its_step_needs(wait_ms, workers):
+def test_a_stack_has_as_many_workers_as_its_step_needs(wait_ms, workers):
     """Not as many as there are cores: they share memory with the step. One rung more than computed is taken."""
     assert fed(wait_ms).plan.usual_stack()[WORKERS.key] == workers
 
@@ -184,7 +177,7 @@ def test_gradients_that_are_off_stay_off_in_the_stack(present):
 
 
 @pytest.mark.parametrize(("foreign_cores", "threads"), [(30.0, 8), (20.0, 12), (10.0, None)])
-def test_the_leap_has_fewer_threads_where_other_programs_want_cores(foreign_cores, threads):
+def test_the_stack_has_fewer_threads_where_other_programs_want_cores(foreign_cores, threads):
     machine = Hardware(host=host(foreign_cores=foreign_cores))
     facts = cpu_facts(threads=16, hardware=machine, profile=profile_facts(step_ms=10.0))
     assert known_of(facts).plan.usual_stack().get("cpu.threads") == threads

@@ -10,8 +10,7 @@ from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE, Judge
-from advisor.experiment.judging.runs import Turns
-from advisor.experiment.judging.spreads import prior_spread
+from advisor.experiment.judging.runs import Turns, prior_spread
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.moves import moves
 from advisor.experiment.objective import Goal
@@ -83,7 +82,7 @@ def measured(kind, settings, step_ms, *, base=BASELINE, candidate=None, **change
 
 
 ALONE_RUN = measured(Kind.ALONE, ALONE, 6.0, candidate=BF16)
-LEAP = measured(Kind.LEAP, STACK, 5.0)
+WHOLE_STACK = measured(Kind.STACK, STACK, 5.0)
 CONTROL = Move(Kind.CONTROL, BASELINE, 1.0, "control=true"), Evidence(control=result(10.01))
 PROFILE = (
     Move(Kind.PROFILE, BASELINE, 1.0, "baseline, instrumented"),
@@ -113,7 +112,7 @@ def apart_from_the_baseline(judge):
 
 
 def test_every_run_is_taken_over_and_the_present_baseline_is_one_more():
-    told, before = told_by(ALONE_RUN, LEAP, CONTROL, PROFILE, IN_TURN)
+    told, before = told_by(ALONE_RUN, WHOLE_STACK, CONTROL, PROFILE, IN_TURN)
     after = resumed(told).judge
     assert {key: runs for key, runs in after.runs.items() if key} == {
         k: runs for k, runs in before.judge.runs.items() if k
@@ -125,7 +124,7 @@ def test_every_run_is_taken_over_and_the_present_baseline_is_one_more():
 
 def test_runs_that_failed_are_not_tried_again():
     failed = TrialResult(Outcome.OUT_OF_MEMORY, "it needs more than there is")
-    told, _ = told_by((LEAP[0], Evidence(runs=((STACK, failed),))))
+    told, _ = told_by((WHOLE_STACK[0], Evidence(runs=((STACK, failed),))))
     after = resumed(told)
     assert after.judge.has_tried(STACK)
     assert after.judge.result(STACK) == failed
@@ -152,7 +151,7 @@ def test_a_control_that_only_crashed_is_measured_again():
 
 
 def test_the_best_stack_is_the_stack_again():
-    told, before = told_by(ALONE_RUN, LEAP)
+    told, before = told_by(ALONE_RUN, WHOLE_STACK)
     after = resumed(told)
     assert after.stack == before.stack == STACK
     assert not after.pending
@@ -163,7 +162,7 @@ def test_a_simpler_combination_that_does_nearly_as_well_is_what_is_recorded_and_
     nearly = measured(Kind.ALONE, ALONE, 5.05, candidate=BF16)
     whole = STACK.merged(GRADS.settings)
     without = measured(Kind.DROP, STACK, 5.0, base=whole)
-    told, before = told_by(measured(Kind.LEAP, whole, 6.0), nearly, without, SIDE_BY_SIDE)
+    told, before = told_by(measured(Kind.STACK, whole, 6.0), nearly, without, SIDE_BY_SIDE)
     after = resumed(told)
     assert before.stack == after.stack == STACK
     assert before.found == after.found == SessionState.of(told).stack.settings == ALONE
@@ -176,7 +175,7 @@ def test_a_simpler_combination_that_does_nearly_as_well_is_what_is_recorded_and_
 
 def test_a_stack_that_was_given_up_is_not_taken_up_again():
     even = Evidence(turns=Turns((result(10.0),), (result(10.0),), by_block=True))
-    told, before = told_by(LEAP, (SIDE_BY_SIDE[0], even))
+    told, before = told_by(WHOLE_STACK, (SIDE_BY_SIDE[0], even))
     after = resumed(told)
     assert before.stack == after.stack == BASELINE
     assert after.dropped.keys() == before.dropped.keys() == STACK.keys()
@@ -184,13 +183,13 @@ def test_a_stack_that_was_given_up_is_not_taken_up_again():
 
 @pytest.mark.parametrize("turns", [IN_TURN, SIDE_BY_SIDE], ids=["whole runs", "side by side"])
 def test_what_was_confirmed_stays_confirmed(turns):
-    told, before = told_by(LEAP, turns)
+    told, before = told_by(WHOLE_STACK, turns)
     after = resumed(told)
     assert before.judge.took_turns(STACK)
     assert after.judge.took_turns(STACK)
     assert after.judge.in_turn == before.judge.in_turn
     assert Kind.TURNS not in {move.kind for move in moves(after)}
-    assert Kind.TURNS in {move.kind for move in moves(resumed(told_by(LEAP)[0]))}
+    assert Kind.TURNS in {move.kind for move in moves(resumed(told_by(WHOLE_STACK)[0]))}
 
 
 @pytest.mark.parametrize(
@@ -219,14 +218,14 @@ def test_the_profile_says_again_what_is_worth_trying_and_how_much_noise_to_expec
 
 def test_what_was_in_question_on_top_of_the_stack_is_still_known():
     on_top = measured(Kind.ADD, STACK.merged(GRADS.settings), 5.01, base=STACK, candidate=GRADS)
-    told, before = told_by(LEAP, on_top)
+    told, before = told_by(WHOLE_STACK, on_top)
     after = resumed(told)
     assert after.tried[GRADS.name] == before.tried[GRADS.name]
     assert after.record(GRADS).contribution.speedup == pytest.approx(before.record(GRADS).contribution.speedup)
 
 
 def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
-    told, _ = told_by(ALONE_RUN, measured(Kind.ALONE, FUSED.settings, 8.0, candidate=FUSED), LEAP)
+    told, _ = told_by(ALONE_RUN, measured(Kind.ALONE, FUSED.settings, 8.0, candidate=FUSED), WHOLE_STACK)
     after = resumed(told, fused_optimizer=Decision.REJECTED)
     assert after.stack == ALONE
 
@@ -260,7 +259,7 @@ def test_findings_are_those_of_the_files_as_they_are_now():
 
 
 def test_only_what_is_new_is_told_again_and_a_second_resumption_knows_all():
-    told, _ = told_by(ALONE_RUN, LEAP, CONTROL, SIDE_BY_SIDE)
+    told, _ = told_by(ALONE_RUN, WHOLE_STACK, CONTROL, SIDE_BY_SIDE)
     known, more = resumed(told), []
     reporter = reporter_to(more.append)
     reporter.mark_as_posted(told)

@@ -67,7 +67,7 @@ def result(rate, *, setup, losses=(2.0, 1.9)):
     return TrialResult(Outcome.MEASURED, blocks=blocks, losses=losses, ranks=found)
 
 
-class FakeLab:
+class MadeUpTrials:
     """Runs trials at rates by their settings, within a number of trials."""
 
     def __init__(self, rate_of, trials=40):
@@ -96,7 +96,7 @@ class FakeLab:
             return TrialResult(Outcome.FAILED, rate)
         return rate if isinstance(rate, TrialResult) else result(rate, setup=setup)
 
-    def tell(self, known):
+    def publish(self, known):
         return known
 
 
@@ -114,8 +114,8 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
         carried=Settings(carried or {}),
         device_type="cuda",
     )
-    lab = FakeLab(rate_of)
-    return explore(known.with_run(ONE, lab.run(ONE)), lab, moves), lab
+    trials = MadeUpTrials(rate_of)
+    return explore(known.with_run(ONE, trials.run(ONE)), trials, moves), trials
 
 
 def rate_of(setup):
@@ -129,14 +129,14 @@ def rate_of(setup):
 
 
 def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns():
-    known, lab = searched(rate_of, **LARGE)
-    weak = next(name for name in lab.asked if "whole batch on each GPU" in name)
+    known, trials = searched(rate_of, **LARGE)
+    weak = next(name for name in trials.asked if "whole batch on each GPU" in name)
     order = ["ddp", weak, "ddp, gradient_as_bucket_view: true, in turn"]
-    assert lab.asked[0] == "ddp"
-    assert [name for name in lab.asked if name in order] == order
+    assert trials.asked[0] == "ddp"
+    assert [name for name in trials.asked if name in order] == order
     assert known.stack == {**DDP, "parallel.gradient_as_bucket_view": True}
     assert known.confirmed
-    assert [name for name in lab.asked if "fully_shard" in name] == ["fully_shard"]
+    assert [name for name in trials.asked if "fully_shard" in name] == ["fully_shard"]
     row = known.record().row(known.record().best)
     assert row.speedup == pytest.approx(1.836, rel=0.01)
     assert row.ci_low < row.speedup < row.ci_high
@@ -158,60 +158,60 @@ def test_weak_scaling_is_told_apart_and_never_the_stack():
 
 
 def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
-    known, lab = searched(lambda setup: 1000 if setup == ONE else 700)
+    known, trials = searched(lambda setup: 1000 if setup == ONE else 700)
     assert known.stack == {}
-    assert "ddp, gradient_as_bucket_view: true" in lab.asked
-    assert not any("in turn" in name for name in lab.asked)
+    assert "ddp, gradient_as_bucket_view: true" in trials.asked
+    assert not any("in turn" in name for name in trials.asked)
     section = next(several_gpus_section(known.record()))
     assert "nothing on 2 GPUs was faster" in section.blocks[0].text
 
 
 def test_without_one_gpu_there_is_nothing_to_compare_with():
-    known, lab = searched(lambda setup: "rank 0: the model is wrapped in DistributedDataParallel already.")
-    assert lab.asked == []
+    known, trials = searched(lambda setup: "rank 0: the model is wrapped in DistributedDataParallel already.")
+    assert trials.asked == []
     assert (
         "were not measured: rank 0: the model is wrapped" in next(several_gpus_section(known.record())).blocks[0].text
     )
 
 
 def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
-    known, lab = searched(
+    known, trials = searched(
         lambda setup: "rank 1: no" if setup.settings == DDP else rate_of(setup), carried={"compile.mode": "default"}
     )
-    assert "ddp, compile.mode: none" in lab.asked
+    assert "ddp, compile.mode: none" in trials.asked
     assert known.stack["compile.mode"] == "none"
 
 
 def test_compiled_code_that_no_graph_helps_is_left_out_next():
-    known, lab = searched(
+    known, trials = searched(
         lambda setup: 1500 if setup.settings.get("compile.scope") == "model" else 900,
         carried={"compile.scope": "regional"},
     )
-    assert lab.asked[1:3] == ["ddp, step.cuda_graph: true", "ddp, compile.scope: model"]
+    assert trials.asked[1:3] == ["ddp, step.cuda_graph: true", "ddp, compile.scope: model"]
     assert known.stack == {**DDP, "compile.scope": "model"}
 
 
 def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_out_where_it_fails():
     carried = {"compile.mode": "default", "step.cuda_graph": True}
-    known, lab = searched(rate_of, carried=carried, **LARGE)
-    assert lab.asked[0] == "ddp"
-    assert "ddp, compile.mode: none" not in lab.asked
-    assert "step.cuda_graph: false" in next(name for name in lab.asked if "fully_shard" in name)
+    known, trials = searched(rate_of, carried=carried, **LARGE)
+    assert trials.asked[0] == "ddp"
+    assert "ddp, compile.mode: none" not in trials.asked
+    assert "step.cuda_graph: false" in next(name for name in trials.asked if "fully_shard" in name)
 
     def refuses(setup):
         graph = setup.settings.get("step.cuda_graph", True) and setup.strategy == "ddp"
         return "rank 0: operation not permitted when stream is capturing" if graph else rate_of(setup)
 
-    known, lab = searched(refuses, carried=carried)
-    assert lab.asked[1] == "ddp, step.cuda_graph: false"
+    known, trials = searched(refuses, carried=carried)
+    assert trials.asked[1] == "ddp, step.cuda_graph: false"
     assert known.stack["step.cuda_graph"] is False
     assert known.stack["parallel.strategy"] == "ddp"
 
 
 def test_a_graph_that_one_gpu_did_not_need_is_tried_over_several():
     """Each has a part of the batch to compute, and as many kernels to launch."""
-    known, lab = searched(lambda setup: rate_of(setup) * (1.5 if setup.settings.get("step.cuda_graph") else 1))
-    assert lab.asked[1] == "ddp, step.cuda_graph: true"
+    known, trials = searched(lambda setup: rate_of(setup) * (1.5 if setup.settings.get("step.cuda_graph") else 1))
+    assert trials.asked[1] == "ddp, step.cuda_graph: true"
     assert known.stack["step.cuda_graph"] is True
 
 
@@ -369,8 +369,8 @@ def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(ev
 
 
 def test_a_strategy_switches_off_what_does_not_go_with_it():
-    known, lab = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
-    assert "fully_shard, model.memory_format: contiguous" in lab.asked
+    known, trials = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
+    assert "fully_shard, model.memory_format: contiguous" in trials.asked
     assert known.stack["parallel.strategy"] == "ddp"
 
 

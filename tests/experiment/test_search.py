@@ -64,9 +64,9 @@ def test_every_setting_of_the_stack_gets_a_contribution():
 
 
 def test_contributions_that_cost_no_compilation_come_before_exotic_settings():
-    _, lab = found_by(EVERYTHING_HELPS)
-    adds = [place for place, move in enumerate(lab.asked) if move.kind is Kind.ADD]
-    drops = [place for place, move in enumerate(lab.asked) if move.kind is Kind.DROP]
+    _, trials = found_by(EVERYTHING_HELPS)
+    adds = [place for place, move in enumerate(trials.asked) if move.kind is Kind.ADD]
+    drops = [place for place, move in enumerate(trials.asked) if move.kind is Kind.DROP]
     assert sum(place < adds[0] for place in drops) >= 4
 
 
@@ -81,22 +81,22 @@ def test_a_setting_that_costs_speed_in_company_goes():
 
 
 def test_what_adds_nothing_leaves_once_two_runs_of_each_say_so():
-    known, lab = found_by(product(autocast=1.5, step_graph=1.5, compile_scope=1.2, channels_last=1.2))
+    known, trials = found_by(product(autocast=1.5, step_graph=1.5, compile_scope=1.2, channels_last=1.2))
     assert FUSED.key not in known.stack
-    assert Kind.AGAIN in {move.kind for move in lab.asked}
+    assert Kind.AGAIN in {move.kind for move in trials.asked}
 
 
 def test_cudnn_benchmark_joins_where_it_helps_and_stays_out_where_it_costs():
     helps, _ = found_by(lambda settings: EVERYTHING_HELPS(settings) * (1.1 if CUDNN.key in settings else 1.0))
-    costs, lab = found_by(lambda settings: EVERYTHING_HELPS(settings) * (0.8 if CUDNN.key in settings else 1.0))
+    costs, trials = found_by(lambda settings: EVERYTHING_HELPS(settings) * (0.8 if CUDNN.key in settings else 1.0))
     assert CUDNN.key in helps.stack
     assert CUDNN.key not in costs.stack
-    assert any(CUDNN.key in move.settings for move in lab.asked)
+    assert any(CUDNN.key in move.settings for move in trials.asked)
 
 
 def test_without_a_usual_stack_single_settings_are_asked_one_by_one():
-    known, lab = found_by(product(cudnn_benchmark=1.3), only=("cudnn_benchmark", "flush_denormal"))
-    assert not lab.settings_of(Kind.LEAP)
+    known, trials = found_by(product(cudnn_benchmark=1.3), only=("cudnn_benchmark", "flush_denormal"))
+    assert not trials.settings_of(Kind.STACK)
     assert "backends.cudnn_benchmark" in known.stack
 
 
@@ -115,15 +115,15 @@ def test_one_slow_process_does_not_cost_a_usual_setting_its_place():
 
 @pytest.mark.parametrize("budget_s", [2, 6, 34, 40, 60, 120])
 def test_the_search_ends_with_its_budget_and_keeps_the_best_so_far(budget_s):
-    known, lab = found_by(EVERYTHING_HELPS, budget_s=budget_s)
-    assert lab.spent_s <= budget_s
+    known, trials = found_by(EVERYTHING_HELPS, budget_s=budget_s)
+    assert trials.spent_s <= budget_s
     assert known.stack == (WHOLE if budget_s >= 34 else PLAIN)
 
 
 def test_the_search_ends_early_when_nothing_is_left():
-    known, lab = found_by(EVERYTHING_HELPS, budget_s=1e6)
-    assert lab.spent_s < 1200
-    assert best(moves(known), known, lab) is None
+    known, trials = found_by(EVERYTHING_HELPS, budget_s=1e6)
+    assert trials.spent_s < 1200
+    assert best(moves(known), known, trials) is None
 
 
 def test_ladders_end_at_their_knee():
@@ -161,13 +161,13 @@ def test_a_stack_that_its_turns_show_to_be_no_better_is_given_up():
         runs.append(settings)
         return 1.5 if settings and runs.count(settings) == 1 else 0.5 if settings else 1.0
 
-    known, lab = found_by(speed, only=("channels_last",))
-    assert Kind.TURNS in {move.kind for move in lab.asked}
+    known, trials = found_by(speed, only=("channels_last",))
+    assert Kind.TURNS in {move.kind for move in trials.asked}
     assert known.stack == BASELINE
     assert "not measurably faster" in known.dropped[LAST.key]
 
 
-def test_a_weakened_leap_that_seemed_better_by_chance_leaves_again():
+def test_a_weaker_stack_that_seemed_better_by_chance_leaves_again():
     """The whole stack cannot be captured; what is left was lucky once, and its other runs are slower than nothing."""
     runs = []
 
@@ -182,7 +182,7 @@ def test_a_weakened_leap_that_seemed_better_by_chance_leaves_again():
     assert known.stack == BASELINE
 
 
-def test_a_weakened_leap_gives_way_to_a_better_one_that_is_measured_twice():
+def test_a_weaker_stack_gives_way_to_a_better_one_that_is_measured_twice():
     """The compiled stack was unlucky once: the next process shows that it is the better one."""
     runs = []
     compiled = WHOLE.without(GRAPH.key)
@@ -211,9 +211,9 @@ def test_a_repeat_that_fails_is_not_made_for_as_long_as_time_is_left():
             return failed("no result after 4 s (compiling)", Outcome.TIMED_OUT)
         return {UNCAPTURED: 1.4, compiled: 1.38}.get(settings, 1.0)
 
-    known, lab = found_by(speed)
-    assert lab.settings_of(Kind.AGAIN).count(compiled) == 1
-    assert lab.spent_s < lab.budget_s / 2
+    known, trials = found_by(speed)
+    assert trials.settings_of(Kind.AGAIN).count(compiled) == 1
+    assert trials.spent_s < trials.budget_s / 2
     assert known.stack
 
 
@@ -240,12 +240,12 @@ def test_turns_that_leave_it_open_are_taken_again_and_are_no_proof():
         return next(scattered, 1.27) if settings == LAST.settings else 1.0
 
     noisy = gpu_facts(profile=profile_facts(device_busy_share=0.3))
-    known, lab = found_by(speed, noisy, only=("channels_last",))
-    assert len(lab.settings_of(Kind.TURNS)) > 1
+    known, trials = found_by(speed, noisy, only=("channels_last",))
+    assert len(trials.settings_of(Kind.TURNS)) > 1
     assert known.stack == LAST.settings
 
 
-def test_after_turns_that_show_no_gain_the_next_best_leap_is_the_stack():
+def test_after_turns_that_show_no_gain_the_next_best_one_is_the_stack():
     runs = []
 
     def speed(settings):

@@ -13,7 +13,7 @@ from made_up import (
     GRAPH,
     LAST,
     WHOLE,
-    FakeLab,
+    MadeUpTrials,
     found_by,
     known_of,
     product,
@@ -39,19 +39,19 @@ def test_what_is_rejected_goes_and_the_rest_is_measured_next():
     after = decided(known, autocast="rejected")
     assert after.stack == WHOLE.without(BF16.key)
     assert after.dropped[BF16.key] == REJECTED
-    lab = FakeLab(EVERYTHING_HELPS)
-    again = search(after, lab)
+    trials = MadeUpTrials(EVERYTHING_HELPS)
+    again = search(after, trials)
     if not known.judge.has_tried(after.stack):
-        assert lab.asked[0].settings == after.stack
+        assert trials.asked[0].settings == after.stack
     assert BF16.key not in again.stack
-    assert not any(BF16.key in move.settings for move in lab.asked)
+    assert not any(BF16.key in move.settings for move in trials.asked)
 
 
 def test_taking_a_decision_back_gives_the_setting_another_chance():
     known, _ = found_by(EVERYTHING_HELPS)
     back = decided(decided(known, autocast="rejected"), autocast="rejected")
     assert decided(back).dropped.get(BF16.key) is None
-    assert search(decided(back), FakeLab(EVERYTHING_HELPS)).stack == WHOLE
+    assert search(decided(back), MadeUpTrials(EVERYTHING_HELPS)).stack == WHOLE
 
 
 def test_a_rest_that_fails_leaves_the_best_that_was_measured():
@@ -63,7 +63,7 @@ def test_a_rest_that_fails_leaves_the_best_that_was_measured():
     def speed(settings):
         return "out of memory" if settings == rest else EVERYTHING_HELPS(settings)
 
-    again = search(after, FakeLab(speed))
+    again = search(after, MadeUpTrials(speed))
     assert again.stack
     assert not {GRAPH.key, FUSED.key} & set(again.stack)
 
@@ -74,7 +74,7 @@ def test_what_is_accepted_joins_unless_it_makes_the_whole_slower(factor, stays):
         return EVERYTHING_HELPS(settings) * (factor if "data.batch_size" in settings else 1.0)
 
     known, _ = found_by(speed)
-    after = search(decided(known, batch_size="accepted"), FakeLab(speed))
+    after = search(decided(known, batch_size="accepted"), MadeUpTrials(speed))
     assert ("data.batch_size" in after.stack) is stays
 
 
@@ -82,11 +82,11 @@ def test_decisions_taken_meanwhile_steer_the_search():
     def follow(known):
         return decided(known, autocast="rejected") if known.stack else known
 
-    lab = FakeLab(EVERYTHING_HELPS)
-    lab.follow = follow
-    known = search(known_of(), lab)
+    trials = MadeUpTrials(EVERYTHING_HELPS)
+    trials.follow = follow
+    known = search(known_of(), trials)
     assert BF16.key not in known.stack
-    assert not any(BF16.key in move.settings for move in lab.asked[1:])
+    assert not any(BF16.key in move.settings for move in trials.asked[1:])
 
 
 # --- other goals ----------------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ def memory_facts():
     return gpu_facts(families={"linear": 12}, repeated_blocks=(("Block", 12),), block_shapes=1, optimizer=adamw_facts())
 
 
-def test_with_memory_as_the_goal_the_leap_saves_it():
-    known, lab = found_by(SAVES, memory_facts(), goal=Goal(Objective.MEMORY))
-    assert BLOCKS.key in lab.asked[0].settings
+def test_with_memory_as_the_goal_the_stack_saves_it():
+    known, trials = found_by(SAVES, memory_facts(), goal=Goal(Objective.MEMORY))
+    assert BLOCKS.key in trials.asked[0].settings
     assert {BF16.key, BLOCKS.key} <= set(known.stack)
     assert GRAPH.key not in known.stack
 
@@ -134,8 +134,8 @@ def test_energy_decides_where_it_is_the_goal():
 
 
 def test_on_a_cpu_the_search_makes_the_same_loop():
-    known, lab = found_by(product(channels_last=1.3, compile=1.5, autocast=1.2), cpu_facts())
-    assert lab.asked[0].kind is Kind.LEAP
+    known, trials = found_by(product(channels_last=1.3, compile=1.5, autocast=1.2), cpu_facts())
+    assert trials.asked[0].kind is Kind.STACK
     assert LAST.key in known.stack
 
 
@@ -157,21 +157,21 @@ def test_a_setting_that_was_left_out_does_not_come_back_with_the_next_instrument
     known, _ = found_by(product(autocast=1.5, step_graph=1.5, compile_scope=1.2, channels_last=1.2))
     assert FUSED.key in known.dropped
     move = next(move for move in moves(replace(known, done=known.done - {Kind.HOST})) if move.kind is Kind.HOST)
-    assert known.after(move, FakeLab(EVERYTHING_HELPS).measure(move, known)).stack == known.stack
+    assert known.after(move, MadeUpTrials(EVERYTHING_HELPS).measure(move, known)).stack == known.stack
 
 
 def fragmented(**changes):
     return replace(gpu_facts(), peak_allocated_bytes=4 * 2**30, peak_reserved_bytes=8 * 2**30, **changes)
 
 
-def allocators_tried(lab):
-    return [move.settings for move in lab.asked if "memory.allocator" in move.settings]
+def allocators_tried(trials):
+    return [move.settings for move in trials.asked if "memory.allocator" in move.settings]
 
 
 def test_a_fresh_interpreter_is_started_only_for_what_may_gain_something():
     """A GPT-2's three allocators took a tenth of its session, most of it imports, and never gained speed."""
-    known, lab = found_by(EVERYTHING_HELPS, fragmented())
-    assert not allocators_tried(lab)
+    known, trials = found_by(EVERYTHING_HELPS, fragmented())
+    assert not allocators_tried(trials)
     left = next(c for c in known.plan.candidates if c.recipe == "allocator")
     assert "--only allocator" in why_not(known, left)
 
@@ -185,5 +185,5 @@ def test_a_fresh_interpreter_is_started_only_for_what_may_gain_something():
     ],
 )
 def test_allocators_are_tried_where_they_are_asked_for_or_memory_counts(options):
-    _, lab = found_by(EVERYTHING_HELPS, fragmented(), **options)
-    assert allocators_tried(lab)
+    _, trials = found_by(EVERYTHING_HELPS, fragmented(), **options)
+    assert allocators_tried(trials)

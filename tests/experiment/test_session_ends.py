@@ -65,7 +65,7 @@ def test_a_session_resumes_behind_a_cut_line(tmp_path):
     whole = three_removers(tmp_path).run()
     lines = whole.journal.path.read_text().splitlines(keepends=True)
     measured = [place for place, line in enumerate(lines) if '"TrialMeasured"' in line]
-    kept = "".join(lines[: measured[3] + 1])  # those of the leap and the control
+    kept = "".join(lines[: measured[3] + 1])  # those of the stack and the control
     path = whole.journal.path.with_name("19990101-000000.jsonl")
     path.write_text(kept + lines[measured[3] + 1][:25], encoding="utf-8")
     past = open_session("1999")

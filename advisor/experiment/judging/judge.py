@@ -13,10 +13,13 @@ from functools import cached_property
 from statistics import median
 
 from advisor.experiment.cached import cached
-from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
+from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_of, why_unusable
 from advisor.experiment.judging.runs import (
+    DEVICE_BOUND,
     Turns,
+    captured_prior,
     floor_between,
+    is_captured,
     mean_speed,
     rates,
     speed,
@@ -24,8 +27,7 @@ from advisor.experiment.judging.runs import (
     with_figures_of,
     with_peaks,
 )
-from advisor.experiment.judging.spreads import DEVICE_BOUND, captured_prior, is_captured
-from advisor.experiment.objective import Gain, Goal, Yardstick, gain_of_figure
+from advisor.experiment.objective import Gain, Goal, Yardstick, gain_of_figure, samples_per_step
 from advisor.figures.stats import (
     REPORT,
     SELECTION,
@@ -53,9 +55,6 @@ from advisor.records import (
 BASELINE = Settings()
 # Where other programs take cores or the GPU, the whole interval of the turns has to lie above this to confirm anything.
 _CONFIRMED_WHERE_BUSY = 1.1
-# Other draws of random numbers may differ more than the two or three seen, by this factor. Unitless; of simulated
-# GraphSAGE steps with dropout 7 % were refused after two draws, 1 % after three, 0.2 % after four.
-_UNSEEN = 10.0
 _EVEN = Gain(1.0, 1.0, 1.0, 0.0)
 _MUCH_BETTER, _MUCH_WORSE = Gain(2.0, 2.0, 2.0, 0.0), Gain(0.5, 0.5, 0.5, 0.0)
 
@@ -151,11 +150,7 @@ class Judge:
     @cached_property
     def spread(self) -> Spread:
         """The largest differences in numerics between two runs of the baseline; the control counts as one."""
-        spread, runs = Spread(), self.unchanged_runs
-        for place, run in enumerate(runs):
-            for other in runs[:place]:
-                spread = spread.widened(spread_between(run, other))
-        return spread
+        return spread_of(self.unchanged_runs)
 
     @property
     def baseline_rate(self) -> float:
@@ -284,12 +279,9 @@ class Judge:
         """The ratio of samples per second; for latency that of steps per second."""
         factor = 1.0
         if objective is Objective.LATENCY:
-            factor = self._samples_per_step(old) / self._samples_per_step(new)
+            factor = samples_per_step(self.measured_runs(old)[0]) / samples_per_step(self.measured_runs(new)[0])
         ratio, low, high = self._ratio(Settings(new), Settings(old), REPORT)
         return Gain(factor * ratio, factor * low, factor * high, 0.0)
-
-    def _samples_per_step(self, settings: Mapping[str, Value]) -> float:
-        return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
 
     @cached
     def _ratio(self, new: Settings, old: Settings, confidence: float = SELECTION) -> Interval:
@@ -299,8 +291,8 @@ class Judge:
     # --- numerics -------------------------------------------------------------------------------------------------
 
     @cached
-    def numerics(self, settings: Settings, *, unseen_draws: bool = False) -> NumericsResult:
-        """The numerics of settings that were tried; ``unseen_draws`` allows for larger random differences."""
+    def numerics(self, settings: Settings) -> NumericsResult:
+        """The numerics of settings that were tried."""
         result = self.result(settings) if settings else self.baseline
         assert result is not None, "these settings were tried"
         recipes = self.catalog.in_order(settings)
@@ -310,7 +302,7 @@ class Judge:
             Numerics.worst(*(recipe.numerics_of(value, self.mode) for recipe, value in recipes)),
             rounding=self.catalog.rounding(settings),
             own_rounding=self.own_rounding,
-            spread=self.spread.times(_UNSEEN) if unseen_draws else self.spread,
+            spread=self.spread,
             reference=self.reference,
         )
 

@@ -1,17 +1,26 @@
-"""Runs of the same settings: their speed, one result for all of them, and those that took turns with the baseline."""
+"""Runs of the same settings: their speed, the spread to expect between them, turns, and one result for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import geometric_mean, median
 
-from advisor.experiment.judging.spreads import IN_TURN
 from advisor.experiment.objective import figure
 from advisor.figures.samples import largest_difference
 from advisor.figures.stats import Interval, ProcessSpread, mean_rate, paired_interval, ratio_interval
-from advisor.records import Block, Objective, TrialResult
+from advisor.recipe import MODES_WITH_GRAPHS
+from advisor.records import Block, Facts, Objective, TrialResult, Value
+
+# Standard deviation between processes of one program before any was repeated, as a share of the step. H200 hosts and
+# two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound and captured steps repeat within 1 %,
+# host-bound ones within 2 to 5 % and now and then a third apart, those that a loader feeds within 5 to 10 %. Before the
+# instrumented pass nobody knows which of them a step is.
+DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, _FED, _ON_CPU = 0.01, 0.025, 0.04, 0.05, 0.03
+_BUSY = 0.7
+# The same of two live processes that take turns, which share the machine's drift; of many pairs, so of more degrees.
+IN_TURN = ProcessSpread(0.012, 30.0)
 
 
 def rates(blocks: Sequence[Block]) -> list[float]:
@@ -74,6 +83,28 @@ class Turns:
 
 def _mean_of_blocks(blocks: Sequence[Block]) -> tuple[float, float]:
     return geometric_mean([block.step_ms for block in blocks]), geometric_mean(rates(blocks))
+
+
+def prior_spread(facts: Facts) -> float:
+    """The standard deviation between processes that is expected before any of them was repeated."""
+    if not facts.on_cuda:
+        return _ON_CPU
+    if facts.workload.loader is not None:
+        return _FED
+    busy = facts.profile.device_busy_share if facts.profile else None
+    if busy is None:
+        return _UNKNOWN
+    return _HOST_BOUND if busy < _BUSY else DEVICE_BOUND
+
+
+def is_captured(settings: Mapping[str, Value]) -> bool:
+    """Whether a step of these settings is a graph that is replayed, wholly or in large parts."""
+    return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in MODES_WITH_GRAPHS
+
+
+def captured_prior(prior: float) -> float:
+    """The prior of captured steps, where that of others is ``prior``: only a loader's spread reaches a graph."""
+    return prior if prior == _FED else min(prior, DEVICE_BOUND)
 
 
 def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialResult, ...]:

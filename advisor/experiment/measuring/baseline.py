@@ -5,8 +5,7 @@ from dataclasses import replace
 from advisor.errors import TargetError, UsageError
 from advisor.experiment.caveats import with_the_load
 from advisor.experiment.events import Said
-from advisor.experiment.judging.numerics import Spread, finite
-from advisor.experiment.judging.tolerance import DEFAULT_TOLERANCE
+from advisor.experiment.judging.numerics import DEFAULT_TOLERANCE, Spread, finite
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.request import Request
 from advisor.machine.hardware import counts_energy

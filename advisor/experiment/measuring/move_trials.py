@@ -8,15 +8,15 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
-from advisor.experiment.leaps import compiled_next
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.measuring.other_gpus import OtherGpuTrials
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
-from advisor.experiment.moves import moves, need_turns
+from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.experiment.search import rank
+from advisor.experiment.stacks import compiled_next
 from advisor.recipe.settings import Settings
 from advisor.records import TrialKind, TrialSpec, Value
 
@@ -30,14 +30,14 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 # Steps of an instrumented pass on the CPU, where they take most of its time: three or more in phases, four recorded,
 # one counted, and as long as four of validation. A count.
 _INSTRUMENTED_STEPS = 12
-# A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration.
+# A compilation without priority is given up after this many times its expected duration.
 _GIVEN_UP_AFTER = 2.0
 # Moves whose trials also time how long a step waits for its data, where that is loaded in another way.
-_TIMING_PHASES = frozenset({Kind.LEAP, Kind.SWAP, Kind.ADD})
+_TIMING_PHASES = frozenset({Kind.STACK, Kind.SWAP, Kind.ADD})
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
 _STAGES = {
-    Kind.LEAP: "leap",
+    Kind.STACK: "stack",
     Kind.TURNS: "confirmation",
     Kind.ALONE: "alone",
     Kind.CONTROL: "instruments",
@@ -48,7 +48,7 @@ _STAGES = {
 
 
 class MoveTrials:
-    """Implements ``search.Lab`` with trial processes.
+    """Implements ``search.Trials`` with trial processes.
 
     ``consent`` gives the consent under the decisions so far; ``report`` tells of what is new in what is known.
     """
@@ -67,7 +67,7 @@ class MoveTrials:
         facts, once_s = known.plan.facts, self.bench.expected_s(move.settings)
         match move.kind:
             case Kind.TURNS:
-                return self._turns_s(known, move.settings)[1]
+                return turns_s(self.bench, known, move.settings)[1]
             case Kind.PROFILE:
                 beside_s = _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * facts.operations
                 steps_s = 0.0 if facts.on_cuda else _INSTRUMENTED_STEPS * known.judge.speed(BASELINE)[0] / 1e3
@@ -77,59 +77,44 @@ class MoveTrials:
         return max(once_s, 0.1)
 
     def comes_first(self, move: Move) -> bool:
-        """Whether a move comes before all others: a bold one whose code is not late."""
-        return move.is_bold and not self.bench.compiles_late(move.settings)
+        """Whether a move comes before all others: one with priority; while its code is late, the turns of the stack."""
+        if move.kind is Kind.TURNS:
+            return self.bench.compiling is not None and self.bench.compiles_late(self.bench.compiling)
+        return move.has_priority and not self.bench.compiles_late(move.settings)
 
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
 
-        A bold leap may use the time that is reserved for the turns, since they would measure the leap; only the turns
-        of a stack that nothing else could recommend, as on a noisy machine, keep theirs.
+        A stack with priority starts even if it may end too late, and may wait for code that compiles beside the trials.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
-        if self.bench.steering.ending or self._is_behind_a_leap(move, known):
+        if self.bench.steering.ending or self._is_behind_a_stack(move, known):
             return False
         if move.kind is Kind.TURNS:
-            begin_s, needed_s = self._turns_s(known, move.settings)
-            return budget.allows(begin_s) and not (move.is_bold and self._compiling_fits(needed_s, known))
-        if not move.is_bold:
+            return budget.allows(turns_s(self.bench, known, move.settings)[0])
+        if not move.has_priority:
             return budget.allows(cost_s, reserve_s=self.reserve_s(known))
-        if move.kind is not Kind.LEAP:
-            # The baseline again takes a small part of the budget, and leaves leaps after it their time. The control may
-            # take more where there is no leap to come.
-            leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
-            small = cost_s <= POLICY.before_leap * budget.total_s
-            takes_little = small or (move.kind is Kind.CONTROL and not leaps_s)
-            return takes_little and budget.allows(cost_s + POLICY.safe * sum(leaps_s))
-        return self._affords_leap(move, known)
+        if move.kind is not Kind.STACK:
+            # The baseline again takes a small part of the budget, and leaves stacks behind it their time.
+            stacks_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.STACK]
+            takes_little = cost_s <= POLICY.baseline_share * budget.total_s or move.kind is Kind.CONTROL
+            return takes_little and budget.allows(cost_s + POLICY.safe * sum(stacks_s))
+        beside = self.bench.compiles_beside(move.settings)
+        least_s = self.bench.expected_s(BASELINE) if beside else POLICY.start_share * cost_s
+        return budget.allows(least_s, reserve_s=self._reserve_s_beside(move, known))
 
-    def _affords_leap(self, leap: Move, known: Known) -> bool:
-        """Whether there is time for a bold leap, or for waiting for the code that is compiled beside the trials.
-
-        It starts even if it may end too late. A shorter one is not affordable where there is time for the longer.
-        """
-        budget = self.bench.budget
-        if self.bench.compiles_beside(leap.settings):
-            return budget.allows(self.bench.expected_s(BASELINE), reserve_s=self._reserve_against_a_leap_s(leap, known))
-        if leap.in_place_of and budget.allows(POLICY.safe * self.cost_s(leap.in_place_of, known)):
+    def _is_behind_a_stack(self, move: Move, known: Known) -> bool:
+        """Whether a move would compile, while the code of a whole stack is compiled beside the trials."""
+        if move.kind is Kind.STACK or not self.bench.catalog.compiles(move.settings):
             return False
-        return budget.allows(
-            POLICY.gamble * self.cost_s(leap, known), reserve_s=self._reserve_against_a_leap_s(leap, known)
-        )
+        return any(other.kind is Kind.STACK and self.bench.compiles_beside(other.settings) for other in moves(known))
 
-    def _is_behind_a_leap(self, move: Move, known: Known) -> bool:
-        """Whether a move would compile, while the code of a leap is compiled beside the trials."""
-        if move.kind is Kind.LEAP or not self.bench.catalog.compiles(move.settings):
-            return False
-        return any(other.kind is Kind.LEAP and self.bench.compiles_beside(other.settings) for other in moves(known))
-
-    def _compiling_fits(self, turns_s: float, known: Known) -> bool:
-        """Whether there is time to compile the stack and for the turns behind it: its compiled form is confirmed then.
-
-        Also where that takes no longer than the turns would: it is waited for.
-        """
-        compiled_s = min((self.cost_s(leap, known) for leap in moves(known) if leap.kind is Kind.LEAP), default=0.0)
-        return compiled_s <= turns_s or self.bench.budget.allows(POLICY.safe * compiled_s + turns_s)
+    def _reserve_s_beside(self, move: Move, known: Known) -> float:
+        """The seconds that a stack with priority leaves to the turns: none where its code is ready in time."""
+        bench, settings = self.bench, move.settings
+        if bench.compiles_beside(settings):
+            return self.reserve_s(known) if bench.compiles_late(settings) else 0.0
+        return self.reserve_s(known) if compiles_anew(bench, settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -140,21 +125,10 @@ class MoveTrials:
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
             return 0.0
-        begin_s, needed_s = self._turns_s(known, stack)
+        begin_s, needed_s = turns_s(self.bench, known, stack)
         if not self.bench.budget.allows(begin_s):
             return 0.0
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
-
-    def _reserve_against_a_leap_s(self, leap: Move, known: Known) -> float:
-        """The seconds that a bold leap leaves to the turns of the best stack.
-
-        Where only they can show that it gains; where the leap compiles beside the trials, once it is late.
-        """
-        late, beside = self.bench.compiles_late(leap.settings), self.bench.compiles_beside(leap.settings)
-        return self.reserve_s(known) if late or (need_turns(known) and not beside) else 0.0
-
-    def _turns_s(self, known: Known, settings: Settings) -> tuple[float, float]:
-        return turns_s(self.bench, settings, side_by_side=_may_be_side_by_side(known, settings))
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
@@ -175,31 +149,31 @@ class MoveTrials:
                 evidence = self._reference(known)
             case Kind.HOST:
                 evidence = self._on_the_cpu()
-            case Kind.TURNS if _may_be_side_by_side(known, move.settings):
+            case Kind.TURNS if may_be_side_by_side(known, move.settings):
                 evidence = side_by_side(self.bench, move.settings)
             case Kind.TURNS:
                 evidence = in_turn(self.bench, move.settings)
-            case Kind.LEAP if not self._is_compiled(move, known):
+            case Kind.STACK if not self._is_compiled(move, known):
                 return None
             case _:
                 evidence = self._trial(move, known)
         return evidence
 
-    def _is_compiled(self, leap: Move, known: Known) -> bool:
-        """Whether a leap can be measured: wait as long as expected for its code, if that is compiled beside the trials.
+    def _is_compiled(self, move: Move, known: Known) -> bool:
+        """Whether a stack can be measured: wait as long as expected for its code, if that compiles beside the trials.
 
         What is late is looked at from time to time, until the turns of the stack have to begin.
         """
         bench = self.bench
-        if bench.has_compiled_beside() and compiles_anew(bench, leap.settings):
-            if not may_compile_beside(bench, known, leap.settings):
+        if bench.has_compiled_beside() and compiles_anew(bench, move.settings):
+            if not may_compile_beside(bench, known, move.settings):
                 return True
-            bench.compile_beside(leap.settings)
-        if not bench.compiles_beside(leap.settings):
+            bench.compile_beside(move.settings)
+        if not bench.compiles_beside(move.settings):
             return True
-        usual_s = bench.expected_s(BASELINE if bench.compiles_late(leap.settings) else leap.settings)
-        left_s = bench.budget.left_s - self._reserve_against_a_leap_s(leap, known)
-        return bench.wait_until_compiled(leap.name, min(usual_s, left_s))
+        usual_s = bench.expected_s(BASELINE if bench.compiles_late(move.settings) else move.settings)
+        left_s = bench.budget.left_s - self._reserve_s_beside(move, known)
+        return bench.wait_until_compiled(move.name, min(usual_s, left_s))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
         if moves_beside := self.other_gpus.moves_beside(move, known):
@@ -207,21 +181,21 @@ class MoveTrials:
         spec = self._spec(move, known)
         if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
             self.bench.compile_beside(settings)
-        # A person waits for what a leap shows; where it was disturbed, the search itself asks for another run.
-        result = self.bench.run(spec, may_repeat=move.kind is not Kind.LEAP)
+        # A person waits for what a whole stack shows; where it was disturbed, the search itself asks for another run.
+        result = self.bench.run(spec, may_repeat=move.kind is not Kind.STACK)
         return Evidence(runs=((move.settings, result),))
 
     def _compiled_next(self, move: Move, known: Known) -> Settings | None:
         """The settings most likely compiled next, to be compiled beside this move; None where that may disturb.
 
-        Beside a leap that compiles nothing that is its compiled form, beside another move a bold leap; where the move
-        compiles as well, any other may.
+        Beside a stack that compiles nothing that is its compiled form, beside another move a stack with priority; where
+        the move compiles as well, any other may.
         """
         compiles = self.bench.catalog.compiles(move.settings)
-        if (move.kind is Kind.LEAP and compiles) or not may_compile_beside(self.bench, known, move.settings):
+        if (move.kind is Kind.STACK and compiles) or not may_compile_beside(self.bench, known, move.settings):
             return None
-        possible = [other.settings for other in rank(moves(known), known, self) if compiles or other.is_bold]
-        for settings in [compiled_next(known, move.settings), *possible] if move.kind is Kind.LEAP else possible:
+        possible = [other.settings for other in rank(moves(known), known, self) if compiles or other.has_priority]
+        for settings in [compiled_next(known, move.settings), *possible] if move.kind is Kind.STACK else possible:
             new = settings not in (move.settings, known.stack) and compiles_anew(self.bench, settings)
             if new and may_compile_beside(self.bench, known, settings):
                 return settings
@@ -230,17 +204,17 @@ class MoveTrials:
     def _spec(self, move: Move, known: Known) -> TrialSpec:
         at_least_s = ENERGY_S if len(move.settings) > 1 else 0.0
         baseline_again = move.kind is Kind.AGAIN and not move.settings
-        soon = (move.kind is Kind.LEAP and not known.stack) or baseline_again
+        soon = (move.kind is Kind.STACK and not known.stack) or baseline_again
         spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s, soon=soon)
         if baseline_again and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
         if not self.bench.catalog.compiles(move.settings):
             return replace(spec, times_phases=move.kind in _TIMING_PHASES and known.plan.feeds(move.settings))
-        if move.is_doubtful or not move.is_bold:
-            limit_s = min(spec.timeout_s - self.reserve_s(known), _GIVEN_UP_AFTER * self.cost_s(move, known))
+        if move.has_priority:
+            limit_s = spec.timeout_s - self._reserve_s_beside(move, known)
         else:
-            limit_s = spec.timeout_s - self._reserve_against_a_leap_s(move, known)
+            limit_s = min(spec.timeout_s - self.reserve_s(known), _GIVEN_UP_AFTER * self.cost_s(move, known))
         return replace(spec, timeout_s=max(1.0, limit_s))
 
     def _profile(self, known: Known) -> Evidence:
@@ -274,7 +248,7 @@ class MoveTrials:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def tell(self, known: Known) -> Known:
+    def publish(self, known: Known) -> Known:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
         self.tell_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
@@ -293,10 +267,6 @@ class MoveTrials:
     def tell_progress(self, known: Known) -> None:
         """Post how far the session is."""
         self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
-
-
-def _may_be_side_by_side(known: Known, settings: Settings) -> bool:
-    return may_be_side_by_side(known.plan.facts, known.judge.baseline, known.judge.result(settings))
 
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
-from advisor.experiment.search import Lab, rank
+from advisor.experiment.search import Trials, rank
 from advisor.figures.formatting import format_percent
 from advisor.machine.hardware import visible_gpus
 from advisor.recipe.catalog import Catalog
@@ -24,7 +24,7 @@ from advisor.records import Facts, TargetSpec, TrialSpec, Value
 # The moves that may be measured on another GPU, by the move that is measured meanwhile. Beside one that may change the
 # stack nothing is left out of it: that result would be about the stack as it was.
 _KINDS_BESIDE = {
-    **dict.fromkeys((Kind.LEAP, Kind.ADD, Kind.SWAP, Kind.AGAIN), (Kind.ALONE, Kind.AGAIN)),
+    **dict.fromkeys((Kind.STACK, Kind.ADD, Kind.SWAP, Kind.AGAIN), (Kind.ALONE, Kind.AGAIN)),
     **dict.fromkeys((Kind.ALONE, Kind.DROP), (Kind.ALONE, Kind.AGAIN, Kind.DROP)),
 }
 # The cores of a trial beside its loader's workers: one launches kernels, one runs the backward pass. A count.
@@ -74,7 +74,7 @@ class OtherGpuTrials:
     ``trials`` knows what moves cost; ``spec_of`` gives the trial of a move.
     """
 
-    def __init__(self, bench: Bench, trials: Lab[Known, Move], spec_of: Callable[[Move, Known], TrialSpec]) -> None:
+    def __init__(self, bench: Bench, trials: Trials[Known, Move], spec_of: Callable[[Move, Known], TrialSpec]) -> None:
         self._bench = bench
         self._trials = trials
         self._spec_of = spec_of
@@ -95,7 +95,7 @@ class OtherGpuTrials:
         if not devices:
             return ()
         cost_s = bench.expected_s({}) + bench.budget.build_s  # other GPUs build the target anew
-        if not bench.budget.allows(cost_s / POLICY.before_leap):
+        if not bench.budget.allows(cost_s / POLICY.baseline_share):
             raise UnusableError("finding out whether trials disturb each other takes over a tenth of the time left")
         once = {device: iter((bench.spec(f"baseline on {device}", {}),)) for device in devices}
         waiting = {device: partial(next, spec, None) for device, spec in once.items()}

@@ -7,19 +7,19 @@ them differ.
 """
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import replace
 
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.judging.runs import Turns
-from advisor.experiment.known import Evidence
+from advisor.experiment.known import Evidence, Known
 from advisor.experiment.measuring.bench import Bench
 from advisor.recipe.settings import Settings
-from advisor.records import Block, BlockDone, Facts, Outcome, TrialKind, TrialResult, Value
+from advisor.records import Block, BlockDone, Outcome, TrialKind, TrialResult
 from advisor.runner.trial_process import Trial
 
 MOST_PAIRS = 12
-# Pairs of blocks that time is planned for, and those that are enough where the time runs out before.
+# Pairs of blocks that are enough once they took the time of all as planned, as those of long steps do; and those that
+# are where the budget runs out before.
 FEWEST_PAIRS = 5
 LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
@@ -29,13 +29,11 @@ _MEMORY_MARGIN = 0.9
 _BEGIN = 0.75
 # A block of a turn takes this share of what a trial measures.
 _BLOCK_SHARE = 0.2
-# Where each pair of blocks shows so large a difference, the fewest pairs are enough once they took the time of all as
-# planned: steps are long. A ratio; blocks side by side differ by 3 % by chance.
-_CLEAR = 1.25
 
 
-def may_be_side_by_side(facts: Facts, old: TrialResult, new: TrialResult | None) -> bool:
+def may_be_side_by_side(known: Known, settings: Settings) -> bool:
     """Whether two live processes may take turns: both fit into memory, and neither is on CUDA, as said above."""
+    facts, old, new = known.plan.facts, known.judge.baseline, known.judge.result(settings)
     if facts.on_cuda or new is None:
         return False
     available_bytes = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
@@ -43,13 +41,13 @@ def may_be_side_by_side(facts: Facts, old: TrialResult, new: TrialResult | None)
     return needed_bytes < _MEMORY_MARGIN * available_bytes
 
 
-def turns_s(bench: Bench, settings: Mapping[str, Value], *, side_by_side: bool) -> tuple[float, float]:
+def turns_s(bench: Bench, known: Known, settings: Settings) -> tuple[float, float]:
     """The seconds with which turns may begin, and those that the fewest are expected to take.
 
     Whole trials have to end. Live ones time a few blocks: neither measures by itself before.
     """
-    pair_s = bench.expected_s(settings) + bench.expected_s({})
-    if not side_by_side:
+    pair_s = bench.expected_s(settings) + bench.expected_s(BASELINE)
+    if not may_be_side_by_side(known, settings):
         return pair_s, pair_s
     needed_s = pair_s + 2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s
     return _BEGIN * needed_s, needed_s
@@ -69,7 +67,7 @@ def in_turn(bench: Bench, settings: Settings) -> Evidence:
             runs.append((values, result))
             if not result.measured:
                 return Evidence(runs=tuple(runs))
-        if not bench.budget.allows(turns_s(bench, settings, side_by_side=False)[1]):
+        if not bench.budget.allows(bench.expected_s(settings) + bench.expected_s(BASELINE)):
             break
     new, old = (tuple(result for values, result in runs if bool(values) is is_new) for is_new in (True, False))
     return Evidence(runs=tuple(runs), turns=Turns(new, old))
@@ -83,7 +81,7 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
     new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.wait_while_paused()
-    bench.announce(new_spec, turns_s(bench, settings, side_by_side=True)[1])
+    bench.announce(new_spec, bench.expected_s(settings) + bench.expected_s(BASELINE))
     budget, started = bench.budget, bench.budget.spent_s
     pairs: list[tuple[Block, Block]] = []
     trials: list[Trial] = []
@@ -129,12 +127,6 @@ def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[tuple[Block, 
         # Blocks that hold whole epochs of a loader take longer than asked for.
         if len(pairs) >= LEAST_PAIRS and bench.budget.left_s < bench.budget.spent_s - started:
             break
-        if bench.budget.spent_s - began > 2 * MOST_PAIRS * seconds and _are_clear(pairs):
+        if len(pairs) >= FEWEST_PAIRS and bench.budget.spent_s - began > 2 * MOST_PAIRS * seconds:
             break
     return pairs, None
-
-
-def _are_clear(pairs: list[tuple[Block, Block]]) -> bool:
-    """Whether the fewest pairs, and all of them, show the same settings to be much faster."""
-    ratios = [new.samples_per_s / old.samples_per_s for new, old in pairs]
-    return len(pairs) >= FEWEST_PAIRS and (min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR)

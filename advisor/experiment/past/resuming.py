@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
 from advisor.experiment.judging.judge import BASELINE, Judge
-from advisor.experiment.judging.runs import Turns
-from advisor.experiment.judging.spreads import prior_spread
+from advisor.experiment.judging.runs import Turns, prior_spread
 from advisor.experiment.known import UNCLEAR, Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL

@@ -52,7 +52,7 @@ def losses_compare(facts: Facts) -> bool:
 
 
 class RankTrials:
-    """Implements ``search.Lab`` with trials over ranks. ``one_gpu`` is the stack as one GPU has it, whole."""
+    """Implements ``search.Trials`` with trials over ranks. ``one_gpu`` is the stack as one GPU has it, whole."""
 
     def __init__(self, bench: Bench, one_gpu: Settings, consented: Callable[[Consent], Consent]) -> None:
         self.bench = bench
@@ -135,7 +135,7 @@ class RankTrials:
             self._walls.append(result.wall_s)
         return result
 
-    def tell(self, known: Scaling) -> Scaling:
+    def publish(self, known: Scaling) -> Scaling:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
         self.bench.emit(events.ScalingMeasured(known.record()))
         self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))

@@ -78,7 +78,7 @@ def finished(tmp_path_factory, recipes):
 def test_the_stages_come_in_order(finished):
     assert finished.state.failure is None
     stages = [event.stage for event in finished.posted(events.StageStarted)]
-    assert stages[:3] == ["baseline", "leap", "instruments"]
+    assert stages[:3] == ["baseline", "stack", "instruments"]
     assert set(stages[3:-1]) == {"instruments", "search", "confirmation", "alone"}
     assert stages[-1] == "done"
     kinds = [type(event) for event in finished.told]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from facts import GIB, cpu_facts, gpu_facts
+from made_up import known_of, result_at
 from planted import TINY_TARGET, plant
 from stopped_clock import Clock
 
@@ -23,7 +24,7 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import FIRST_STEPS, Block, BlockDone, Outcome, TargetSpec, TrialKind, TrialResult
+from advisor.records import FIRST_STEPS, BlockDone, Outcome, TargetSpec, TrialKind
 from advisor.runner.trial_process import Trial
 from advisor.runner.trials import Runner
 
@@ -96,7 +97,7 @@ def pairs_of(evidence):
 
 @pytest.mark.parametrize(
     ("total_s", "pairs"),
-    [(0.9 * BLOCK_S, LEAST_PAIRS), (13.5 * BLOCK_S, 6), (2.5 * MOST_PAIRS * BLOCK_S, MOST_PAIRS)],
+    [(0.9 * BLOCK_S, LEAST_PAIRS), (9.0 * BLOCK_S, 4), (2.5 * MOST_PAIRS * BLOCK_S, FEWEST_PAIRS)],
     ids=["no time", "some time", "time for all"],
 )
 def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path, total_s, pairs):
@@ -106,26 +107,6 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
     assert pairs_of(evidence) == pairs
     assert set(evidence.turns.new[0].phases) >= {"forward", "backward"}
     assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
-
-
-@pytest.mark.parametrize(
-    ("ratios", "pairs"),
-    [((2.0,), FEWEST_PAIRS), ((0.5,), FEWEST_PAIRS), ((2.0, 1.1), MOST_PAIRS)],
-    ids=["twice as fast", "half as fast", "now and then as fast"],
-)
-def test_few_pairs_of_long_blocks_are_enough_where_each_shows_a_large_difference(tmp_path, monkeypatch, ratios, pairs):
-    """On busy cores twelve pairs of 1.5 s each said what five had said."""
-    bench, measure, timed = Bench(tmp_path, 2.5 * MOST_PAIRS * BLOCK_S), Trial.measure_block, []
-
-    def measure_scripted(trial, seconds):
-        done = measure(trial, seconds)
-        if not trial.spec.settings:
-            return replace(done, block=Block(1, 4, 1.0))
-        timed.append(done)
-        return replace(done, block=Block(1, 4, 1.0 / ratios[len(timed) % len(ratios)]))
-
-    monkeypatch.setattr(Trial, "measure_block", measure_scripted)
-    assert pairs_of(side_by_side(bench, SETTINGS)) == pairs
 
 
 def test_the_baseline_beside_the_stack_runs_no_steps_that_nobody_reads(tmp_path):
@@ -187,20 +168,26 @@ def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
         assert evidence.turns is None
 
 
+def known_with(baseline=None, stack=None, facts=None):
+    known = known_of(facts or cpu_facts(), baseline=baseline)
+    return replace(known, judge=known.judge.with_run(SETTINGS, stack)) if stack else known
+
+
 def test_turns_are_expected_to_take_a_trial_of_each_and_their_blocks(tmp_path):
     bench = Bench(tmp_path, 10 * TRIAL_S)
     bench.budget.learn(7.0, Settings())
-    assert turns_s(bench, SETTINGS, side_by_side=False) == (14.0, 14.0)
+    in_processes, in_blocks = known_with(), known_with(stack=result_at(2.0))
+    assert turns_s(bench, in_processes, SETTINGS) == (14.0, 14.0)
     needed_s = 14.0 + 2 * FEWEST_PAIRS * 0.2 * 0.5
-    assert turns_s(bench, SETTINGS, side_by_side=True) == pytest.approx((0.75 * needed_s, needed_s))
+    assert turns_s(bench, in_blocks, SETTINGS) == pytest.approx((0.75 * needed_s, needed_s))
     bench.budget.learn(2.0, SETTINGS)
-    assert turns_s(bench, SETTINGS, side_by_side=False) == (9.0, 9.0)
+    assert turns_s(bench, in_processes, SETTINGS) == (9.0, 9.0)
 
 
 def test_two_processes_live_side_by_side_on_the_cpu_where_both_fit():
-    small = TrialResult(Outcome.MEASURED, peak_reserved_bytes=GIB)
-    large = replace(small, peak_reserved_bytes=80 * GIB)
-    assert may_be_side_by_side(cpu_facts(), small, small)
-    assert may_be_side_by_side(cpu_facts(), small, large)
-    assert not may_be_side_by_side(cpu_facts(), large, large)
-    assert not may_be_side_by_side(gpu_facts(), small, small)
+    small = result_at(1.0, peak_reserved_bytes=GIB)
+    large = result_at(1.0, peak_reserved_bytes=80 * GIB)
+    assert may_be_side_by_side(known_with(small, small), SETTINGS)
+    assert may_be_side_by_side(known_with(small, large), SETTINGS)
+    assert not may_be_side_by_side(known_with(large, large), SETTINGS)
+    assert not may_be_side_by_side(known_with(small, small, gpu_facts()), SETTINGS)

@@ -1,4 +1,4 @@
-"""The leaps of the search on made-up workloads, and what is left out of those that fail."""
+"""The whole stacks of the search on made-up workloads, and what is left out of those that fail."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from made_up import (
     WHOLE,
     WITH_LOSS,
     WORKERS,
-    FakeLab,
+    MadeUpTrials,
     failed,
     found_by,
     known_of,
@@ -29,7 +29,7 @@ from made_up import (
 
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind
-from advisor.experiment.moves import moves, why_not
+from advisor.experiment.moves import why_not
 from advisor.experiment.policy import POLICY
 from advisor.experiment.search import search
 from advisor.records import Bottleneck, Cause, Numerics, Outcome
@@ -38,9 +38,8 @@ IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
 
 
 def test_the_first_two_stacks_are_the_usual_one_and_the_same_compiled():
-    known, lab = found_by(EVERYTHING_HELPS)
-    assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, WHOLE]
-    assert [move.kind for move in lab.asked[:3]] == [Kind.LEAP, Kind.CONTROL, Kind.LEAP], "the noise is known before"
+    known, trials = found_by(EVERYTHING_HELPS)
+    assert trials.settings_of(Kind.STACK)[:2] == [PLAIN, WHOLE]
     assert known.stack == WHOLE
     assert known.judge.took_turns(WHOLE)
 
@@ -55,9 +54,9 @@ def test_no_setting_needs_to_gain_alone():
     assert set(PLAIN) <= set(known.stack)
 
 
-def test_in_little_time_only_the_leap_is_made():
-    known, lab = found_by(EVERYTHING_HELPS, budget_s=3.0)
-    assert [move.kind for move in lab.asked] == [Kind.LEAP]
+def test_in_little_time_only_the_stack_is_made():
+    known, trials = found_by(EVERYTHING_HELPS, budget_s=3.0)
+    assert [move.kind for move in trials.asked] == [Kind.STACK]
     assert known.stack == PLAIN
 
 
@@ -70,12 +69,12 @@ def test_in_little_time_only_the_leap_is_made():
         (FUSED.key, "ValueError: cannot be fused", PLAIN.without(FUSED.key)),
     ],
 )
-def test_a_leap_that_fails_is_made_again_without_the_part_that_fails(culprit, reason, expected):
+def test_a_stack_that_fails_is_made_again_without_the_part_that_fails(culprit, reason, expected):
     def speed(settings):
         return reason if culprit in settings else EVERYTHING_HELPS(settings)
 
-    known, lab = found_by(speed)
-    assert expected in lab.settings_of(Kind.LEAP)
+    known, trials = found_by(speed)
+    assert expected in trials.settings_of(Kind.STACK)
     assert known.stack == (expected if culprit == WITH_LOSS.key else expected.merged(WITH_LOSS.settings))
 
 
@@ -93,9 +92,8 @@ def test_a_step_that_cannot_be_captured_is_replayed_in_parts_where_that_gains(in
             return EVERYTHING_HELPS(settings)
         return in_parts if isinstance(in_parts, str) else in_parts * EVERYTHING_HELPS(settings)
 
-    known, lab = found_by(speed, gpu_facts(parameters=25_000_000))
-    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, UNCAPTURED, UNCAPTURED.merged(IN_PARTS)]
-    assert {move.kind for move in lab.asked[:4]} == {Kind.LEAP, Kind.CONTROL}, "nothing else comes before"
+    known, trials = found_by(speed, gpu_facts(parameters=25_000_000))
+    assert trials.settings_of(Kind.STACK)[:3] == [PLAIN, UNCAPTURED, UNCAPTURED.merged(IN_PARTS)]
     assert known.stack.get("compile.mode") in modes
     assert set(UNCAPTURED.merged(WITH_LOSS.settings)) <= set(known.stack)
 
@@ -111,8 +109,8 @@ def test_a_failure_that_names_its_cause_costs_one_trial(culprit, reason):
     def speed(settings):
         return reason if culprit.key in settings else EVERYTHING_HELPS(settings)
 
-    _, lab = found_by(speed, most=6)
-    without = [culprit.key not in settings for settings in lab.settings_of(Kind.LEAP)]
+    _, trials = found_by(speed, most=6)
+    without = [culprit.key not in settings for settings in trials.settings_of(Kind.STACK)]
     assert without[:3] == [False, True, True]
 
 
@@ -126,9 +124,9 @@ def test_two_parts_that_fail_for_reasons_of_their_own_are_left_out_one_after_the
             return failed("a tensor was replaced", Outcome.FAILED, Cause.CAPTURE)
         return EVERYTHING_HELPS(settings)
 
-    known, lab = found_by(speed)
+    known, trials = found_by(speed)
     in_tf32 = PLAIN.without(BF16.key).merged(TF32.settings)
-    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, in_tf32, in_tf32.without(GRAPH.key)]
+    assert trials.settings_of(Kind.STACK)[:3] == [PLAIN, in_tf32, in_tf32.without(GRAPH.key)]
     assert known.stack == together(LAST, FUSED, WITH_LOSS), "TensorFloat-32 gains nothing here"
 
 
@@ -139,8 +137,8 @@ def test_what_cannot_be_captured_and_then_changes_the_results_is_not_captured_ag
         result = result_at(EVERYTHING_HELPS(settings))
         return replace(result, losses=(9.0, 9.0)) if {BF16.key, TF32.key} & set(settings) else result
 
-    known, lab = found_by(speed)
-    captured = [GRAPH.key in settings for settings in lab.settings_of(Kind.LEAP)]
+    known, trials = found_by(speed)
+    captured = [GRAPH.key in settings for settings in trials.settings_of(Kind.STACK)]
     assert captured[:5] == [True, False, False, False, False]
     assert set(PLAIN.without(BF16.key).without(GRAPH.key)) <= set(known.stack)
 
@@ -151,42 +149,42 @@ def test_a_compiled_step_whose_kernel_returns_another_layout_keeps_the_models_ow
             return failed("AssertionError: expected size 512==512, stride 16==1", Outcome.FAILED, Cause.LAYOUT)
         return EVERYTHING_HELPS(settings)
 
-    known, lab = found_by(speed)
-    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, WHOLE, WHOLE.without(LAST.key)]
+    known, trials = found_by(speed)
+    assert trials.settings_of(Kind.STACK)[:3] == [PLAIN, WHOLE, WHOLE.without(LAST.key)]
     assert known.stack == WHOLE.without(LAST.key)
 
 
-def test_where_half_precision_changes_the_results_the_leap_takes_tensorfloat32():
+def test_where_half_precision_changes_the_results_the_stack_takes_tensorfloat32():
     def speed(settings):
         result = result_at(EVERYTHING_HELPS(settings) * (1.2 if TF32.key in settings else 1.0))
         return replace(result, losses=(9.0, 9.0)) if BF16.key in settings else result
 
-    known, lab = found_by(speed)
+    known, trials = found_by(speed)
     assert together(TF32, LAST, FUSED, GRAPH, WITH_LOSS) == known.stack
-    kinds = [move.kind for move in lab.asked]
+    kinds = [move.kind for move in trials.asked]
     assert {Kind.CONTROL, Kind.REFERENCE} <= set(kinds[1:4]), "first noise and rounding are told from faults"
 
 
-def test_noise_of_dropout_makes_a_leap_usable_after_all():
+def test_noise_of_dropout_makes_a_stack_usable_after_all():
     """The steps draw random numbers: the control shows how far two runs of the baseline are apart."""
 
     def speed(settings):
         return replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.3, 0.7) if settings else (1.0, 0.9))
 
-    class Random(FakeLab):
+    class Random(MadeUpTrials):
         def measure(self, move, known):
             evidence = super().measure(move, known)
             if move.kind is Kind.CONTROL:
                 return replace(evidence, control=replace(evidence.control, losses=(1.4, 0.6)))
             return evidence
 
-    lab = Random(speed)
-    known = search(known_of(), lab)
+    trials = Random(speed)
+    known = search(known_of(), trials)
     assert known.stack == WHOLE
-    assert lab.settings_of(Kind.LEAP) == [PLAIN, WHOLE]
+    assert trials.settings_of(Kind.STACK) == [PLAIN, WHOLE]
 
 
-class Dropout(FakeLab):
+class Dropout(MadeUpTrials):
     """The steps draw random numbers: the first two draws of the baseline happen to lie close together."""
 
     def measure(self, move, known):
@@ -200,11 +198,11 @@ class Dropout(FakeLab):
 
 
 @pytest.mark.parametrize(("loss", "usable"), [(0.78, True), (9.0, False)])
-def test_one_more_draw_of_the_random_numbers_is_seen_before_a_leap_is_refused(loss, usable):
-    lab = Dropout(
+def test_one_more_draw_of_the_random_numbers_is_seen_before_a_stack_is_refused(loss, usable):
+    trials = Dropout(
         lambda settings: replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.0, loss if settings else 0.9))
     )
-    known = search(known_of(allow=Numerics.CLOSE), lab)
+    known = search(known_of(allow=Numerics.CLOSE), trials)
     assert (set(PLAIN) <= set(known.stack)) is usable
 
 
@@ -213,8 +211,8 @@ def test_a_compilation_that_crashes_is_weakened_to_the_model_alone():
         fails = failed("InductorError: cannot fuse the loss", Outcome.FAILED, Cause.COMPILER)
         return fails if WITH_LOSS.key in settings else EVERYTHING_HELPS(settings)
 
-    known, lab = found_by(speed)
-    assert PLAIN.merged(COMPILED.settings) in lab.settings_of(Kind.LEAP)
+    known, trials = found_by(speed)
+    assert PLAIN.merged(COMPILED.settings) in trials.settings_of(Kind.STACK)
     assert not {WITH_LOSS.key} & set(known.stack)
 
 
@@ -228,8 +226,8 @@ def makes_masks(settings):
 
 
 def test_a_step_that_makes_tensors_on_the_host_is_captured_with_them_made_on_the_gpu():
-    known, lab = found_by(makes_masks)
-    assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, PLAIN.with_value(ON_DEVICE, True)]
+    known, trials = found_by(makes_masks)
+    assert trials.settings_of(Kind.STACK)[:2] == [PLAIN, PLAIN.with_value(ON_DEVICE, True)]
     assert set(WHOLE) | {ON_DEVICE} == set(known.stack)
     assert "create_on_device" not in known.plan.skipped, "no recipe proposed it before the step was looked into"
     assert any(known.record(c) for c in known.plan.candidates if c.key == ON_DEVICE)
@@ -239,8 +237,8 @@ def test_where_that_does_not_help_it_is_not_captured_and_keeps_its_tensors():
     def constant(settings):
         return HOST_COPY if GRAPH.key in settings else EVERYTHING_HELPS(settings)
 
-    known, lab = found_by(constant)
-    assert lab.settings_of(Kind.LEAP)[2] == PLAIN.without(GRAPH.key)
+    known, trials = found_by(constant)
+    assert trials.settings_of(Kind.STACK)[2] == PLAIN.without(GRAPH.key)
     assert not {GRAPH.key, ON_DEVICE} & set(known.stack)
 
 
@@ -255,34 +253,22 @@ def test_what_a_compiler_takes_out_of_a_step_does_not_keep_it_from_being_capture
             return problem
         return EVERYTHING_HELPS(settings)
 
-    known, lab = found_by(speed)
+    known, trials = found_by(speed)
     assert known.stack == WHOLE
-    compiled = [settings for settings in lab.settings_of(Kind.LEAP) if CATALOG.cost(settings)]
+    compiled = [settings for settings in trials.settings_of(Kind.STACK) if CATALOG.cost(settings)]
     assert compiled[0] == WHOLE
 
 
 def test_where_the_compiled_step_cannot_be_captured_either_the_form_that_ran_is_compiled():
-    known, lab = found_by(lambda settings: IN_BACKWARD if GRAPH.key in settings else EVERYTHING_HELPS(settings))
-    compiled = [settings for settings in lab.settings_of(Kind.LEAP) if CATALOG.cost(settings)]
+    known, trials = found_by(lambda settings: IN_BACKWARD if GRAPH.key in settings else EVERYTHING_HELPS(settings))
+    compiled = [settings for settings in trials.settings_of(Kind.STACK) if CATALOG.cost(settings)]
     assert compiled[:2] == [WHOLE, PLAIN.without(GRAPH.key).merged(IN_PARTS)]
     assert GRAPH.key not in known.stack
 
 
-def test_blocks_are_compiled_without_the_graph_that_only_a_compiled_whole_allows():
-    """The code that no graph can hold may stand outside the blocks."""
-    blocks = gpu_facts(repeated_blocks=(("Block", 6),), block_shapes=1, families={"linear": 12})
-    known, _ = found_by(
-        lambda settings: HOST_COPY if GRAPH.key in settings else EVERYTHING_HELPS(settings), blocks, budget_s=20.0
-    )
-    [shorter] = [move for move in moves(known) if move.in_place_of]
-    assert shorter.in_place_of.settings == shorter.settings.merged({GRAPH.key: True, "compile.scope": "with_loss"})
-    assert shorter.settings.get("compile.scope") == "regional"
-    assert GRAPH.key not in shorter.settings
-
-
 def test_what_the_person_left_out_is_not_brought_in_to_capture_the_step():
-    _, lab = found_by(makes_masks, skip=("create_on_device",))
-    assert not any(ON_DEVICE in settings for settings in lab.settings_of(Kind.LEAP))
+    _, trials = found_by(makes_masks, skip=("create_on_device",))
+    assert not any(ON_DEVICE in settings for settings in trials.settings_of(Kind.STACK))
 
 
 def test_a_compilation_that_takes_too_long_is_not_tried_in_another_form_of_the_same_length():
@@ -292,9 +278,9 @@ def test_a_compilation_that_takes_too_long_is_not_tried_in_another_form_of_the_s
             failed("no result after 50 s (compiling)", Outcome.TIMED_OUT) if compiling else EVERYTHING_HELPS(settings)
         )
 
-    known, lab = found_by(speed)
+    known, trials = found_by(speed)
     assert known.stack == PLAIN
-    assert PLAIN.merged(COMPILED.settings) not in lab.settings_of(Kind.LEAP)
+    assert PLAIN.merged(COMPILED.settings) not in trials.settings_of(Kind.STACK)
 
 
 def detector(settings):
@@ -306,15 +292,6 @@ def detector(settings):
     return product(autocast=0.8, fused_optimizer=1.15, tf32=1.05, channels_last=1.05)(settings)
 
 
-def test_a_leap_that_gains_nothing_is_made_again_without_half_precision_before_anything_is_compiled():
-    known, lab = found_by(detector, budget_s=100.0)
-    lighter = together(TF32, LAST, FUSED)
-    assert lab.asked[2].settings == lighter
-    assert known.stack == lighter
-    kinds = [move.kind for move in lab.asked if not CATALOG.cost(move.settings)]
-    assert {Kind.PROFILE, Kind.CONTROL, Kind.DROP, Kind.ADD} <= set(kinds), "time is left for cheap questions"
-
-
 def test_a_step_that_waits_for_the_host_is_compiled_at_once_though_half_precision_slows_it_down():
     """A length that the host reads: no graph of the step, and the compiler's graphs of the parts between gain most."""
 
@@ -324,36 +301,31 @@ def test_a_step_that_waits_for_the_host_is_compiled_at_once_though_half_precisio
         compiled = {"reduce-overhead": 3.0, "default": 1.3}.get(settings.get("compile.mode"), 1.0)
         return compiled * product(autocast=0.8, fused_optimizer=1.02)(settings)
 
-    known, lab = found_by(speed, budget_s=60.0)
-    compiled = [bool(CATALOG.cost(move.settings)) for move in lab.asked]
+    known, trials = found_by(speed, budget_s=60.0)
+    compiled = [bool(CATALOG.cost(move.settings)) for move in trials.asked]
     assert compiled.index(True) <= 4, "the graph, half precision, none, the noise"
     assert known.stack["compile.mode"] == "reduce-overhead"
 
 
 def test_what_takes_as_long_to_compile_as_what_was_not_done_in_time_is_not_tried():
-    _, lab = found_by(detector, budget_s=1000.0)
-    costs = [CATALOG.cost(move.settings) for move in lab.asked if CATALOG.cost(move.settings)]
+    _, trials = found_by(detector, budget_s=1000.0)
+    costs = [CATALOG.cost(move.settings) for move in trials.asked if CATALOG.cost(move.settings)]
     assert costs == sorted(costs, reverse=True)
     assert len(costs) == len(set(costs)), "only what compiles less is tried after it"
 
 
-def test_a_setting_that_failed_with_others_that_run_without_it_is_not_expected_to_gain_anything():
-    _, lab = found_by(detector, budget_s=60.0)
-    assert not [move for move in lab.asked[1:] if GRAPH.key in move.settings]
-
-
 def test_what_fails_in_every_form_is_given_up():
-    known, lab = found_by(lambda settings: "CUDA error" if settings else 1.0)
+    known, trials = found_by(lambda settings: "CUDA error" if settings else 1.0)
     assert known.stack == BASELINE
-    assert len(lab.settings_of(Kind.LEAP)) < 12
+    assert len(trials.settings_of(Kind.STACK)) < 12
     assert all(known.record(candidate) or why_not(known, candidate) for candidate in known.plan.candidates)
 
 
-def test_a_step_that_waits_for_its_data_leaps_over_loader_and_step_at_once():
+def test_a_step_that_waits_for_its_data_changes_loader_and_step_at_once():
     waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
     facts = gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0))
-    _, lab = found_by(product(num_workers=4.0, autocast=1.2), facts, most=1)
-    assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(lab.asked[0].settings)
+    _, trials = found_by(product(num_workers=4.0, autocast=1.2), facts, most=1)
+    assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(trials.asked[0].settings)
 
 
 @pytest.mark.parametrize(("wait_ms", "is_first"), [(60.0, False), (2.0, True)])
@@ -362,41 +334,41 @@ def test_a_step_that_still_waits_for_its_data_with_workers_is_not_compiled_befor
         return result_at(4.0 if settings else 1.0, phases={"data wait": wait_ms, "replay": 40.0} if settings else {})
 
     waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
-    _, lab = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0)), most=12)
-    kinds = [move.kind for move in lab.asked]
-    compiled = next(place for place, move in enumerate(lab.asked) if CATALOG.compiles(move.settings))
+    _, trials = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0)), most=12)
+    kinds = [move.kind for move in trials.asked]
+    compiled = next(place for place, move in enumerate(trials.asked) if CATALOG.compiles(move.settings))
     assert (compiled < kinds.index(Kind.PROFILE)) == is_first
-    gain, computing = lab.asked[compiled].gain, 40.0 / (40.0 + wait_ms)
+    gain, computing = trials.asked[compiled].gain, 40.0 / (40.0 + wait_ms)
     assert POLICY.drop_gain < gain < 1 / (1 - computing), "compiling shortens what is not waiting"
 
 
 @pytest.mark.parametrize(("wait_ms", "is_next"), [(60.0, True), (2.0, False)])
 def test_a_stack_that_still_waits_for_its_data_gets_more_workers_before_all_else(wait_ms, is_next):
-    """The number of the leap was computed: more of them share the machine than were expected to be enough."""
+    """The number of the stack was computed: more of them share the machine than were expected to be enough."""
 
     def speed(settings):
         return result_at(1.0 + settings.get(WORKERS.key, 0), phases={"data wait": wait_ms, "replay": 40.0})
 
     waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 60.0})
-    _, lab = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=160.0)), most=5)
-    leap, *others = [move.settings for move in lab.asked if move.kind is not Kind.CONTROL]
-    assert leap[WORKERS.key] < 16
-    assert (others[0] == leap.with_value(WORKERS.key, 2 * leap[WORKERS.key])) is is_next
+    _, trials = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=160.0)), most=5)
+    first, *others = [move.settings for move in trials.asked if move.kind is not Kind.CONTROL]
+    assert first[WORKERS.key] < 16
+    assert (others[0] == first.with_value(WORKERS.key, 2 * first[WORKERS.key])) is is_next
 
 
 WAITS = {"data wait": 5.0, "forward": 95.0}
 
 
-def test_a_step_that_waits_for_its_data_only_since_the_leap_gets_workers_with_the_compiled_one():
+def test_a_step_that_waits_for_its_data_only_since_the_stack_gets_workers_with_the_compiled_one():
     facts = gpu_facts(loader=loader_facts(), profile=profile_facts(step_ms=100.0, phases=WAITS))
-    _, lab = found_by(product(autocast=4.0, step_graph=4.0, num_workers=1.5, compile_scope=1.1), facts, most=4)
-    first, second = lab.settings_of(Kind.LEAP)[:2]
+    _, trials = found_by(product(autocast=4.0, step_graph=4.0, num_workers=1.5, compile_scope=1.1), facts, most=4)
+    first, second = trials.settings_of(Kind.STACK)[:2]
     assert WORKERS.key not in first
     assert first.merged(COMPILED.settings) == second.without(WORKERS.key).without("data.persistent_workers")
     assert second[WORKERS.key] >= 4
 
 
-def test_a_leap_that_gained_nothing_is_made_again_once_the_step_no_longer_waits():
+def test_a_stack_that_gained_nothing_is_made_again_once_the_step_no_longer_waits():
     """Nobody saw that the step waits for its data: the step's own settings gain only beside the workers."""
 
     def speed(settings):
@@ -406,9 +378,9 @@ def test_a_leap_that_gained_nothing_is_made_again_once_the_step_no_longer_waits(
     assert set(WHOLE) | {WORKERS.key} <= set(known.stack)
 
 
-def test_hints_of_an_earlier_session_join_the_leap():
+def test_hints_of_an_earlier_session_join_the_stack():
     hinted = known_of(hints={"memory.activation_checkpointing": "blocks", "nonsense.key": 3})
     assert "nonsense.key" not in hinted.usual
-    lab = FakeLab(EVERYTHING_HELPS, most=1)
-    search(hinted, lab)
-    assert lab.asked[0].settings["precision.autocast"] == "bfloat16"
+    trials = MadeUpTrials(EVERYTHING_HELPS, most=1)
+    search(hinted, trials)
+    assert trials.asked[0].settings["precision.autocast"] == "bfloat16"
