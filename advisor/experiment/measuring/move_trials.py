@@ -110,11 +110,8 @@ class MoveTrials:
         return any(other.kind is Kind.STACK and self.bench.compiles_beside(other.settings) for other in moves(known))
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
-        """The seconds that a stack with priority leaves to the turns: none where its code is ready in time."""
-        bench, settings = self.bench, move.settings
-        if bench.compiles_beside(settings):
-            return self.reserve_s(known) if bench.compiles_late(settings) else 0.0
-        return self.reserve_s(known) if compiles_anew(bench, settings) else 0.0
+        """The seconds that a stack with priority leaves to the turns: none where its code is ready."""
+        return self.reserve_s(known) if compiles_anew(self.bench, move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
