@@ -173,9 +173,12 @@ class AdvisorApp(ThemedApp[AppResult]):
             self.context.version += 1
             self._draw_news()
 
+    @on(MainScreen.Ticked)
     def _draw_news(self) -> None:
-        """Draw what has changed. Events that pour in are drawn together."""
-        self.draw_due = None
+        """Draw what has changed. Events that pour in are drawn together, and with the clock's tick."""
+        if self.draw_due is not None:
+            self.draw_due.stop()
+            self.draw_due = None
         if self.alive:
             self.base_screen.draw()
             if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on

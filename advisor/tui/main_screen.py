@@ -50,6 +50,9 @@ class MainScreen(Screen[object]):
     AUTO_FOCUS = ""  # each view says what has the focus
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
+    class Ticked(Message):
+        """A second has passed, in which what always changes has changed."""
+
     class Shown(Message):
         """The screen has been painted for the first time."""
 
@@ -131,7 +134,7 @@ class MainScreen(Screen[object]):
         self.query_one(GaugeStrip).tick()
         if is_working(self.context):
             self.query_one(StatusBar).turns += self.app.animation_level != "none"
-            self.draw()
+            self.post_message(self.Ticked())
 
     def show_notice(self, text: str, severity: str) -> None:
         """Show a notice in the status line for some seconds."""

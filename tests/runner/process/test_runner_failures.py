@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("warm_fork_server")
 def test_a_target_that_cannot_be_loaded(trial):
     result, messages = trial("x = 1\n")
     failure = next(message for message in messages if isinstance(message, TargetFailure))
-    assert failure.message == "target.py ended without a training loop: no model was called."
+    assert failure.message == "target.py ended without a training loop: no model was called in its own thread."
     assert failure.hint.startswith(
         "Give it the arguments that make it train, after --; or name the function that makes your model, as in "
     )
