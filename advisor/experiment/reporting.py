@@ -1,4 +1,4 @@
-"""What a session tells: each event to the journal first, then to the user interface."""
+"""The events of a session: each is written to the journal first, then shown in the user interface."""
 
 import threading
 from collections import Counter

@@ -215,7 +215,7 @@ class _Writer:
 
 
 def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phrase]:
-    """What the config's program, and the objects that the config makes, have words for."""
+    """The settings that the config's program, or the objects that the config makes, have names for."""
     tree = document.tree
     everything = without_parts_of_a_total(wanted.everything, tree)
     settings = {key: value for key, value in everything.items() if key not in wanted.key_map}

@@ -1,4 +1,4 @@
-"""What the person asks of a session: to steer it, to decide on settings, to try something again.
+"""Carries out what the person asks of a session: steering, decisions on settings, another try.
 
 A running session is asked directly. What comes after it is a job: one runs at a time, in a thread of its own.
 """

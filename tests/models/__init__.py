@@ -1,1 +1,1 @@
-"""What people type to measure a model, and what comes of it: ``python -m tests.models`` runs a step of each."""
+"""Models by the names that people type; ``python -m tests.models`` runs a step of each."""

@@ -1,4 +1,4 @@
-"""What a recipe does to the plan, the workload and the process."""
+"""The effects of recipes on the plan, the workload and the process."""
 
 import pytest
 import torch

@@ -105,7 +105,7 @@ class Config:
 
 
 def words_of(kind: ConfigKind, config: Config) -> Iterator[Phrase]:
-    """What a config of a kind says for settings; one of a kind without words says nothing."""
+    """The entries that say settings in a config of this kind; none for a kind that has no names for them."""
     if kind in _SAY:
         yield from _SAY[kind](config)
 

@@ -308,7 +308,7 @@ def _changes_nothing(block: ast.With, loop: FoundLoop) -> bool:
 
 
 def _unscaled(call: ast.Call, loop: FoundLoop) -> ast.expr:
-    """What ``backward`` is called on, or gets, as Accelerate's; of a scaler that is off what that scales."""
+    """The loss of a ``backward`` call: its object or, as in Accelerate, its argument; without a disabled scaler."""
     assert isinstance(call.func, ast.Attribute)
     value = call.args[0] if call.args else call.func.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":

@@ -173,7 +173,7 @@ def together_facts(context: Context) -> list[Fact]:
 
 
 def fold_facts(fold: Fold) -> list[Fact]:
-    """What is folded: each with its reason."""
+    """The rows that are folded, each with its reason."""
     return [("", Content.assemble((name, "bold"), f"  {reason}")) for name, reason in fold.entries]
 
 

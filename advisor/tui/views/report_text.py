@@ -22,7 +22,7 @@ def sections_text(sections: Iterable[Section], width: int, theme: Mapping[str, s
 
 
 def in_colours(text: RenderableType, width: int, theme: Mapping[str, str]) -> Content:
-    """What rich draws, in lines of a width."""
+    """A text that rich draws, in lines of this width."""
 
     def hex_of(name: str) -> str:
         return Color.parse(theme[name]).hex6
