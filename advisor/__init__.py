@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from advisor.headless.tune import Tuned
     from advisor.step.tuning import Tuning
-    from advisor.target.workload import Workload
+    from advisor.workloads.workload import Workload
 
 __all__ = ["Workload", "__version__", "load", "tune"]
 
@@ -47,6 +47,6 @@ def __getattr__(name: str) -> Any:
     """Import :class:`Workload` when it is first used: the command line takes signals before its own imports."""
     if name != "Workload":
         raise AttributeError(f"module 'advisor' has no attribute {name!r}")
-    from advisor.target.workload import Workload
+    from advisor.workloads.workload import Workload
 
     return Workload

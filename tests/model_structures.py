@@ -13,8 +13,8 @@ from torch.nn import functional
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.target.loop import Loop
 from advisor.trial.inspection import inspect_loop
+from advisor.workloads.loop import Loop
 
 
 def applied(recipe_id, value, model, optimizer=None, data=None):

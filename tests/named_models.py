@@ -9,7 +9,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
-from advisor.target.entrypoint import load_target
+from advisor.workloads.entrypoint import load_target
 
 TINY = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16", "vocab_size=50")
 

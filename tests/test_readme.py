@@ -22,7 +22,7 @@ from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec
-from advisor.target.entrypoint import load_target
+from advisor.workloads.entrypoint import load_target
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

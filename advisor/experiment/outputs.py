@@ -8,7 +8,7 @@ from advisor.errors import UsageError
 from advisor.experiment.request import Request
 from advisor.records.kinds import ConfigKind
 from advisor.source.reading import target_file
-from advisor.target.scripts import is_script
+from advisor.workloads.scripts import is_script
 
 STANDARD_OUTPUT = "-"
 

@@ -27,10 +27,10 @@ from advisor.process.household import lead_own_group
 from advisor.process.meanwhile import environment, replaced
 from advisor.process.streams import redirect_output
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec
-from advisor.target.entrypoint import load_target, one_line
-from advisor.target.loop import Loop
 from advisor.trial.main import trial_main
 from advisor.trial.measurement.draws import seed_all
+from advisor.workloads.entrypoint import load_target, one_line
+from advisor.workloads.loop import Loop
 
 # With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
 _ASK_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}

@@ -34,8 +34,8 @@ from advisor.step.optimizer import (
     torch_class,
 )
 from advisor.step.transforms import without_last_transforms
-from advisor.target.loop import GivenBatches, Loop, describe
-from advisor.target.resizing import resizing_problem
+from advisor.workloads.loop import GivenBatches, Loop, describe
+from advisor.workloads.resizing import resizing_problem
 
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),

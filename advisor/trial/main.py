@@ -51,9 +51,6 @@ from advisor.source.prints import imported_sources
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.loss import LossError, LossForm
 from advisor.step.step import InferStep, TrainStep, make_step
-from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
-from advisor.target.loop import Loop
-from advisor.target.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 from advisor.trial.batch_form import batch_form_of, with_own_loss
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
@@ -80,6 +77,9 @@ from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
 from advisor.trial.verify import packaged_result, verified_result
+from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
+from advisor.workloads.loop import Loop
+from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
 _PHASES_LIMIT_S = 0.6
 # Most time that the phases take, as a multiple of their limit and a step. Unitless.

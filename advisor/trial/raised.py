@@ -15,8 +15,8 @@ from advisor.process.channel import Channel
 from advisor.records import Cause, Outcome, TargetFailure, TrialResult
 from advisor.step.cuda_graph import CaptureError
 from advisor.step.loss import LossCall
-from advisor.target.entrypoint import message_of, one_line, user_frames
-from advisor.target.loop import describe
+from advisor.workloads.entrypoint import message_of, one_line, user_frames
+from advisor.workloads.loop import describe
 
 # Messages of errors that have neither a class nor an attribute of their own.
 _TEXTS = {

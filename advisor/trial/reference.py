@@ -18,10 +18,10 @@ from advisor.step.batch import map_tensors
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 from advisor.step.watch import objects_near
-from advisor.target.loop import Loop
 from advisor.trial.measurement.draws import probe_batches
 from advisor.trial.measurement.probe import probe_inference, probe_training
 from advisor.trial.timed_loop import form_of_loss
+from advisor.workloads.loop import Loop
 
 _HALF = (torch.float16, torch.bfloat16)
 # Share of the trial's time for the steps; one step at most runs beyond it. Unitless.

@@ -19,11 +19,11 @@ from advisor.step.loss import LossError, LossForm, form_of, form_that_works
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, TrainStep, mover_of
 from advisor.step.tuning import apply_settings
-from advisor.target.loop import Loop
-from advisor.target.resizing import resize_batch
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.draws import probe_batches
 from advisor.trial.measurement.feed import Feed
+from advisor.workloads.loop import Loop
+from advisor.workloads.resizing import resize_batch
 
 
 def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: Mapping[str, Value]) -> Components:

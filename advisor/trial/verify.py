@@ -26,10 +26,10 @@ from advisor.step.optimizer import optimizers_in
 from advisor.step.prefetch import is_loader
 from advisor.step.step import Step, mover_of
 from advisor.step.tuning import Tuning
-from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import sample_of
+from advisor.workloads.loop import Loop
 
 COMPILED_MODEL = ".pt2"
 # Steps in which compiling, choosing kernels and capturing a graph happen. Count.

@@ -26,7 +26,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
 from advisor.report.verdict import result_line
 from advisor.source.reading import read_sources
-from advisor.target.entrypoint import load_target
+from advisor.workloads.entrypoint import load_target
 
 MANY = pytest.param(20_000, marks=[pytest.mark.fuzz, pytest.mark.timeout(3600)])
 EXAMPLES = pytest.mark.parametrize("examples", [200, MANY])

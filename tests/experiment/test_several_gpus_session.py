@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from advisor.experiment import events
 from advisor.records import Mode
 from advisor.report.several_gpus import several_gpus_section
-from advisor.target.loop import Loop
+from advisor.workloads.loop import Loop
 
 BUDGET_S = 120.0
 

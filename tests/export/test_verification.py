@@ -21,8 +21,8 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Exported, Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
 from advisor.report.figures import verified_words
 from advisor.runner.trials import Runner
-from advisor.target.loop import Loop
 from advisor.trial.verify import verified_result
+from advisor.workloads.loop import Loop
 
 VERIFIED = Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)
 TARGET = """

@@ -9,7 +9,7 @@ from advisor.cli import grammar
 from advisor.errors import TargetError
 from advisor.files.paths import check_target, no_file
 from advisor.records import TargetSpec
-from advisor.target.entrypoint import load_target
+from advisor.workloads.entrypoint import load_target
 
 
 @pytest.fixture

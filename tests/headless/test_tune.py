@@ -20,7 +20,7 @@ from advisor.headless import tune as tuning
 from advisor.headless.run import EventStream
 from advisor.headless.tune import BarReporter, Tuned, program_left_alone, seconds_in, target_of
 from advisor.records import TargetSpec
-from advisor.target.entrypoint import load_target
+from advisor.workloads.entrypoint import load_target
 
 
 def build():

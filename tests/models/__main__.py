@@ -131,9 +131,9 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     from advisor.recipe import Components
     from advisor.recipe.plan import StepPlan
     from advisor.step.step import make_step
-    from advisor.target.entrypoint import load_target
-    from advisor.target.loop import describe
     from advisor.trial.timed_loop import set_mode
+    from advisor.workloads.entrypoint import load_target
+    from advisor.workloads.loop import describe
 
     typed = f"`perf-advisor {line.replace('FOLDER/', '')}`"
     os.chdir(HERE)

@@ -25,8 +25,8 @@ from advisor.records import Facts, Hardware, Mode, TargetSpec
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
-from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop, versions
+from advisor.workloads.normalise import normalise
 
 STEPS = 2
 SIZE = 8

@@ -32,9 +32,9 @@ from advisor.records import (
 )
 from advisor.step.optimizer import expected_state_bytes
 from advisor.step.tuning import Tuning
-from advisor.target.normalise import normalise
-from advisor.target.workload import Workload
 from advisor.trial.timed_loop import components_of
+from advisor.workloads.normalise import normalise
+from advisor.workloads.workload import Workload
 
 # --- batch size -----------------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ from advisor.records import Hardware, Mode, Numerics
 from advisor.records.workload import amd_types, nvidia_types
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
-from advisor.target.loop import Loop
 from advisor.trial.inspection import current_settings, inspect_loop
+from advisor.workloads.loop import Loop
 
 pytestmark = pytest.mark.usefixtures("flags_kept")
 

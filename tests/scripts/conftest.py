@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from advisor.records import TargetSpec
-from advisor.target.entrypoint import load_target
+from advisor.workloads.entrypoint import load_target
 from scripts.steps import HEAD, STEP
 
 

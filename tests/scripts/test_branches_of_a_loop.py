@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from advisor.target.scripts.loops import branch_of_the_loss
+from advisor.workloads.scripts.loops import branch_of_the_loss
 from scripts.steps import batches
 
 ROUND = """

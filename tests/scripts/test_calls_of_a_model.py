@@ -9,9 +9,9 @@ from proposals import reason
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target.entrypoint import load_target
-from advisor.target.scripts import watch
 from advisor.trial.inspection import inspect_loop
+from advisor.workloads.entrypoint import load_target
+from advisor.workloads.scripts import watch
 from scripts.steps import batches, step_of
 
 

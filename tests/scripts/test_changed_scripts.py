@@ -20,7 +20,7 @@ from advisor.errors import UsageError
 from advisor.python.changes import patched_files
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Finding, Mode, TargetSpec, WorkloadFacts
-from advisor.target.entrypoint import load_target
+from advisor.workloads.entrypoint import load_target
 from scripts.steps import HEAD, STEP
 
 PUBLIC = Path(__file__).parent / "public"
@@ -353,7 +353,7 @@ def test_a_build_is_changed_where_it_makes_its_parts(tmp_path):
 
 def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):
     monkeypatch.setattr(SourceFileLoader, "get_code", SourceFileLoader.get_code)
-    monkeypatch.setattr("advisor.target.scripts.files._run_in_place", {})
+    monkeypatch.setattr("advisor.workloads.scripts.files._run_in_place", {})
     monkeypatch.delitem(sys.modules, "reference_engine", raising=False)
     path = copies("reference", tmp_path)
     settings = {"precision.autocast": "bfloat16", "optimizer.implementation": "fused"}

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.cli.commands import init
 from advisor.errors import TargetError, UsageError
-from advisor.target.scripts.draft import draft_of
+from advisor.workloads.scripts.draft import draft_of
 from scripts.steps import HEAD, STEP
 from scripts.test_scripts import ARGUMENTS, HERE
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.target.scripts.loops import other_loops
+from advisor.workloads.scripts.loops import other_loops
 
 FINDER = """
 def find_rate(batches):

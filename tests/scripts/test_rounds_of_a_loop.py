@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.errors import TargetError
-from advisor.target.scripts.rounds import WholeRounds
+from advisor.workloads.scripts.rounds import WholeRounds
 from scripts.steps import STEP, batches
 
 UPDATE = "optimizer.zero_grad(); (model(state) ** 2).mean().backward(); optimizer.step()"

@@ -16,8 +16,8 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.tuning import apply_settings
-from advisor.target.entrypoint import load_target
 from advisor.trial.measurement.feed import Feed
+from advisor.workloads.entrypoint import load_target
 from scripts.steps import step_of
 
 HERE = Path(__file__).parent

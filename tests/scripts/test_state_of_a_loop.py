@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from advisor.errors import TargetError
-from advisor.target.scripts.draft import draft_of
 from advisor.trial.timed_loop import set_mode
+from advisor.workloads.scripts.draft import draft_of
 from scripts.steps import HEAD, STEP, batches
 
 

@@ -7,7 +7,7 @@ import torch
 from graphed_steps import graphed
 
 from advisor.step.loss import LossForm, form_of
-from advisor.target.scripts import plain
+from advisor.workloads.scripts import plain
 from scripts.steps import batches
 
 GIVEN = """

@@ -136,7 +136,7 @@ def test_the_targets_file_is_found_without_importing(tmp_path, monkeypatch):
     "target",
     [
         "demo",
-        "advisor.target.demo:build",
+        "advisor.workloads.demo:build",
         "torchvision.models:resnet50",
         "nowhere:build",
         "gone.py:build",

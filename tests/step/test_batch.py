@@ -10,7 +10,7 @@ from sample_batches import Encoding, Pair, Sample
 from torch.nn.utils.rnn import pack_sequence
 
 from advisor.step.batch import copy_into, map_tensors, mover, signature_of, tensors_of
-from advisor.target.loop import describe
+from advisor.workloads.loop import describe
 
 
 @dataclass

@@ -55,8 +55,8 @@ def test_the_exported_file_clips():
 
 
 def test_a_workload_says_what_it_clips_to():
-    from advisor.target.normalise import normalise
-    from advisor.target.workload import Workload
+    from advisor.workloads.normalise import normalise
+    from advisor.workloads.workload import Workload
 
     spec = TargetSpec("m:build", ".")
     batch = torch.ones(2, 8), torch.tensor([0, 1])

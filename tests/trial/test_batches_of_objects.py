@@ -11,11 +11,11 @@ from torch import nn
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.step import TrainStep
-from advisor.target.batches import batches_in_data
-from advisor.target.loop import GivenBatches
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import probe_training
 from advisor.trial.timed_loop import stepper
+from advisor.workloads.batches import batches_in_data
+from advisor.workloads.loop import GivenBatches
 
 PLAN = StepPlan(mode=Mode.TRAIN, device="cpu")
 PAIR = (torch.ones(8, 4), torch.zeros(8, dtype=torch.long))

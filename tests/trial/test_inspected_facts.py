@@ -6,9 +6,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.records import TargetSpec
-from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.draws import probe_batches
+from advisor.workloads.normalise import normalise
 
 
 class Named(Dataset):

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from advisor import Workload
-from advisor.target import demo
+from advisor.workloads import demo
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_failure_leaves_no_folder(temporary, monkeypatch):
 def test_processes_that_start_together_share_one_folder(temporary):
     script = (
         "from pathlib import Path\n"
-        "from advisor.target import demo\n"
+        "from advisor.workloads import demo\n"
         "demo.IMAGES_PER_CLASS = 8\n"
         "print(len(list(demo.image_folder().rglob('*.jpg'))))\n"
     )
@@ -111,6 +111,6 @@ def test_processes_that_start_together_share_one_folder(temporary):
 
 
 def test_importing_it_imports_no_torch():
-    script = "import sys, advisor.target.demo; print('torch' in sys.modules, 'PIL' in sys.modules)"
+    script = "import sys, advisor.workloads.demo; print('torch' in sys.modules, 'PIL' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert output.split() == ["False", "False"]

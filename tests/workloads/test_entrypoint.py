@@ -6,8 +6,8 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target import entrypoint
-from advisor.target.entrypoint import load_target, one_line, parse_target
+from advisor.workloads import entrypoint
+from advisor.workloads.entrypoint import load_target, one_line, parse_target
 
 GOOD = """
     import torch
@@ -101,7 +101,7 @@ def test_a_module_class_is_built(load):
 
 
 def test_the_demo():
-    assert parse_target("demo") == ("advisor.target.demo", "build")
+    assert parse_target("demo") == ("advisor.workloads.demo", "build")
 
 
 def test_a_target_is_split_at_its_last_colon():

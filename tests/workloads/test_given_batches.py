@@ -10,8 +10,8 @@ from advisor import Workload
 from advisor.recipe.plan import StepPlan
 from advisor.records import TargetSpec
 from advisor.step.step import make_step
-from advisor.target.normalise import normalise
 from advisor.trial.measurement.draws import probe_batches
+from advisor.workloads.normalise import normalise
 
 SPEC = TargetSpec("t", ".")
 

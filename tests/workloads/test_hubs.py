@@ -14,10 +14,10 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
-from advisor.target.hubs.contract import Samples
-from advisor.target.hubs.timm import Timm
-from advisor.target.normalise import normalise
-from advisor.target.sizing import counted_run, sized
+from advisor.workloads.hubs.contract import Samples
+from advisor.workloads.hubs.timm import Timm
+from advisor.workloads.normalise import normalise
+from advisor.workloads.sizing import counted_run, sized
 
 # Frameworks take seconds to import, and some targets need a process of their own.
 pytestmark = pytest.mark.process
@@ -355,7 +355,7 @@ def test_a_training_step_that_takes_far_too_long_gets_one_sample_where_its_norms
 
 def test_no_library_is_imported_for_a_target_that_does_not_need_it():
     code = (
-        "import sys; from advisor.target.entrypoint import load_target; from advisor.records import TargetSpec\n"
+        "import sys; from advisor.workloads.entrypoint import load_target; from advisor.records import TargetSpec\n"
         f"load_target(TargetSpec('objects.py:net', {str(OBJECTS)!r}, batch_size=1))\n"
         "libraries = ('timm', 'transformers', 'lightning', 'ultralytics', 'torch_geometric')\n"
         "print([name for name in libraries if name in sys.modules])"

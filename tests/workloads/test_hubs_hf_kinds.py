@@ -8,8 +8,8 @@ from named_models import failure, load, one_step, refuse_the_network, shapes
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target.hubs import hf_batches, hf_classes, huggingface
-from advisor.target.normalise import normalise
+from advisor.workloads.hubs import hf_batches, hf_classes, huggingface
+from advisor.workloads.normalise import normalise
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ from named_models import TINY, failure, load, one_step, refuse_the_network, shap
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target.hubs import hf_batches
-from advisor.target.hubs.contract import options_of
-from advisor.target.hubs.hf_batches import hf_samples
-from advisor.target.hubs.hf_classes import class_for
-from advisor.target.hubs.hf_names import architecture_in, architecture_of
-from advisor.target.hubs.huggingface import _config, _with_options
-from advisor.target.normalise import normalise
+from advisor.workloads.hubs import hf_batches
+from advisor.workloads.hubs.contract import options_of
+from advisor.workloads.hubs.hf_batches import hf_samples
+from advisor.workloads.hubs.hf_classes import class_for
+from advisor.workloads.hubs.hf_names import architecture_in, architecture_of
+from advisor.workloads.hubs.huggingface import _config, _with_options
+from advisor.workloads.normalise import normalise
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from advisor.errors import TargetError
 from advisor.recipe.plan import StepPlan
 from advisor.records import TargetSpec
 from advisor.step.step import make_step
-from advisor.target.normalise import normalise
+from advisor.workloads.normalise import normalise
 
 SPEC = TargetSpec("t", ".", device="cpu")
 QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}

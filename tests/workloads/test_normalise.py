@@ -13,7 +13,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import TrainStep, make_step
-from advisor.target.normalise import normalise
+from advisor.workloads.normalise import normalise
 
 
 class Net(nn.Module):

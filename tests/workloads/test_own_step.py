@@ -20,10 +20,10 @@ from advisor.step.loss import LossError
 from advisor.step.optimizer import Together
 from advisor.step.step import OwnStep, make_step
 from advisor.step.tuning import Tuning, apply_settings
-from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.draws import probe_batches
 from advisor.trial.measurement.probe import probe_training
+from advisor.workloads.normalise import normalise
 
 CPU = torch.device("cpu")
 

@@ -14,9 +14,9 @@ from advisor.errors import TargetError
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
-from advisor.target.entrypoint import load_target
-from advisor.target.normalise import normalise
 from advisor.trial.measurement.draws import probe_batches
+from advisor.workloads.entrypoint import load_target
+from advisor.workloads.normalise import normalise
 
 SPEC = TargetSpec("t", ".")
 NET = nn.Linear(8, 3)

@@ -7,7 +7,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
-from advisor.target.entrypoint import load_target
+from advisor.workloads.entrypoint import load_target
 
 
 def load(name, **options):

@@ -39,7 +39,7 @@ def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) 
     """The file's text, and whether the script can be measured without it."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, "result.json"), Path(folder, "log")
-        command = [sys.executable, "-m", "advisor.target.scripts.draft", script, file, str(result)]
+        command = [sys.executable, "-m", "advisor.workloads.scripts.draft", script, file, str(result)]
         try:
             with log.open("a+b") as output:  # a file that the process can read, too
                 ran = subprocess.run(  # noqa: S603 - the user's own script

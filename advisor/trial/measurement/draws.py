@@ -17,9 +17,9 @@ from advisor.recipe.plan import StepPlan
 from advisor.step.batch import tensors_of
 from advisor.step.loader import rebuild
 from advisor.step.prefetch import loop_loader
-from advisor.target.draws import seed_host
-from advisor.target.entrypoint import one_line, user_frames
-from advisor.target.loop import describe
+from advisor.workloads.draws import seed_host
+from advisor.workloads.entrypoint import one_line, user_frames
+from advisor.workloads.loop import describe
 
 # The first steps, whose results are compared, and the most seconds that they and their batches take.
 PROBE_STEPS = 5

@@ -6,8 +6,8 @@ from typing import Any
 from advisor.errors import TargetError
 from advisor.step.loader import length_of
 from advisor.step.prefetch import is_loader
-from advisor.target.draws import seed_host
 from advisor.trial.measurement.draws import loader_failure, no_batch
+from advisor.workloads.draws import seed_host
 
 _END = object()
 

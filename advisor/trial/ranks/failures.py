@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from advisor.records import Outcome, TrialResult
-from advisor.target.entrypoint import one_line
+from advisor.workloads.entrypoint import one_line
 
 # Calls in which a rank waits: exchanging gradients, a collective, its device; our own read the loss there.
 _WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/", "trial/ranks/")

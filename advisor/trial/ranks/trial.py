@@ -23,15 +23,15 @@ from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model
 from advisor.step.step import make_step
-from advisor.target.draws import seed_host
-from advisor.target.entrypoint import load_target
-from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.ranks.communication import Peers, SharedClock, exposed_ms, steps_alone, straggler_share
 from advisor.trial.ranks.failures import RETURN_PLAIN
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
+from advisor.workloads.draws import seed_host
+from advisor.workloads.entrypoint import load_target
+from advisor.workloads.loop import Loop
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _WAIT_SHARE = 0.5

@@ -12,8 +12,8 @@ from advisor.experiment.measuring.packaging import package
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, TargetSpec, TrialSpec
-from advisor.target.loop import Loop
 from advisor.trial.verify import packaged_result, verified_result
+from advisor.workloads.loop import Loop
 
 CPU = torch.device("cpu")
 CATALOG = load_catalog()

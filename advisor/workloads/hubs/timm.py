@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.target.guess import image_samples, noise
-from advisor.target.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
-from advisor.target.sizing import refuses
+from advisor.workloads.guess import image_samples, noise
+from advisor.workloads.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
+from advisor.workloads.sizing import refuses
 
 _USUAL_SIDE = 224
 _TRIED = 2  # samples of a batch by which channels and sides are tried

@@ -16,13 +16,13 @@ from advisor.errors import TargetError
 from advisor.python.places import LoopPlaces, View, places_of_call, places_of_made
 from advisor.python.positions import Loop
 from advisor.records import Place
-from advisor.target.hubs.contract import Adapted
-from advisor.target.scripts.body import NoBodyError, step_of, training_loop
-from advisor.target.scripts.files import source_of
-from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.seen import Seen
-from advisor.target.scripts.surroundings import terminal_as_input
-from advisor.target.scripts.watch import LoopSeen, Watch
+from advisor.workloads.hubs.contract import Adapted
+from advisor.workloads.scripts.body import NoBodyError, step_of, training_loop
+from advisor.workloads.scripts.files import source_of
+from advisor.workloads.scripts.plain import workload_of
+from advisor.workloads.scripts.seen import Seen
+from advisor.workloads.scripts.surroundings import terminal_as_input
+from advisor.workloads.scripts.watch import LoopSeen, Watch
 
 _MAIN = "__main__"
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.step.loss import is_callable_with
-from advisor.target.hubs.contract import Adapted, Adapter
+from advisor.workloads.hubs.contract import Adapted, Adapter
 
 _PAIR = 2
 _TRAINER = "lightning"

@@ -14,8 +14,8 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target.guess import noise, whole_numbers
-from advisor.target.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
+from advisor.workloads.guess import noise, whole_numbers
+from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
 
 _SIDES = (640, 320, 160)  # the usual one, and smaller ones for a machine on which it takes too long
 _BOXES = 4

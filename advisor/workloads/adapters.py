@@ -10,12 +10,12 @@ from typing import Any
 from advisor.errors import TargetError
 from advisor.files.paths import EXPORTED
 from advisor.records import Mode, TargetSpec
-from advisor.target import guess, hubs
-from advisor.target.hubs.contract import Adapted, Adapter, Samples
-from advisor.target.hubs.exported import Exported
-from advisor.target.hubs.torchvision import Torchvision
-from advisor.target.sizing import sized
-from advisor.target.workload import Workload
+from advisor.workloads import guess, hubs
+from advisor.workloads.hubs.contract import Adapted, Adapter, Samples
+from advisor.workloads.hubs.exported import Exported
+from advisor.workloads.hubs.torchvision import Torchvision
+from advisor.workloads.sizing import sized
+from advisor.workloads.workload import Workload
 
 
 def _discovered() -> Iterator[Adapter]:

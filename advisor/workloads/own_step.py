@@ -12,7 +12,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.step.compile import Models
 from advisor.step.optimizer import Together
-from advisor.target.workload import Workload
+from advisor.workloads.workload import Workload
 
 #: Hint for a first step that fails.
 HINT = "Check what step(batch) does at the lines shown; the batch is on the models' device."

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.target.guess import image_samples, momentum, noise, whole_numbers
-from advisor.target.hubs.contract import Adapted, Adapter, Samples, built, check_input, options_of, unknown_name
-from advisor.target.sizing import refuses, runs_on_gpu
+from advisor.workloads.guess import image_samples, momentum, noise, whole_numbers
+from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, built, check_input, options_of, unknown_name
+from advisor.workloads.sizing import refuses, runs_on_gpu
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224

@@ -26,11 +26,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.python.positions import Loop
-from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
-from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.target.scripts.rounds import RoundTrace
-from advisor.target.scripts.seen import GenerateCall, ModelCall, Round, Seen, Where, autocast, gradients
-from advisor.target.scripts.surroundings import without_workers
+from advisor.workloads.scripts.files import staying_open, writes, writing_over_nothing
+from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
+from advisor.workloads.scripts.rounds import RoundTrace
+from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Round, Seen, Where, autocast, gradients
+from advisor.workloads.scripts.surroundings import without_workers
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from advisor.errors import TargetError
 from advisor.step.batch import attributes_with_tensors, tensors_of
 from advisor.step.loss import is_callable_with
-from advisor.target.loop import GivenBatches
+from advisor.workloads.loop import GivenBatches
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
 MOST_KEPT = 32

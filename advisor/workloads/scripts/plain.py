@@ -9,12 +9,12 @@ from torch import nn
 
 from advisor.figures.formatting import format_first
 from advisor.step.batch import tensors_of
-from advisor.target.hubs.contract import Adapted
-from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
-from advisor.target.scripts.inference import inference_of
-from advisor.target.scripts.loops import told_of_others
-from advisor.target.scripts.seen import ModelCall, Round, Seen
-from advisor.target.scripts.written import written_parts
+from advisor.workloads.hubs.contract import Adapted
+from advisor.workloads.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
+from advisor.workloads.scripts.inference import inference_of
+from advisor.workloads.scripts.loops import told_of_others
+from advisor.workloads.scripts.seen import ModelCall, Round, Seen
+from advisor.workloads.scripts.written import written_parts
 
 _MOST_NAMED = 5  # statements after the backward pass, by name
 

@@ -17,7 +17,7 @@ from advisor.machine.host import usable_cores
 from advisor.records import Mode, TargetSpec
 from advisor.step.batch import map_tensors, signature_of, splitter, tensors_of
 from advisor.step.step import evaluating
-from advisor.target.hubs.contract import Samples
+from advisor.workloads.hubs.contract import Samples
 
 # Largest batch by default: samples.
 LARGEST_BATCH = 32

@@ -21,11 +21,11 @@ from advisor.python.positions import COUNTED, reads_once, value_of
 from advisor.python.trees import blocks, bound_in, clears, name_called
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
-from advisor.target.draws import buffers_kept, draws_kept
-from advisor.target.loop import as_given
-from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of, position_in
-from advisor.target.scripts.loops import is_in_some_rounds
-from advisor.target.scripts.seen import Seen, same_values
+from advisor.workloads.draws import buffers_kept, draws_kept
+from advisor.workloads.loop import as_given
+from advisor.workloads.scripts.body import Again, FoundLoop, Rounds, items_of, position_in
+from advisor.workloads.scripts.loops import is_in_some_rounds
+from advisor.workloads.scripts.seen import Seen, same_values
 
 _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)

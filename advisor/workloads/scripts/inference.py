@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from advisor.step.batch import map_tensors, splitter, tensors_of
-from advisor.target.hubs.contract import Adapted
-from advisor.target.hubs.huggingface import Generate
-from advisor.target.scripts.body import NoBodyError
-from advisor.target.scripts.seen import GenerateCall, ModelCall, Seen, inputs_by_name, same_values
+from advisor.workloads.hubs.contract import Adapted
+from advisor.workloads.hubs.huggingface import Generate
+from advisor.workloads.scripts.body import NoBodyError
+from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, inputs_by_name, same_values
 
 
 def inference_of(seen: Seen) -> Adapted:

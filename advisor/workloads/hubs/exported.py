@@ -12,8 +12,8 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.step.batch import tensors_of
-from advisor.target.hubs.contract import Adapted, Adapter
-from advisor.target.resizing import batch_size_of, resize_batch
+from advisor.workloads.hubs.contract import Adapted, Adapter
+from advisor.workloads.resizing import batch_size_of, resize_batch
 
 _PROGRAM = ".pt2"
 _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made from: mymodel:build."

@@ -16,7 +16,7 @@ from torch.nn.modules import module as module_hooks
 
 from advisor.python.positions import Loop
 from advisor.records import LeftOut, RoundTimes
-from advisor.target.scripts.loops import shown
+from advisor.workloads.scripts.loops import shown
 
 
 class RoundTrace:

@@ -18,15 +18,15 @@ from advisor.step.batch import tensors_of
 from advisor.step.compile import as_written, compiled_as
 from advisor.step.loader import rebuild
 from advisor.step.optimizer import needs_closure
-from advisor.target.adapters import interpreted, with_samples
-from advisor.target.batches import batches_in_data
-from advisor.target.hubs.contract import Adapted
-from advisor.target.loop import Loop, has_target
-from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
-from advisor.target.parts import ALIASES, in_order, without_schedulers
-from advisor.target.resizing import batch_size_of, resize_batch
-from advisor.target.sizing import LARGEST_BATCH
-from advisor.target.workload import Workload
+from advisor.workloads.adapters import interpreted, with_samples
+from advisor.workloads.batches import batches_in_data
+from advisor.workloads.hubs.contract import Adapted
+from advisor.workloads.loop import Loop, has_target
+from advisor.workloads.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
+from advisor.workloads.parts import ALIASES, in_order, without_schedulers
+from advisor.workloads.resizing import batch_size_of, resize_batch
+from advisor.workloads.sizing import LARGEST_BATCH
+from advisor.workloads.workload import Workload
 
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"

@@ -17,9 +17,9 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors, tensors_of
-from advisor.target.guess import noise, typed, whole_numbers
-from advisor.target.hubs.hf_classes import said_by, text_of
-from advisor.target.sizing import output_of
+from advisor.workloads.guess import noise, typed, whole_numbers
+from advisor.workloads.hubs.hf_classes import said_by, text_of
+from advisor.workloads.sizing import output_of
 
 USUAL_SIDE = 224
 _USUAL_PATCH = 16

@@ -18,11 +18,11 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
-from advisor.target.hubs.hf_batches import hf_samples, longest_text, prompts
-from advisor.target.hubs.hf_classes import class_for, parts_of, text_of
-from advisor.target.hubs.hf_names import architecture_of
-from advisor.target.sizing import runs_on_gpu
+from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
+from advisor.workloads.hubs.hf_batches import hf_samples, longest_text, prompts
+from advisor.workloads.hubs.hf_classes import class_for, parts_of, text_of
+from advisor.workloads.hubs.hf_names import architecture_of
+from advisor.workloads.sizing import runs_on_gpu
 
 _FLOAT_BYTES = 4
 # Memory of training in float32: weights, gradients and AdamW's two states.

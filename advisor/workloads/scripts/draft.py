@@ -12,10 +12,10 @@ from advisor.errors import AdvisorError, TargetError
 from advisor.python.positions import COUNTED
 from advisor.python.trees import tree_of
 from advisor.records import Place
-from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
-from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.run import check_seen, package_of, places_of, watched
-from advisor.target.scripts.seen import Seen
+from advisor.workloads.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
+from advisor.workloads.scripts.plain import workload_of
+from advisor.workloads.scripts.run import check_seen, package_of, places_of, watched
+from advisor.workloads.scripts.seen import Seen
 
 _HEAD = '''"""What perf-advisor measures of {script}, in its own lines: complete those that are marked TODO.
 
@@ -42,7 +42,7 @@ def main(script: str, file: str, result: str) -> None:
 
 def draft_of(script: str, file: str) -> tuple[str, bool]:
     """The text of ``file``, and whether ``script`` can be measured as it is. Raises TargetError where it fails."""
-    from advisor.target.entrypoint import in_user_code
+    from advisor.workloads.entrypoint import in_user_code
 
     seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
     check_seen(script, seen)

@@ -14,11 +14,11 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors
-from advisor.target.guess import generator_for, noise, typed, whole_numbers
-from advisor.target.hubs.contract import Samples, check_input
-from advisor.target.hubs.hf_classes import labels_of, said_by, text_of
-from advisor.target.hubs.hf_inputs import USUAL_SIDE, Batch, Make, ModelInputs, future, special_ids, ways_to_make
-from advisor.target.sizing import counted_run, refuses, takes
+from advisor.workloads.guess import generator_for, noise, typed, whole_numbers
+from advisor.workloads.hubs.contract import Samples, check_input
+from advisor.workloads.hubs.hf_classes import labels_of, said_by, text_of
+from advisor.workloads.hubs.hf_inputs import USUAL_SIDE, Batch, Make, ModelInputs, future, special_ids, ways_to_make
+from advisor.workloads.sizing import counted_run, refuses, takes
 
 # Usual length of a text: tokens. Longer ones are possible with --input.
 _USUAL_LENGTH = 512

@@ -14,7 +14,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Place, TargetSpec
-from advisor.target.workload import Workload
+from advisor.workloads.workload import Workload
 
 _NEAREST_SHOWN = 5
 

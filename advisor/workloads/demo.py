@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.target.workload import Workload
+from advisor.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -20,17 +20,17 @@ from advisor.process.meanwhile import replaced
 from advisor.python.places import scope_of
 from advisor.python.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
 from advisor.step.loader import length_of
-from advisor.target.batches import MOST_KEPT
-from advisor.target.scripts.files import writing_over_nothing
-from advisor.target.scripts.loops import (
+from advisor.workloads.batches import MOST_KEPT
+from advisor.workloads.scripts.files import writing_over_nothing
+from advisor.workloads.scripts.loops import (
     behind,
     branch_of_the_loss,
     clears_gradients,
     is_part_of_round,
     with_called,
 )
-from advisor.target.scripts.seen import Seen, Where
-from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
+from advisor.workloads.scripts.seen import Seen, Where
+from advisor.workloads.scripts.surroundings import Context, Names, Readings, contexts_of, entered
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ITEM, _LEFT, _STAYS = "__perf_advisor_item__", "__perf_advisor_left__", "__perf_advisor_stays__"

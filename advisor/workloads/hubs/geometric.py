@@ -7,9 +7,9 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.step.batch import ForwardInputs
-from advisor.target.draws import buffers_kept, draws_kept
-from advisor.target.guess import noise, whole_numbers, with_labels
-from advisor.target.hubs.contract import Adapter, Samples
+from advisor.workloads.draws import buffers_kept, draws_kept
+from advisor.workloads.guess import noise, whole_numbers, with_labels
+from advisor.workloads.hubs.contract import Adapter, Samples
 
 _NODES = 1024
 _FEW_NODES = 32

@@ -11,10 +11,10 @@ from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.step.batch import ForwardInputs, tensors_of
 from advisor.step.loss import main_output
-from advisor.target.hubs.contract import Samples
-from advisor.target.loop import describe
-from advisor.target.resizing import batch_size_of, resize_batch
-from advisor.target.sizing import counted_run
+from advisor.workloads.hubs.contract import Samples
+from advisor.workloads.loop import describe
+from advisor.workloads.resizing import batch_size_of, resize_batch
+from advisor.workloads.sizing import counted_run
 
 
 def generator_for(*shape: int) -> torch.Generator:

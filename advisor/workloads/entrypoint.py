@@ -30,12 +30,12 @@ from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.step.compile import Models
 from advisor.step.optimizer import optimizers_in
-from advisor.target.adapters import named
-from advisor.target.loop import Loop
-from advisor.target.normalise import normalise
-from advisor.target.scripts import is_script
-from advisor.target.scripts.files import run_in_place
-from advisor.target.scripts.run import script_workload
+from advisor.workloads.adapters import named
+from advisor.workloads.loop import Loop
+from advisor.workloads.normalise import normalise
+from advisor.workloads.scripts import is_script
+from advisor.workloads.scripts.files import run_in_place
+from advisor.workloads.scripts.run import script_workload
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ def _is_file(module: str) -> bool:
 def parse_target(target: str) -> tuple[str, str]:
     """``module:attr`` or ``file.py:attr`` as its two parts; without ``:attr`` the attribute is ``build``."""
     if target == DEMO:
-        return "advisor.target.demo", DEFAULT_ATTRIBUTE
+        return "advisor.workloads.demo", DEFAULT_ATTRIBUTE
     module, separator, attribute = target.rpartition(":")
     if not separator:
         module, attribute = target, DEFAULT_ATTRIBUTE

@@ -1,1 +1,0 @@
-"""Adapters for models of other libraries: one file per library, found by ``advisor/target/adapters.py``."""
