@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -62,9 +62,6 @@ class FakeTrials:
 
     def end_beside(self):
         pass
-
-    def nothing_beside(self):
-        return nullcontext()
 
     def cancel(self):
         self.cancelled = True

@@ -50,9 +50,6 @@ class Policy:
     reserve_share: float = 0.2
     # Such a stack starts if at least this share of its expected duration is left.
     start_share: float = 0.5
-    # What compiles beside the trials for more than this multiple of its expected duration is late: the other moves, and
-    # the turns of the best stack, do not wait for it any longer.
-    late: float = 1.5
     # A run of the baseline before a compilation leaves it this multiple of its expected duration. The guess
     # before the first compilation is a fifth off at most for eleven models (tests/experiment/test_compile_time.py).
     safe: float = 1.2

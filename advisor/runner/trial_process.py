@@ -50,7 +50,7 @@ Listener = Callable[[TrialMessage], None]
 
 
 class Trial:
-    """One trial process, seen from its parent. ``stopped_s``: the seconds for which it was made to stand still."""
+    """One trial process, seen from its parent."""
 
     def __init__(self, spec: TrialSpec, listen: Listener, builder: Builder | None = None) -> None:
         self.spec = spec
@@ -66,8 +66,6 @@ class Trial:
         self._deadline = 0.0
         self._activity = ""
         self._batch_size: int | None = None
-        self._stopped_at: float | None = None
-        self.stopped_s = 0.0
         self._kills_before = process_stack.out_of_memory_kills()
 
     @property
@@ -157,20 +155,6 @@ class Trial:
         """Tell an interactive trial to report, and wait for it."""
         self._send(Stop())
         return self.result()
-
-    def stand_still(self) -> None:
-        """Stop all processes of the trial until :meth:`go_on`."""
-        if self._stopped_at is None:
-            self._stopped_at = time.monotonic()
-            self._signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Let a trial that stands still go on; that time does not count for its time-out."""
-        if self._stopped_at is not None:
-            self.stopped_s += time.monotonic() - self._stopped_at
-            self._deadline += time.monotonic() - self._stopped_at
-            self._stopped_at = None
-            self._signal(signal.SIGCONT)
 
     def cancel(self) -> None:
         """End the trial at once, from any thread; its result says so."""

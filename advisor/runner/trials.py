@@ -12,9 +12,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import replace
 
-from advisor.records import MEASURING, PLAIN_LOOP, Activity, Ready, TargetSpec, TrialMessage, TrialResult, TrialSpec
+from advisor.records import TargetSpec, TrialResult, TrialSpec
 from advisor.runner import fork_server, log_files
 from advisor.runner.builder import Builder
 from advisor.runner.trial_process import GRACE_S, Listener, Trial, wait_for_any
@@ -94,39 +93,21 @@ class Runner:
     def compile_beside(self, spec: TrialSpec) -> None:
         """Start a trial that only compiles, which leaves its code in the compiler's cache; others run meanwhile.
 
-        There is one at a time. It stands still while another trial is timed. :meth:`compiled_beside` tells
-        its end; :meth:`end_beside` and :meth:`cancel` end it before.
+        There is one at a time. :meth:`compiled_beside` tells its end; :meth:`end_beside` and :meth:`cancel` end it
+        before.
         """
         self.end_beside()
         with self._leaving_beside as leaving:
-            self._beside = leaving.enter_context(self._opened(spec, lambda message: None))
+            self._beside = leaving.enter_context(self.open(spec, lambda message: None))
             self._leaving_beside = leaving.pop_all()
 
     def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
-        """The result of what compiles beside the trials; None where it has none within so long, or nothing compiles.
-
-        The time for which it stood still is no part of its seconds.
-        """
+        """The result of what compiles beside the trials; None where it has none within so long, or nothing compiles."""
         beside = self._beside
         result = beside.result_by(time.monotonic() + within_s) if beside is not None else None
-        if beside is None or result is None:
-            return None
-        self.end_beside()
-        seconds = (result.warmup_s, result.wall_s)
-        warmup_s, wall_s = (each and max(0.0, each - beside.stopped_s) for each in seconds)
-        return replace(result, warmup_s=warmup_s, wall_s=wall_s)
-
-    @contextlib.contextmanager
-    def nothing_beside(self) -> Iterator[None]:
-        """Have what compiles beside the trials stand still in this context."""
-        beside = self._beside
-        if beside is not None:
-            beside.stand_still()
-        try:
-            yield
-        finally:
-            if beside is not None:
-                beside.go_on()
+        if result is not None:
+            self.end_beside()
+        return result
 
     def end_beside(self) -> None:
         """End what compiles beside the trials, if anything does."""
@@ -161,21 +142,6 @@ class Runner:
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         """A live trial, killed with its whole process group on leaving."""
 
-        def heard(message: TrialMessage) -> None:
-            timed = isinstance(message, Activity) and message.text in (MEASURING, PLAIN_LOOP)
-            if self._beside is not None and (timed or isinstance(message, Ready)):
-                self._beside.stand_still()
-            listen(message)
-
-        try:
-            with self._opened(spec, heard) as trial:
-                yield trial
-        finally:
-            if self._beside is not None and self._live <= {self._beside}:
-                self._beside.go_on()
-
-    @contextlib.contextmanager
-    def _opened(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
         if self._builder is not None and builder is None:
             self._builder.join_leaving(GRACE_S)

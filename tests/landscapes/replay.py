@@ -119,27 +119,22 @@ class Replay:
         answer = self.predictor.answer(spec.settings)
         prepared_s = self.overhead.fork_s + self.build_s(spec) + (answer.result.prepare_s or 0.0)
         needed_s = answer.fails_after_s if answer.fails else self.warm_up_s(answer)
-        self._beside = _Beside(answer, needed_s, prepared_s + needed_s, prepared_s + needed_s)
+        wall_s = prepared_s + needed_s
+        self._beside = _Beside(answer, needed_s, wall_s, self.clock() + wall_s)
 
     def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
         """Its result, where it has compiled within so long."""
         beside = self._beside
         if beside is None:
             return None
-        self.clock.until(self.clock() + min(within_s, beside.left_s))
-        if beside.left_s > within_s:
-            self.passes_beside(within_s)
+        self.clock.until(max(self.clock(), min(self.clock() + within_s, beside.ends_at_s)))
+        if self.clock() < beside.ends_at_s:
             return None
         self.has_compiled(beside.answer)
         self._beside = None
         if beside.answer.fails:
             return beside.answer.result
         return TrialResult(Outcome.MEASURED, warmup_s=beside.warmup_s, wall_s=beside.wall_s)
-
-    def passes_beside(self, seconds: float) -> None:
-        """Let what compiles beside a trial go on for as long as that is not timed."""
-        if self._beside is not None:
-            self._beside = replace(self._beside, left_s=max(0.0, self._beside.left_s - seconds))
 
     def end_beside(self) -> None:
         """Nothing compiles beside the trials any more."""
@@ -240,12 +235,12 @@ class _Stages:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What compiles beside the trials: its warm-up, the seconds until its end, and those of the whole trial."""
+    """What compiles beside the trials: the seconds of its warm-up and of the whole trial, and the moment of its end."""
 
     answer: Answer
     warmup_s: float
-    left_s: float
     wall_s: float
+    ends_at_s: float
 
 
 class ReplayTrial:
@@ -342,7 +337,6 @@ class ReplayTrial:
                     self._end(self._answer.result)
             elif self._passes(self._ready_at_s):
                 self._runner.has_compiled(self._answer)
-                self._runner.passes_beside(self._clock() - self._started_s)
                 self._warm = True
         return self._result is None
 

@@ -12,7 +12,6 @@ from advisor.experiment.caveats import with_the_load
 from advisor.experiment.control import ENDED, SKIPPED, Steering
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
-from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.process.stacks import last_stack
 from advisor.recipe.catalog import Catalog
@@ -135,9 +134,7 @@ class Bench:
         if cost:
             compile_s = self.budget.expected_s(code, cost=cost)
             if self.compiling is not None and code == self.catalog.compiled_code(self.compiling):
-                # What is late may take as long again.
-                passed_s, late = self.compiling_s, self.compiling_s >= POLICY.late * compile_s
-                compile_s = passed_s if late else compile_s - passed_s
+                compile_s = max(0.0, compile_s - self.compiling_s)
             expected_s = max(expected_s, compile_s)
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
@@ -207,23 +204,28 @@ class Bench:
                 self._failed_beside[settings] = result
         return self.compiling is None
 
+    def has_compiled(self, settings: Mapping[str, Value]) -> bool:
+        """Whether these settings were compiled beside the trials, or failed there: their trial takes little time."""
+        return settings in self._compiled_beside or settings in self._failed_beside
+
     @property
     def compiling_s(self) -> float:
         """The seconds since the latest compilation beside the trials began."""
         return self.budget.spent_s - self._compiling_since_s
+
+    @property
+    def compiling_left_s(self) -> float:
+        """The seconds that what compiles beside the trials should still take; 0 where nothing does, or it is late."""
+        if self.has_compiled_beside() or self.compiling is None:
+            return 0.0
+        code, cost = self.catalog.compiled_code(self.compiling), self.catalog.cost(self.compiling)
+        return max(0.0, self.budget.expected_s(code, cost=cost) - self.compiling_s)
 
     def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
         """Whether the code of these settings is being compiled beside the trials."""
         if self.has_compiled_beside() or self.compiling is None:
             return False
         return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
-
-    def compiles_late(self, settings: Mapping[str, Value]) -> bool:
-        """Whether the code of these settings still compiles beside the trials, for much longer than was expected."""
-        if not self.compiles_beside(settings):
-            return False
-        expected_s = self.budget.expected_s(self.catalog.compiled_code(settings), cost=self.catalog.cost(settings))
-        return self.compiling_s >= POLICY.late * expected_s
 
     def wait_until_compiled(self, name: str, within_s: float) -> bool:
         """Wait so long for the end of what compiles beside the trials; whether it has ended."""
@@ -360,7 +362,7 @@ class Bench:
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
-            with self.budget.standing_still(), self.runner.nothing_beside():
+            with self.budget.standing_still():
                 self.steering.wait_while_paused(lambda waiting: self.emit(events.Paused(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:

@@ -77,37 +77,52 @@ class MoveTrials:
         return max(once_s, 0.1)
 
     def comes_first(self, move: Move) -> bool:
-        """Whether a move comes before all others: one with priority; while its code is late, the turns of the stack."""
-        if move.kind is Kind.TURNS:
-            return self.bench.compiling is not None and self.bench.compiles_late(self.bench.compiling)
-        return move.has_priority and not self.bench.compiles_late(move.settings)
+        """Whether a move comes before all others: one with priority, or a stack whose code compiled beside the trials.
+
+        While its code compiles, what can be measured meanwhile comes first.
+        """
+        if self.bench.compiles_beside(move.settings):
+            return False
+        return move.has_priority or (move.kind is Kind.STACK and self.bench.has_compiled(move.settings))
 
     def affords(self, move: Move, known: Known) -> bool:
-        """Whether there is time for a move, and for the stack's turns behind it.
-
-        A stack with priority starts even if it may end too late, and may wait for code that compiles beside the trials.
-        """
+        """Whether there is time for a move, and for the stack's turns behind it."""
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
         if self.bench.steering.ending or self._is_behind_a_stack(move, known):
             return False
         if move.kind is Kind.TURNS:
             return budget.allows(turns_s(self.bench, known, move.settings)[0])
+        if move.kind is Kind.STACK:
+            return self._affords_stack(move, known)
         if not move.has_priority:
             return budget.allows(cost_s, reserve_s=self.reserve_s(known))
-        if move.kind is not Kind.STACK:
-            # The baseline again takes a small part of the budget, and leaves stacks behind it their time.
-            stacks_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.STACK]
-            takes_little = cost_s <= POLICY.baseline_share * budget.total_s or move.kind is Kind.CONTROL
-            return takes_little and budget.allows(cost_s + POLICY.safe * sum(stacks_s))
-        beside = self.bench.compiles_beside(move.settings)
-        least_s = self.bench.expected_s(BASELINE) if beside else POLICY.start_share * cost_s
-        return budget.allows(least_s, reserve_s=self._reserve_s_beside(move, known))
+        # The baseline again takes a small part of the budget, and leaves stacks behind it their time.
+        stacks_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.STACK]
+        takes_little = cost_s <= POLICY.baseline_share * budget.total_s or move.kind is Kind.CONTROL
+        return takes_little and budget.allows(cost_s + POLICY.safe * sum(stacks_s))
+
+    def _affords_stack(self, move: Move, known: Known) -> bool:
+        """Whether there is time for a whole stack; one with priority starts even if it may end too late.
+
+        While its code compiles beside the trials, it waits as long as there is something else to measure.
+        """
+        cost_s, reserve_s = self.cost_s(move, known), self._reserve_s_beside(move, known)
+        if self.bench.compiles_beside(move.settings):
+            if any(self.affords(other, known) for other in moves(known) if other.kind is not Kind.STACK):
+                return False
+            cost_s = self.bench.expected_s(BASELINE)
+        elif move.has_priority:
+            cost_s *= POLICY.start_share
+        return self.bench.budget.allows(cost_s, reserve_s=reserve_s)
 
     def _is_behind_a_stack(self, move: Move, known: Known) -> bool:
-        """Whether a move would compile, while the code of a whole stack is compiled beside the trials."""
-        if move.kind is Kind.STACK or not self.bench.catalog.compiles(move.settings):
+        """Whether a whole stack compiles beside the trials, and a move would compile as well, or make its code wait."""
+        if move.has_priority or move.kind is Kind.STACK:
             return False
-        return any(other.kind is Kind.STACK and self.bench.compiles_beside(other.settings) for other in moves(known))
+        if not any(other.kind is Kind.STACK and self.bench.compiles_beside(other.settings) for other in moves(known)):
+            return False
+        too_long = 0 < self.bench.compiling_left_s < self.cost_s(move, known)
+        return too_long or bool(self.bench.catalog.compiles(move.settings))
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
         """The seconds that a stack with priority leaves to the turns: none where its code is ready."""
@@ -157,9 +172,9 @@ class MoveTrials:
         return evidence
 
     def _is_compiled(self, move: Move, known: Known) -> bool:
-        """Whether a stack can be measured: wait as long as expected for its code, if that compiles beside the trials.
+        """Whether a stack can be measured: wait for its code, if that compiles beside the trials.
 
-        What is late is looked at from time to time, until the turns of the stack have to begin.
+        Nothing else is left to measure then, so it waits until the turns of the stack have to begin.
         """
         bench = self.bench
         if bench.has_compiled_beside() and compiles_anew(bench, move.settings):
@@ -168,9 +183,7 @@ class MoveTrials:
             bench.compile_beside(move.settings)
         if not bench.compiles_beside(move.settings):
             return True
-        usual_s = bench.expected_s(BASELINE if bench.compiles_late(move.settings) else move.settings)
-        left_s = bench.budget.left_s - self._reserve_s_beside(move, known)
-        return bench.wait_until_compiled(move.name, min(usual_s, left_s))
+        return bench.wait_until_compiled(move.name, bench.budget.left_s - self._reserve_s_beside(move, known))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
         if moves_beside := self.other_gpus.moves_beside(move, known):
