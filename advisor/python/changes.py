@@ -182,7 +182,7 @@ class _Patch:
         options: Mapping[str, object] = recipe.options(value)  # type: ignore[attr-defined]
         if not calls or (value and not options):
             return _TOO_MUCH if calls else _NO_PLACE["loader"]
-        given = {name: repr(one).replace("loader.dataset", "{}") for name, one in options.items()}
+        given = {name: repr(one).replace(f"loader.{name}", "{}") for name, one in options.items()}
         self._arguments("loader call", given)
         for place in calls:
             self._defined(place.file, code)

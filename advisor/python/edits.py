@@ -17,6 +17,8 @@ from advisor.records import Place
 # Line, column, last line and last column of a node; and its beginning alone.
 Position = tuple[int, int, int, int]
 Start = tuple[int, int]
+# What a loader that is given no collate_fn collates with.
+_COLLATES = "torch.utils.data.default_collate"
 # Arguments that people give to a DataLoader without their names.
 _OF_LOADERS = (
     "dataset",
@@ -137,9 +139,10 @@ class _Editor(cst.CSTTransformer):
         options = next((one for one in call.args if one.star == "**"), None)
         if old is None and options is not None:
             inner = self._code(options.value)
+            value = value.replace("{}", f'{inner}.get("{name}", {_COLLATES})')
             merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
             return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
-        parsed = cst.parse_expression(value.replace("{}", self._code(call.args[0].value) if call.args else ""))
+        parsed = cst.parse_expression(value.replace("{}", self._code(old.value) if old else _COLLATES))
         if old is not None:
             return call.with_deep_changes(old, value=parsed)
         apart = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

@@ -190,7 +190,7 @@ class StepText:
         """The arguments of torch.compile."""
         plan = self.plan
         found = [f'mode="{plan.compiles_with}"'] if plan.compiles_with not in ("none", "default") else []
-        found += [f"dynamic={plan.compile_dynamic}"] if plan.compile_dynamic != "auto" else []
+        found += [f"dynamic={plan.dynamic}"] if plan.dynamic is not None else []
         return found + (['options={"combo_kernels": True}'] if plan.combo_kernels else [])
 
     def _ddp(self) -> str:

@@ -17,7 +17,8 @@ class StepPlan:
     ``grad_mode`` (inference): ``grad``, ``no_grad``, ``inference_mode``, or ``caller`` for the one that a call finds.
     ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, ``regional`` for its
     repeated blocks, ``pointwise`` for its pointwise operations, or (training) ``with_loss`` for the model and the loss
-    as one. ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become constants of the
+    as one. ``compile_dynamic``: ``auto``, True or False. ``few_shapes``: batches are padded to few lengths, so ``auto``
+    compiles for each. ``freezing`` (inference): parameters become constants of the
     compiled code. ``combo_kernels``: independent small kernels are generated as one. Any of these alone means the mode
     ``default``.
     ``compile_optimizer`` (training): the optimizer's step is compiled.
@@ -45,6 +46,7 @@ class StepPlan:
     compile_mode: str = "none"
     compile_scope: str = "model"
     compile_dynamic: str | bool = "auto"
+    few_shapes: bool = False
     compile_optimizer: bool = False
     freezing: bool = False
     combo_kernels: bool = False
@@ -67,9 +69,7 @@ class StepPlan:
     find_unused_parameters: bool = False
     no_sync: bool = False
     reshard_after_forward: bool = True
-    shard_precision: str = "none"
     shard_unit: str = "blocks"
-    shard_prefetch: int = 0
     length_bucketing: bool = False
 
     def __post_init__(self) -> None:
@@ -88,6 +88,13 @@ class StepPlan:
         """The mode in which the model is compiled, ``none`` when it is not."""
         asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing or self.combo_kernels
         return "default" if asked and self.compile_mode == "none" else self.compile_mode
+
+    @property
+    def dynamic(self) -> bool | None:
+        """The argument ``dynamic`` of torch.compile."""
+        if self.compile_dynamic == "auto":
+            return False if self.few_shapes else None
+        return bool(self.compile_dynamic)
 
     @property
     def converts_batches(self) -> bool:

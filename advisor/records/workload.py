@@ -49,6 +49,7 @@ class LoaderFacts:
     hears_of_epochs: bool = False  # the dataset has set_epoch
     workers_problem: str = ""  # why it gets no workers
     batched_reads_problem: str = "it is not known whether its batches can be read at once"
+    longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
 
 
 @dataclass(frozen=True, slots=True)

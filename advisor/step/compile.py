@@ -121,14 +121,13 @@ def compiled_call(call: Callable[..., Any], plan: StepPlan, model: nn.Module) ->
 
 def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
     """Return the keyword arguments of ``torch.compile``."""
-    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
     if plan.compile_scope == "pointwise":
         from advisor.step.pointwise import pointwise_only
 
-        return {"backend": pointwise_only, "dynamic": dynamic}
+        return {"backend": pointwise_only, "dynamic": plan.dynamic}
     if plan.combo_kernels:
-        return {"options": {"combo_kernels": True}, "dynamic": dynamic}
-    return {"mode": plan.compiles_with, "dynamic": dynamic}
+        return {"options": {"combo_kernels": True}, "dynamic": plan.dynamic}
+    return {"mode": plan.compiles_with, "dynamic": plan.dynamic}
 
 
 def marks_steps(plan: StepPlan) -> bool:

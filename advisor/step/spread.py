@@ -64,7 +64,7 @@ def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
 def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     """Divide a model's parameters, gradients and optimizer state among the ranks, block by block."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import fully_shard
 
     if optimizer is not None and optimizer.state:
         raise RefusedError("the optimizer has state of whole parameters: shard the model before its first step")
@@ -73,19 +73,10 @@ def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     names = {parameter: name for name, parameter in model.named_parameters()}
     mesh = init_device_mesh(plan.device_type, (distributed.get_world_size(),))
     options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": plan.reshard_after_forward}
-    if plan.shard_precision != "none":
-        half = getattr(torch, plan.shard_precision)
-        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     repeated = repeated_blocks(model) if plan.shard_unit == "blocks" else []
-    groups: list[list[Any]] = [[block for _, block in group] for group in repeated]
-    for block in itertools.chain.from_iterable(groups):
+    for _, block in itertools.chain.from_iterable(repeated):
         fully_shard(block, **options)
     fully_shard(model, **options)
-    ahead = plan.shard_prefetch
-    for blocks in groups if ahead else ():
-        for place, block in enumerate(blocks):
-            block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + ahead])
-            block.set_modules_to_backward_prefetch(blocks[max(0, place - ahead) : place][::-1])
     if optimizer is not None:
         parameters = dict(model.named_parameters())
         for group in optimizer.param_groups:

@@ -14,8 +14,10 @@ from advisor.machine.host import usable_cores
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import tensors_of
+from advisor.step.batched_reads import as_it_is
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models, as_prepared
+from advisor.step.lengths import PadsToMultiple
 from advisor.step.loader import (
     copy_problem,
     divides_samples,
@@ -80,7 +82,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
-        loader=_loader_facts(loop, on_device=backend_of(device).has_memory),
+        loader=_loader_facts(loop, batches, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
@@ -282,7 +284,17 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     )
 
 
-def _loader_facts(loop: Loop, *, on_device: bool) -> LoaderFacts | None:
+def _longest(batches: Sequence[Any]) -> int:
+    """The greatest length of batches that can be padded; 0 where one of them cannot."""
+    pads, lengths = PadsToMultiple(as_it_is, 1), [0]
+    for batch in batches:
+        tensors = list(tensors_of(batch))
+        fills = pads.find(tensors)
+        lengths.append(max((tensors[place].shape[1] for place in fills), default=0))
+    return max(lengths)
+
+
+def _loader_facts(loop: Loop, batches: Sequence[Any], *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
@@ -307,4 +319,5 @@ def _loader_facts(loop: Loop, *, on_device: bool) -> LoaderFacts | None:
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         batched_reads_problem=one_by_one_problem(loader),
+        longest=_longest(batches),
     )

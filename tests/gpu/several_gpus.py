@@ -41,8 +41,6 @@ THEN = (
     Setup(Settings(DDP), weak=True),
     Setup(Settings({**DDP, "parallel.bucket_cap_mb": 100})),
     Setup(Settings({**SHARD, "parallel.reshard_after_forward": False})),
-    Setup(Settings({**SHARD, "parallel.shard_precision": "bfloat16"})),
-    Setup(Settings({**SHARD, "parallel.shard_prefetch": 1})),
     Setup(Settings({**SHARD, "parallel.shard_unit": "model"})),
 )
 OWN = {
@@ -57,7 +55,6 @@ OWN = {
         Setup(Settings(BLOCKS)),
         Setup(Settings({**DDP, **BLOCKS})),
         Setup(Settings({**SHARD, **BLOCKS})),
-        Setup(Settings({**SHARD, **BLOCKS, "parallel.shard_prefetch": 1})),
         Setup(Settings({**DDP, "step.accumulate": 4})),
         Setup(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
     ),

@@ -1,0 +1,90 @@
+"""Batches padded to few lengths: a collate function that lengthens its batches as their own tails are filled."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+_RANK = 2  # of a batch of sequences of numbers
+
+
+class PadsToMultiple:
+    """A collate function whose batches of sequences have a multiple as their length: the second size of their tensors.
+
+    The length is that of the first tensor whose samples end in padding; others of the same length, such as masks and
+    labels, are padded with it, each as it was filled before. A batch that holds a tensor of this length without padding
+    is left as it is. ``fills`` are the values that were seen to fill the tails, by the place of the tensor.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], multiple: int) -> None:
+        self.collate = collate
+        self.multiple = multiple
+        self.fills: dict[int, torch.Tensor] = {}
+        self.places: set[int] = set()
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate the samples, and pad the batch to the next multiple of its length."""
+        batch = self.collate(samples)
+        tensors = list(_tensors_of(batch))
+        fills = self.find(tensors)
+        longer = iter([self._longer(tensor, fills.get(place)) for place, tensor in enumerate(tensors)])
+        return _mapped(lambda _: next(longer), batch)
+
+    def find(self, tensors: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """The values to pad the tensors of a batch with, by their places; empty where not all of them are known."""
+        tails = {place: _tail_of(tensor) for place, tensor in enumerate(tensors)}
+        self.fills = {place: value for place, value in tails.items() if value is not None} | self.fills
+        if not self.fills:
+            return {}
+        length = tensors[min(self.fills)].shape[1]
+        places = {place for place, tensor in enumerate(tensors) if tensor.ndim >= _RANK and tensor.shape[1] == length}
+        self.places = self.places & places or places  # a size that is equal by chance is not in the next batch
+        fills = {place: self.fills.get(place, _constant(tensors[place])) for place in self.places}
+        return {} if None in fills.values() else fills  # type: ignore[return-value]
+
+    def _longer(self, tensor: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
+        more = 0 if fill is None else -tensor.shape[1] % self.multiple
+        if fill is None or not more:
+            return tensor
+        return torch.cat([tensor, fill.expand(tensor.shape[0], more, *tensor.shape[2:])], dim=1)
+
+
+def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The value that fills the tails of a batch's samples; None where they do not show one.
+
+    It is the last one of most samples, and they end in different numbers of it.
+    """
+    if tensor.ndim < _RANK or not tensor.numel() or tensor.is_complex():
+        return None
+    last = tensor[:, -1].flatten().sort().values
+    value = last[len(last) // 2]
+    filled = (tensor == value).flatten(2).all(2) if tensor.ndim > _RANK else tensor == value
+    tails = filled.flip(1).int().cumprod(1).sum(1)
+    return value if int(tails.max()) > max(1, int(tails.min())) else None
+
+
+def _constant(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The value of a tensor that holds no other, such as the types of tokens."""
+    first = tensor.flatten()[0]
+    return first if bool((tensor == first).all()) else None
+
+
+def _tensors_of(part: Any) -> Iterator[torch.Tensor]:
+    if isinstance(part, torch.Tensor):
+        yield part
+    elif isinstance(part, Mapping | list | tuple):
+        for inner in part.values() if isinstance(part, Mapping) else part:
+            yield from _tensors_of(inner)
+
+
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], part: Any) -> Any:
+    """A batch that was just collated, with each tensor replaced, in the order of ``_tensors_of``."""
+    if isinstance(part, torch.Tensor):
+        return function(part)
+    if isinstance(part, Mapping):
+        for key in part:
+            part[key] = _mapped(function, part[key])  # type: ignore[index]
+    elif isinstance(part, list | tuple):
+        inner = [_mapped(function, one) for one in part]
+        return part._make(inner) if hasattr(part, "_make") else type(part)(inner)
+    return part

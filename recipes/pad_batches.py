@@ -1,0 +1,83 @@
+"""Batches padded to few lengths
+
+What it does
+------------
+Pads each batch of sequences to the next multiple of so many positions, in the loader's collate function: token ids,
+masks and labels alike, each with the value that fills its tails already. Compiled code is made for each length, and a
+CUDA graph is captured for each.
+
+Why it helps
+------------
+Batches that are as long as their longest sample have dozens of lengths. The compiler then makes slow code for any
+length, or code for each, and a graph fits one length only. A few per cent more padding leaves four lengths or so.
+
+When it does not
+------------
+A model that does not mask its padding computes something else. The samples of a batch have to show what fills their
+tails: batches of one sample, of equal lengths, or with another tensor of that length that is not padded, such as
+positions, stay as they are. So do masks of pairs of positions, and batches whose first size is the length. The first
+batch of each length compiles.
+
+Numerics
+------------
+close: masked positions add nothing, and sums over more of them are rounded in another order.
+
+References
+------------
+PyTorch documentation, torch.compile, Dynamic shapes. Hugging Face, DataCollatorWithPadding: pad_to_multiple_of.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from advisor.recipe import CUDA, Components, WholeNumbers, code_of
+from advisor.recipe.loader_recipe import Expression, LoaderRecipe
+from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
+
+# Lengths up to the longest that was seen, each of which is compiled and captured by itself, with the usual multiple.
+_LENGTHS = 4
+
+
+class PadBatches(LoaderRecipe):
+    key = "data.pad_to_multiple"
+    default = 1
+    values = WholeNumbers(1, such_as=(1, 64))
+    devices = CUDA
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER})
+    keeps_code = False  # it is made for other shapes
+    gain = 1.3  # tests/gpu/RESULTS.md: 2.5x in the stack of a classifier of texts
+
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
+        if not facts.workload.varying_shapes:
+            return Skip("every batch that was looked at has the same shapes")
+        if not loader.longest:
+            return Skip("the first batches do not show what fills the tails of their samples in all tensors")
+        return sorted({_usual(loader), *(value for value in (32, 64, 128) if value < loader.longest)})
+
+    def suits(self, facts: Facts, value: Value) -> bool:
+        return facts.workload.loader is not None and value == _usual(facts.workload.loader)
+
+    def options(self, value: Value) -> Mapping[str, Any]:
+        padded = Expression(f"PadsToMultiple(loader.collate_fn, {value})")
+        return {"collate_fn": padded} if value != self.default else {}
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.step.lengths import PadsToMultiple
+        from advisor.step.loader import rebuild
+
+        if value != self.default and workload.has_loader:
+            collate = PadsToMultiple(workload.data.collate_fn, int(value))
+            workload.data = rebuild(workload.data, collate_fn=collate)
+            workload.plan = replace(workload.plan, few_shapes=True)
+
+    def code(self, value: Value) -> str:
+        if value == self.default:
+            return "# batches are as long as their longest sample\n"
+        return code_of("lengths", super().code(value))
+
+
+def _usual(loader: LoaderFacts) -> int:
+    """The power of two that leaves about four lengths up to the longest."""
+    return int(2 ** max(0, (loader.longest - 1).bit_length() - _LENGTHS.bit_length() + 1))

@@ -1,0 +1,78 @@
+"""Batches that are padded to few lengths."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from advisor.step.lengths import PadsToMultiple
+
+LENGTHS = (30, 20, 10, 25)
+
+
+def filled(tensor, value):
+    """A batch with this value behind each sample's length."""
+    for row, length in zip(tensor, LENGTHS, strict=True):
+        row[length:] = value
+    return tensor
+
+
+def batch():
+    return {
+        "input_ids": filled(torch.randint(3, 99, (4, 30)), 1),
+        "attention_mask": filled(torch.ones(4, 30, dtype=torch.bool), False),
+        "token_type_ids": torch.zeros(4, 30, dtype=torch.long),
+        "features": filled(torch.rand(4, 30, 5) + 1, 0.0),
+        "labels": filled(torch.randint(3, 9, (4, 30)), -100),
+        "kinds": torch.arange(4),
+        "scores": torch.rand(4, 7) + 1,
+    }
+
+
+def test_all_of_the_length_is_padded_as_its_tails_are():
+    written, padded = batch(), PadsToMultiple(lambda samples: samples, 16)
+    found = padded({name: tensor.clone() for name, tensor in written.items()})
+    for name, fill in {"input_ids": 1, "attention_mask": 0, "token_type_ids": 0, "features": 0, "labels": -100}.items():
+        assert found[name].shape[1] == 32
+        assert torch.equal(found[name][:, :30], written[name])
+        assert (found[name][:, 30:] == fill).all()
+    assert torch.equal(found["kinds"], written["kinds"])
+    assert torch.equal(found["scores"], written["scores"])
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [torch.randint(3, 99, (4, 30)), torch.arange(4)],  # samples of one length
+        [filled(torch.randint(3, 99, (4, 30)), 0), torch.arange(30).expand(4, 30)],  # positions, which are not filled
+        [torch.cat([torch.randint(3, 99, (4, 29)), torch.full((4, 1), 2)], 1)],  # each ends in a mark, not in padding
+    ],
+)
+def test_a_batch_that_does_not_show_its_padding_stays(tensors):
+    found = PadsToMultiple(lambda samples: samples, 16)(list(tensors))
+    assert all(torch.equal(one, other) for one, other in zip(found, tensors, strict=True))
+
+
+def test_a_full_batch_is_padded_as_those_before_it_were():
+    padded = PadsToMultiple(lambda samples: samples, 16)
+    padded([filled(torch.randint(3, 99, (4, 30)), 0)])
+    (found,) = padded([torch.full((4, 40), 7)])
+    assert found.shape == (4, 48)
+    assert not found[:, 40:].any()
+
+
+def test_a_size_that_is_equal_by_chance_is_padded_no_longer():
+    padded = PadsToMultiple(lambda samples: samples, 16)
+    padded([filled(torch.randint(3, 99, (4, 30)), 0), torch.rand(4, 7)])
+    ids, scores = padded([filled(torch.randint(3, 99, (4, 30)), 0)[:, :30], torch.rand(4, 30)])
+    assert (ids.shape[1], scores.shape[1]) == (32, 30)
+
+
+def test_each_worker_pads():
+    samples = [(torch.randint(3, 99, (length,)), 1) for length in LENGTHS * 4]
+
+    def collate(some):
+        texts, kinds = zip(*some, strict=True)
+        return torch.nn.utils.rnn.pad_sequence(list(texts), batch_first=True), torch.tensor(kinds)
+
+    loader = DataLoader(samples, batch_size=4, collate_fn=PadsToMultiple(collate, 16), num_workers=1)
+    assert [tuple(texts.shape) for texts, _ in loader] == [(4, 32)] * 4
