@@ -49,3 +49,24 @@ class Classifier(nn.Module):
 def build():
     loader = DataLoader(Sentences(), batch_size=BATCH, shuffle=True, drop_last=True, collate_fn=padded)
     return Classifier(), loader, nn.CrossEntropyLoss(), lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)
+
+
+class Texts(nn.Module):
+    """A classifier of padded texts whose encoder does not see the padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0)
+        block = nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(block, BLOCKS, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, tokens):
+        is_there = tokens != 0
+        hidden = self.blocks(self.tokens(tokens), src_key_padding_mask=~is_there)
+        return self.head((hidden * is_there[..., None]).sum(1) / is_there.sum(1, keepdim=True))
+
+
+def texts():
+    loader = DataLoader(Sentences(), batch_size=2 * BATCH, shuffle=True, drop_last=True, collate_fn=padded)
+    return Texts(), loader, nn.CrossEntropyLoss(), lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)
