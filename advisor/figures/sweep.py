@@ -1,11 +1,10 @@
 """The sweep over batch sizes: its points, its knee, and how it reads as a table. Pure functions."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
-from advisor.records import BaselineRecord, Facts, Latency, Outcome, TrialRecord, Verdict, WorkloadFacts
+from advisor.figures.formatting import format_bytes, format_ms, format_rate
+from advisor.records import BaselineRecord, Latency, Outcome, TrialRecord, Verdict
 
 RECIPE = "batch_size"
 # A size within this of the best rate is as good, and smaller in memory and latency.
@@ -108,57 +107,6 @@ def knee_of(points: Sequence[SweepPoint]) -> int | None:
     own = next((point.samples_per_s for point in points if point.own), None)
     rates = ((point.size, (own if point.undecided else point.samples_per_s) or 0.0) for point in points if point.usable)
     return knee(rates)
-
-
-def batch_size_within(
-    baseline_peak_bytes: int, candidate_peak_bytes: int, parameter_bytes: int, batch_size: int, memory_bytes: int
-) -> int:
-    """The largest batch whose step is expected to fit into ``memory_bytes`` with a candidate's setting.
-
-    The model: ``parameter_bytes`` (parameters, gradients and optimizer state) are needed whatever the batch, and the
-    rest of a peak grows in proportion to it. Both peaks were measured with ``batch_size`` samples; neither can be
-    smaller than what does not grow. Where nothing grows, memory sets no limit and ``batch_size`` is returned.
-    """
-    fixed_bytes = min(parameter_bytes, baseline_peak_bytes, candidate_peak_bytes)
-    sample_bytes = (candidate_peak_bytes - fixed_bytes) / batch_size
-    if sample_bytes <= 0:
-        return batch_size
-    return max(0, math.floor((memory_bytes - fixed_bytes) / sample_bytes))
-
-
-def memory_gained(facts: Facts, record: TrialRecord) -> str:
-    """The memory that a candidate saves, its cost, and the batch that it makes room for; as sentences.
-
-    Empty where a peak is not known, the batch is not the baseline's, or other settings joined in.
-    """
-    workload = facts.workload
-    before, after, size = facts.peak_allocated_bytes, record.result.peak_allocated_bytes, workload.batch_size
-    if not before or not after or not size or record.result.batch_size != size or record.comparison is None:
-        return ""
-    if not record.alone:
-        return ""
-    if after >= before:
-        return (
-            f"It saves no memory: a step needs {format_bytes(after)} at its peak, and {format_bytes(before)} without."
-        )
-    longer = 1 / record.comparison.speedup
-    text = (
-        f"A step needs {format_bytes(after)} at its peak in place of {format_bytes(before)}, "
-        f"{format_percent(1 - after / before)} less, and takes {longer:.2f} times as long."
-    )
-    memory_bytes = round(USABLE_MEMORY * workload.device_memory_bytes)
-    if not memory_bytes:
-        return text
-    fixed_bytes = _fixed_bytes(workload)
-    usual = batch_size_within(before, before, fixed_bytes, size, memory_bytes)
-    larger = batch_size_within(before, after, fixed_bytes, size, memory_bytes)
-    return f"{text} By that, batches of up to about {larger:,} samples fit into the device, in place of {usual:,}."
-
-
-def _fixed_bytes(workload: WorkloadFacts) -> int:
-    trained = workload.trainable_parameters / workload.parameters if workload.parameters else 0.0
-    state_bytes = workload.optimizer.state_bytes if workload.optimizer else 0
-    return round(workload.parameter_bytes * (1 + trained)) + state_bytes
 
 
 def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:

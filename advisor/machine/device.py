@@ -15,7 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from advisor.errors import TargetError
-from advisor.records.workload import amd_types, nvidia_types
+from advisor.records.workload import TENSOR_CORES_SINCE
 
 
 class Mark(Protocol):
@@ -48,10 +48,8 @@ class Identity:
 
     name: str
     uuid: str | None = None  # by which NVML knows it
-    capability: tuple[int, int] | None = None  # NVIDIA's; None under ROCm, which counts otherwise
+    capability: tuple[int, int] | None = None
     memory_bytes: int = 0
-    parts: str = ""  # tells a part of a device from the whole, which has the same name
-    matrix_types: tuple[str, ...] = ()  # the number types of its matrix units
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class Backend:
 
 
 class Cuda(Backend):
-    """A GPU under CUDA or ROCm. PyTorch documentation, CUDA semantics."""
+    """A GPU. PyTorch documentation, CUDA semantics."""
 
     is_ahead = True
     has_memory = True
@@ -150,15 +148,7 @@ class Cuda(Backend):
 
     def identity(self) -> Identity:
         found = torch.cuda.get_device_properties(self.device)
-        capability = (found.major, found.minor) if torch.version.hip is None else None
-        return Identity(
-            found.name,
-            str(found.uuid),
-            capability,
-            found.total_memory,
-            f"{found.multi_processor_count} multiprocessors, {found.total_memory} bytes",
-            nvidia_types(capability) if capability else amd_types(found.gcnArchName),
-        )
+        return Identity(found.name, str(found.uuid), (found.major, found.minor), found.total_memory)
 
     def memory(self) -> Memory:
         """Return the caching allocator's peaks, and what all processes use of the device by now.
@@ -186,7 +176,7 @@ class Cuda(Backend):
         return [*super().random_states(), torch.cuda.get_rng_state(self.device)]
 
     def float32_in_tf32(self) -> bool:
-        return "tf32" in self.identity().matrix_types
+        return torch.cuda.get_device_capability(self.device) >= TENSOR_CORES_SINCE["tf32"]
 
     @contextmanager
     def warning_of_waits(self) -> Iterator[None]:

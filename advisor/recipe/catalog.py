@@ -29,7 +29,7 @@ from advisor.machine.toolchain import cannot_compile
 from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, Mode, Numerics, Skip, TrialRecord, Value, text_of
+from advisor.records import Candidate, Facts, Mode, Numerics, Skip, Value, text_of
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
 # Largest gain that a recipe may claim for a value, as a factor: a bug in one must not decide the order of all moves.
@@ -207,12 +207,6 @@ class Catalog:
     def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
         """The reason to try a value on this workload, in the recipe's words; empty when it cannot say."""
         return _answered("", lambda: self[recipe_id].why(facts, value))
-
-    def after(self, facts: Facts, record: TrialRecord) -> str:
-        """The findings of a trial besides its speed, in its recipe's words; empty when there is nothing to say."""
-        if not record.result.measured:
-            return ""
-        return _answered("", lambda: self[record.candidate.recipe].after(facts, record))
 
     def proposes(self, candidate: Candidate, facts: Facts) -> bool:
         """Whether a recipe finds a value worth trying for a workload; one that cannot say is not in the way."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from advisor.errors import refusal_of
-from advisor.process.channel import GarbageError, Inbox
+from advisor.process.channel import GarbageError, receive_message
 from advisor.process.stacks import innermost_calls, last_words
 from advisor.records import (
     Activity,
@@ -58,7 +58,6 @@ class Trial:
         self._builder = builder
         self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
-        self._inbox: Inbox | None = None
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
         self._cancelled = False
         self._has_reported = False
@@ -217,17 +216,13 @@ class Trial:
 
     def _read(self) -> TrialMessage | None:
         assert self._connection is not None
-        if self._inbox is None:
-            self._inbox = Inbox(self._connection)
         try:
-            message = cast("TrialMessage | None", self._inbox.read())
+            message = cast("TrialMessage", receive_message(self._connection))
         except GarbageError as error:
             self._result = self._ended(Outcome.CRASHED, str(error))
             return None
         except (EOFError, OSError):
             self._result = self._death()
-            return None
-        if message is None:
             return None
         if isinstance(message, Finished):
             self._result = message.result
@@ -325,7 +320,7 @@ def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> No
 
         replace_program(spec, connection, asked_at)
 
-    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    main = importing.import_main(connection, spec.log_path)
     if main is None:
         return
     if spec.world is not None:

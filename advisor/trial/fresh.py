@@ -50,7 +50,7 @@ def resume(channel: int, told: int) -> None:
     connection = Connection(channel)
     with os.fdopen(told, "rb") as file:
         spec, asked_at = pickle.load(file)  # noqa: S301 - written by this process
-    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    main = importing.import_main(connection, spec.log_path)
     if main is not None:
         main.trial_main(spec, connection, asked_at)
 

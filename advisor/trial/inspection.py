@@ -64,7 +64,6 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         device_name=own.name,
         device_uuid=own.uuid,
         capability=own.capability,
-        matrix_types=own.matrix_types,
         device_memory_bytes=own.memory_bytes,
         model=" + ".join(type(as_prepared(part)).__name__ for part in models),
         parameters=sum(p.numel() for p in parameters),

@@ -16,8 +16,6 @@ import torch
 import torch._inductor.config
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError
-from advisor.figures.formatting import format_ms, format_percent
-from advisor.figures.samples import two_modes
 from advisor.machine.device import backend_of, named
 from advisor.machine.host import usable_cores
 from advisor.process.channel import Channel
@@ -68,7 +66,7 @@ from advisor.trial.measurement.clock import (
 )
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
-from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training, scale_of
+from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import measure_phases
@@ -260,20 +258,19 @@ class Trial:
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
         memory = backend_of(parts.device).memory()
-        diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
         single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
         latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
         notes = (
-            *_notes(warm, parts.loop, single_ms),
-            *diverged,
-            *probe.scaler_notes(scale_of(step)),
+            *parts.loop.notes,
+            *(() if warm.steady else ("the step time was not steady when the warm-up ended",)),
+            *probe.notes,
             *compilation_notes(frames_when_warm),
         )
         eager = step.step if isinstance(step, GraphedStep) else step  # its parts can be run one by one
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
-            self._profile(eager, feed, step_ms, probe.operations)
+            self._profile(eager, feed, step_ms)
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
             self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
@@ -363,7 +360,7 @@ class Trial:
         step_s = median(block.step_ms for block in blocks) / 1e3
         return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
-    def _profile(self, eager: TrainStep | InferStep, feed: Feed, step_ms: float, operations: int) -> None:
+    def _profile(self, eager: TrainStep | InferStep, feed: Feed, step_ms: float) -> None:
         self._say("profiling")
         stop_debugging()
         measured = profile_step(
@@ -373,7 +370,6 @@ class Trial:
             limit_s=_PHASES_LIMIT_S,
             trace_path=str(Path(self.spec.log_path).with_suffix(".trace.json.gz")),
             deadline=self.deadline,
-            operations=operations,
         )
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
 
@@ -387,16 +383,3 @@ def _recorded_forms(form: LossForm, batch: BatchForm | None, probe: Probe) -> tu
         return form, batch
     own = with_own_loss(batch, probe.loss_at)
     return (form, own) if own else (LossForm.OUTPUT_TARGET, batch)
-
-
-def _notes(warm: WarmUp, loop: Loop, single_ms: list[float]) -> tuple[str, ...]:
-    notes = list(loop.notes)
-    if not warm.steady:
-        notes.append("the step time was not steady when the warm-up ended")
-    modes = two_modes(single_ms)
-    if modes is not None:
-        notes.append(
-            f"steps are of two kinds: {format_percent(1 - modes.high_share)} take about {format_ms(modes.low)} and "
-            f"{format_percent(modes.high_share)} about {format_ms(modes.high)}; the step time is the mean over both"
-        )
-    return tuple(notes)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.figures.samples import break_even_steps, largest_difference, percentile, relative_half_width, two_modes
+from advisor.figures.samples import break_even_steps, largest_difference, percentile, relative_half_width
 
 quick = settings(max_examples=25, deadline=None)
 
@@ -92,45 +92,3 @@ def test_after_break_even_the_slower_start_has_paid_back(extra_s, old_s, share):
 def test_the_largest_difference_is_the_same_for_faster_and_slower():
     assert largest_difference([1.0, 1.02, 0.9]) == pytest.approx(1 / 0.9 - 1)
     assert largest_difference([]) == 0.0
-
-
-# --- two kinds of steps ---------------------------------------------------------------------------------------
-
-
-def test_steps_of_two_kinds_are_told_apart():
-    modes = two_modes([3.0, 3.1, 2.9, 9.0] * 10)
-    assert (modes.low, modes.high, modes.high_share) == (3.0, 9.0, 0.25)
-    assert two_modes([3.0, 9.0] * 10) is not None, "twenty are enough"
-    assert two_modes([3.0] * 18 + [9.0] * 2) is not None, "a tenth is enough"
-    assert two_modes([10.0] * 10 + [12.0] * 10) is not None, "a fifth apart is enough"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [3.0, 9.0] * 9,  # too few to tell
-        [3.0] * 50,
-        [3.0 + 0.01 * index for index in range(50)],  # a slope, not two kinds
-        [3.0] * 49 + [30.0],  # one outlier
-    ],
-)
-def test_steps_of_one_kind_are_not_split(values):
-    assert two_modes(values) is None
-
-
-@given(
-    st.lists(st.floats(1.0, 1.4), min_size=10, max_size=90),
-    st.lists(st.floats(3.0, 3.4), min_size=10, max_size=90),
-)
-def test_kinds_that_lie_apart_are_split_between_them(low, high):
-    modes = two_modes([*high, *low])
-    assert (modes.low, modes.high) == (median(low), median(high))
-    assert modes.high_share == len(high) / len(low + high)
-
-
-@given(st.lists(st.floats(0.01, 1e4), min_size=20, max_size=60))
-def test_two_modes_lie_among_the_values(values):
-    modes = two_modes(values)
-    if modes is not None:
-        assert min(values) <= modes.low < modes.high <= max(values)
-        assert 0 < modes.high_share < 1

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from advisor.process import household
-from advisor.process.channel import Channel, GarbageError, Inbox
+from advisor.process.channel import Channel, GarbageError, receive_message
 from advisor.process.household import lead_own_group
 from advisor.process.importing import program_of_rank
 from advisor.process.stacks import innermost_calls
@@ -68,7 +68,6 @@ class _Rank:
     """A rank as its launcher knows it: its process, what it said last, its result, and its end."""
 
     connection: Connection
-    inbox: Inbox
     number: int = -1
     pid: int = 0
     doing: str = ""
@@ -131,12 +130,12 @@ class Launcher:
             accepted, _ = self._server.accept()
             connection = Connection(accepted.detach())
             connection.send((self._spec, list(sys.path)))
-            self._ranks.append(_Rank(connection, Inbox(connection)))
+            self._ranks.append(_Rank(connection))
         for one in live:
             if one.connection not in ready:
                 continue
             try:
-                message = one.inbox.read()
+                message = receive_message(one.connection)
             except (EOFError, OSError) as error:
                 one.ended = True
                 if isinstance(error, GarbageError):
