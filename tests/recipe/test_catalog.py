@@ -1,6 +1,4 @@
-import errno
 import importlib.metadata
-import os
 import re
 import sys
 
@@ -81,18 +79,6 @@ def test_a_broken_recipe_is_a_problem_and_the_others_load(tmp_path, text, proble
     assert set(catalog.recipes) - set(load_catalog().recipes) == {"good"}
 
 
-def test_a_pipe_among_the_recipes_is_a_problem_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe.py")
-    catalog = catalog_with(tmp_path, good=recipe_text("good"))
-    assert catalog.problems == (f"{tmp_path / 'pipe.py'}: ImportError: {tmp_path / 'pipe.py'} cannot be imported",)
-
-
-def test_of_two_files_with_one_id_the_first_counts(tmp_path):
-    catalog = catalog_with(tmp_path, a=recipe_text("mine"), b=recipe_text("mine", key="planted.second"))
-    assert catalog["mine"].key == "planted.mine"
-    assert len(catalog.problems) == 1
-
-
 def test_private_files_and_abstract_classes_are_no_recipes(tmp_path):
     abstract = recipe_text("mine").replace("def code", "def other").replace("    key = ", "    name = ")
     catalog = catalog_with(tmp_path, _shared="raise RuntimeError", helpers="X = 1", abstract=abstract)
@@ -132,21 +118,6 @@ def test_files_of_one_name_in_two_folders_do_not_meet(tmp_path):
 def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         load_catalog([str(tmp_path / "missing")])
-
-
-def test_a_folder_that_one_may_not_enter_is_an_error(tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    for name in ("listdir", "scandir"):  # root may enter every folder
-        monkeypatch.setattr(os, name, refuse)
-    with pytest.raises(UsageError, match="cannot be read: Permission denied"):
-        load_catalog([str(tmp_path)])
-
-
-def test_a_file_is_no_folder(tmp_path):
-    with pytest.raises(UsageError, match="recipe folder"):
-        load_catalog([str(plant(tmp_path, "mine"))])
 
 
 def test_entry_points_add_recipes_and_problems(tmp_path, monkeypatch):

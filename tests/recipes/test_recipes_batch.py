@@ -7,8 +7,6 @@ import pytest
 import torch
 from exported_module import module_of
 from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
-from hypothesis import given
-from hypothesis import strategies as st
 from proposals import CATALOG, proposed, reason
 from recipe_workload import components
 from torch import nn
@@ -106,11 +104,6 @@ def test_the_reason_says_what_a_larger_batch_asks_for(facts, expected):
     assert "weight decay" in text
 
 
-def test_inference_needs_no_advice_on_training():
-    assert "learning rate" not in CATALOG["batch_size"].why(gpu_facts(mode=Mode.INFER), 128)
-    assert "learning rate" not in CATALOG["batch_size"].why(gpu_facts(), 0)
-
-
 # --- the sweep ------------------------------------------------------------------------------------------------
 
 
@@ -136,14 +129,6 @@ def test_the_knee_is_the_smallest_size_that_is_nearly_the_best():
     assert knee([(32, 1000.0), (64, 1800.0), (128, 2600.0), (256, 2640.0)]) == 128
     assert knee([(32, 1000.0), (64, 900.0)]) == 32
     assert knee([]) is None
-
-
-@given(st.dictionaries(st.integers(1, 4096), st.floats(1.0, 1e6), min_size=1), st.floats(0.0, 0.5))
-def test_no_smaller_size_reaches_the_rate_of_the_knee(curve, tolerance):
-    size = knee(curve.items(), tolerance)
-    best = max(curve.values())
-    assert curve[size] >= (1 - tolerance) * best
-    assert all(rate < (1 - tolerance) * best for smaller, rate in curve.items() if smaller < size)
 
 
 def test_the_points_are_the_baseline_and_what_was_tried_alone():
@@ -183,24 +168,12 @@ def with_calls(one, p95_ms):
 CALLED = [with_calls(one, p95_ms) for one, p95_ms in zip(SWEEP, (40.0, 60.0, 110.0), strict=True)]
 
 
-def test_the_rows_of_inference_have_the_percentiles_of_single_calls():
-    points = sweep_points(with_calls(baseline(), 33.0), [*CALLED, record(512, outcome=Outcome.OUT_OF_MEMORY)])
-    rows = [dict(zip(headings_of(points), row, strict=True)) for row in sweep_rows(points)]
-    assert [row["call p95"] for row in rows] == ["33.0 ms", "40.0 ms", "60.0 ms", "110 ms", ""]
-    assert (rows[2]["call p50"], rows[2]["call p99"]) == ("54.0 ms", "72.0 ms")
-
-
 @pytest.mark.parametrize(("limit_ms", "size"), [(200.0, 128), (60.0, 128), (59.0, 64), (35.0, 32), (20.0, None)])
 def test_the_size_to_take_keeps_the_latency_limit(limit_ms, size):
     points = sweep_points(with_calls(baseline(), 33.0), CALLED, latency_limit_ms=limit_ms)
     assert knee_of(points) == size
     assert [bool(point.problem) for point in points] == [ms > limit_ms for ms in (33.0, 40.0, 60.0, 110.0)]
     assert all("latency limit of" in point.problem for point in points if point.problem)
-
-
-def test_a_damaged_size_is_left_out_of_the_sweep():
-    bad = replace(SWEEP[0], candidate=replace(SWEEP[0].candidate, value="[red]"))
-    assert sweep_points(baseline(), [bad, *SWEEP[1:]]) == sweep_points(baseline(), SWEEP[1:])
 
 
 # --- gradient accumulation ------------------------------------------------------------------------------------

@@ -8,11 +8,10 @@ import pytest
 import torch
 import torchvision
 from facts import cpu_facts
-from model_structures import Pair, applied, coded, inspected, proposed
+from model_structures import applied, coded, proposed
 from proposals import CATALOG
 from torch import nn
 
-from advisor.errors import RefusedError
 from advisor.recipe.contract import torch_is_older
 from advisor.records import Mode, Numerics
 from advisor.step.checkpointing import checkpoints_itself
@@ -80,10 +79,6 @@ def wholly_frozen_blocks():
 def shared_block():
     block = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1))
     return nn.Sequential(block, nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1)), block)
-
-
-def stacked(block):
-    return lambda: nn.Sequential(*(block() for _ in range(3)))
 
 
 CHECKPOINTED = {
@@ -201,11 +196,6 @@ def test_a_block_that_writes_over_its_input_fails_instead_of_training_wrongly():
         training_steps(model, torch.randn(4, 16), 1)
 
 
-def test_a_model_without_blocks_cannot_be_checkpointed():
-    with pytest.raises(RefusedError, match="Pair repeats no block"):
-        applied("checkpointing", "blocks", Pair())
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize("regional", [False, True])
 def test_checkpointed_blocks_can_be_compiled(regional):
@@ -269,11 +259,3 @@ def test_checkpoints_in_a_captured_step_are_refused_where_pytorch_cannot_capture
     assert bool(CATALOG.conflict({"memory.activation_checkpointing": "blocks", **graph})) is refused
     assert CATALOG.conflict({"memory.activation_checkpointing": "none", **graph}) is None
     assert CATALOG.conflict({"memory.activation_checkpointing": "budget-0.5", **graph}) is None
-
-
-def test_a_models_own_checkpoints_are_a_fact():
-    model = Stacked()
-    key = "memory.activation_checkpointing"
-    assert inspected(model, torch.randn(4, 16)).current[key] == "none"
-    model.gradient_checkpointing, model.gradient_checkpointing_disable = True, lambda: None
-    assert inspected(model, torch.randn(4, 16)).current[key] == "blocks"

@@ -236,19 +236,3 @@ def test_sizes_of_linear_layers_are_facts():
     model = nn.ModuleList([nn.Linear(8, 8), Decoder(), Decoder()])
     facts = inspect_loop(loop_of(model), CPU, batches(1)[0])
     assert facts.linear_shapes == ((32, 96, 2), (32, 4, 2), (8, 8, 1))
-
-
-@pytest.mark.parametrize(
-    ("recipe_id", "bad"),
-    [
-        ("half_weights", "bf16"),
-        ("half_weights", True),
-        ("float8", "e4m3"),
-        ("int8_weights", "int8"),
-        ("sdpa", "flash_attention"),
-        ("deterministic_off", 1),
-        ("flush_denormal", "on"),
-    ],
-)
-def test_values_that_a_settings_file_may_not_hold(recipe_id, bad):
-    assert not CATALOG[recipe_id].accepts(bad)

@@ -5,10 +5,8 @@ import importlib
 import pytest
 from facts import CONV, LINEAR, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
-from test_recipes import FACTS, RECIPES
 
-from advisor.recipe import Stage
-from advisor.records import Bottleneck, Hardware, Mode, Numerics
+from advisor.records import Hardware, Mode, Numerics
 
 
 def test_a_captured_step_promises_the_same_numbers_in_inference_only():
@@ -63,13 +61,6 @@ def test_torchscript_is_not_compiled():
     assert "the model is TorchScript" in reason("compile_scope", gpu_facts(torchscript=True))
 
 
-def test_compile_names_the_compiler_that_is_there(monkeypatch):
-    toolchain = importlib.import_module("advisor.machine.toolchain")
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(toolchain.shutil, "which", {"clang++": "/bin/clang++"}.get)
-    assert reason("compile", cpu_facts()).endswith("set CXX=clang++ to use that one")
-
-
 def test_one_graph_at_a_time():
     for mode in ("reduce-overhead", "max-autotune"):
         assert "CUDA graphs of its own" in CATALOG.conflict({"step.cuda_graph": True, "compile.mode": mode})
@@ -120,15 +111,6 @@ def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):
     assert proposed(recipe_id, gpu_facts(families=families, profile=profile_facts(called=(called,))))
 
 
-def test_an_optimizer_of_another_package_is_not_taken_for_pytorchs_of_that_name():
-    own = sgd_facts(builtin=False)
-    assert "takes no `capturable`" in reason("step_graph", gpu_facts(optimizer=own, own_step=True))
-    assert "SGD of another package" in reason("large_batch_optimizer", gpu_facts(optimizer=own, batch_size=8192))
-    assert "AdamW of another package" in reason(
-        "optimizer_memory", gpu_facts(optimizer=adamw_facts(builtin=False, state_bytes=10**12))
-    )
-
-
 @pytest.mark.parametrize(("cores", "expected"), [(1, [1]), (2, [2, 1]), (6, [6, 4, 2, 1]), (8, [8, 4, 2, 1])])
 def test_workers_are_tried_from_the_number_of_cores_down(cores, expected):
     assert proposed("num_workers", cpu_facts(loader=loader_facts(), usable_cores=cores)) == expected
@@ -152,13 +134,6 @@ def test_workers_are_not_tried_where_they_cannot_help():
     assert "does not come from a DataLoader" in reason("num_workers", cpu_facts())
     several = loader_facts(iterable_dataset=True, num_workers=2)
     assert "shard the dataset by get_worker_info()" in reason("num_workers", cpu_facts(loader=several))
-
-
-def test_workers_that_are_on_are_measured_off():
-    loader = loader_facts(num_workers=2)
-    waits_little = profile_facts(phases={"data wait": 0.1, "forward": 99.9})
-    facts = cpu_facts(loader=loader, profile=waits_little, usable_cores=4, current={"data.num_workers": 2})
-    assert proposed("num_workers", facts) == [4, 0]
 
 
 @pytest.mark.parametrize(
@@ -217,22 +192,3 @@ def test_one_thread_on_two_cores_is_tried_first_beside_a_program_that_keeps_one_
     assert proposed("threads", facts) == ([1] if threads == 2 else [1, 2])
     assert CATALOG["threads"].suits(facts, 1) is suits
     assert not CATALOG["threads"].suits(facts, 2)
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_the_control_runs_everywhere(name):
-    assert proposed("control", FACTS[name]) == [True]
-    assert CATALOG["control"].numerics_of(True, FACTS[name].workload.mode) is Numerics.EXACT
-
-
-def test_the_reason_to_try_is_the_bottleneck():
-    profile = profile_facts(bottleneck=Bottleneck.INPUT, evidence="it waits 20 % for data.")
-    text = CATALOG["num_workers"].why(cpu_facts(loader=loader_facts(), profile=profile), 2)
-    assert text == "The step is input-bound: it waits 20 % for data."
-
-
-def test_stages_put_the_loader_before_the_step():
-    order = [recipe.id for recipe, _ in CATALOG.in_order({recipe.key: recipe.default for recipe in RECIPES})]
-    assert order.index("channels_last") < order.index("fused_optimizer") < order.index("batch_size")
-    assert order.index("batch_size") < order.index("compile") < order.index("step_graph")
-    assert CATALOG["threads"].stage is Stage.GLOBAL

@@ -311,17 +311,3 @@ def test_shards_and_wrapped_tensors_are_passed_over():
     wrapped = torch.ones(3).as_subclass(Wrapped)
     assert sample_of([wrapped, torch.full((1,), 4.0)]) == (4.0, 4.0)
     assert sample_of(wrapped) == ()
-
-
-def test_the_step_that_compiles_says_nothing_of_the_usual_one():
-    waits = [0.2, 0.01, 0.01, 0.01, 0.01]
-
-    def step(batch):
-        time.sleep(waits.pop(0))
-        return torch.ones(())
-
-    training = probe_training(step, [torch.ones(1)] * 5, 0)
-    assert training.seconds > 0.2
-    assert 0.01 <= training.usual_step_s < 0.05
-    waits = [0.2, 0.01, 0.01]
-    assert 0.01 <= probe_inference(step, [torch.ones(1)], 0, steps=3).usual_step_s < 0.05

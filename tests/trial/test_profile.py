@@ -3,14 +3,11 @@
 import gzip
 import json
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from graphed_steps import captured
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import record_function
@@ -23,11 +20,7 @@ from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.phases import CAPTURED, measure_phases
 from advisor.trial.profile.profiler import count_work, profile_step
 from advisor.trial.profile.recording import (
-    ROWS,
-    outermost_calls,
     record_step,
-    shapes_text,
-    union_length,
     with_device,
 )
 from advisor.trial.profile.traffic import TrafficCounter
@@ -114,13 +107,6 @@ def test_a_captured_step_has_no_parts_but_its_replay():
     assert list(measure_phases(train_step(), quick_feed(), limit_s=0.0)) == PHASES
 
 
-def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():
-    step = train_step()
-    step.plan = replace(step.plan, loss_item="accumulated")
-    assert list(measure_phases(step, quick_feed(), limit_s=0.0)) == PHASES
-    assert step._loss_sum.item() > 0
-
-
 class Functions(nn.Module):
     """Everything by functions over its own parameters; not a module of PyTorch's among them."""
 
@@ -143,10 +129,6 @@ def test_what_a_step_computes_without_modules_is_seen(mode):
     recording = record_step(PLAIN, InferStep(Functions(), plan), Feed(torch.randn(2, 3, 6, 6)))
     assert set(recording.called) == {"attention", "batched_product", "conv2d", "conv3d", "linear"}
     assert record_step(PLAIN, InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3))).called == ()
-
-
-def test_a_profile_without_phases_has_no_shares():
-    assert Profile(step_ms=1.0, phases={}).share("forward") == 0
 
 
 # --- the recording --------------------------------------------------------------------------------------------
@@ -186,23 +168,6 @@ def test_the_table_by_shapes_tells_the_layers_apart():
     assert all(row.calls == 1 for row in rows)
 
 
-def test_tables_are_cut_where_nobody_reads_on():
-    layers = [nn.Linear(16 + index, 17 + index) for index in range(60)]
-    recording = record_step(PLAIN, train_step(nn.Sequential(*layers)), quick_feed())
-    assert len(recording.by_shape) == ROWS
-    times = [row.host_ms for row in recording.by_shape]
-    assert times == sorted(times, reverse=True)
-
-
-def test_the_ranges_add_no_calls():
-    step, feed = train_step(), quick_feed()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as plain:
-        step(feed.next())
-    calls = record_step(PLAIN, step, feed).calls_per_step
-    assert calls == pytest.approx(outermost_calls(plain.events()), rel=0.1)
-    assert calls < sum(row.count for row in plain.key_averages() if row.key.startswith("aten::"))
-
-
 def test_what_an_operator_calls_is_no_call_of_the_step():
     step = InferStep(nn.Linear(4, 4), StepPlan(mode=Mode.INFER, device="cpu"))
     assert record_step(PLAIN, step, Feed(torch.ones(2, 4))).calls_per_step == 2  # linear, which calls t and addmm; to
@@ -228,20 +193,6 @@ def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path):
     recording = record_step(PLAIN, train_step(), quick_feed(), trace_path=str(tmp_path / "gone" / "trace.json.gz"))
     assert recording.trace_path == ""
     assert recording.operators
-
-
-@pytest.mark.parametrize(
-    ("shapes", "text"),
-    [
-        ([[32, 64], [64, 64], []], "32x64, 64x64"),
-        ([[7]], "7"),
-        ([[], []], ""),
-        ([[[3, 3], [3]], [5]], "2 tensors, 5"),
-        ([[100, 200, 300]] * 20, "100x200x300, 100x200x300, 100x200x300, 100x200x300, 100x200…"),
-    ],
-)
-def test_shapes_in_short(shapes, text):
-    assert shapes_text(shapes) == text
 
 
 # --- what the device did --------------------------------------------------------------------------------------
@@ -290,12 +241,6 @@ def test_device_time_belongs_to_the_phase_that_launched_it():
     assert with_device(PLAIN, RECORDED).device_phases == pytest.approx(
         {"forward": 3, "backward": 5 + 1, "host-to-device": 6}
     )
-
-
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)))
-def test_the_union_of_intervals(intervals):
-    covered = {point for start, end in intervals for point in range(start, end)}
-    assert union_length((float(start), float(end)) for start, end in intervals) == len(covered)
 
 
 # --- what a step moves ----------------------------------------------------------------------------------------
