@@ -209,6 +209,8 @@ class Recipe(ABC):
             workload.plan = replace(workload.plan, **field)
         elif self.stage is Stage.GLOBAL:
             self.run_code(workload, value)
+        elif self.stage is not Stage.ENVIRONMENT:
+            raise NotImplementedError(f"the recipe {self.id} has no apply")
 
     def run_code(self, workload: Components, value: Value) -> None:
         """Run the code of ``value`` as it is shown, with ``torch`` and a workload's ``model`` and ``optimizer``."""

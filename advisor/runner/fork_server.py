@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from advisor.files.scratch import SCRATCH
+from advisor.files.scratch import scratch_folder
 from advisor.process import household
 from advisor.process.meanwhile import environment
 
@@ -57,7 +57,7 @@ def prepare() -> None:
 
     Must come before an app takes the terminal. Raises UsageError when there is no room for temporary files.
     """
-    folder = str(SCRATCH.folder())
+    folder = str(scratch_folder())
     # Later the app may be on the screen: its sys.stderr has no descriptor that another resource tracker could inherit.
     aside = _quiet() if _pid() is None else contextlib.redirect_stderr(None)
     with aside:

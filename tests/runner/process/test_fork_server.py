@@ -17,7 +17,7 @@ import psutil
 import pytest
 from planted import TINY_TARGET
 
-from advisor.files.scratch import SCRATCH
+from advisor.files.scratch import scratch_folder
 from advisor.process import household
 from advisor.records import Outcome, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner, fork_server
@@ -135,13 +135,13 @@ def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path, late):
 SESSION = """
 import sys
 from pathlib import Path
-from advisor.files.scratch import SCRATCH
+from advisor.files.scratch import scratch_folder
 from advisor.records import TargetSpec
 from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()
-    Path(sys.argv[1], "scratch").write_text(str(SCRATCH.folder()))
+    Path(sys.argv[1], "scratch").write_text(str(scratch_folder()))
     Runner().build_once(TargetSpec("target.py", sys.argv[1], device="cpu"), 0, sys.argv[1] + "/build.log", 600.0)
 """
 
@@ -200,7 +200,7 @@ def test_programs_that_a_trial_starts_put_temporary_files_where_they_are_removed
     assert Runner().run(spec(in_build(body)), lambda message: None).measured
     own, programs, compiled = (tmp_path / "told").read_text().split()
     assert own == tempfile.gettempdir()
-    assert programs == str(SCRATCH.folder())
+    assert programs == str(scratch_folder())
     assert programs not in compiled
 
 
