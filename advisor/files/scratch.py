@@ -5,7 +5,6 @@ killed, its fork server removes the folder.
 """
 
 import atexit
-import functools
 import os
 import shutil
 import tempfile
@@ -20,14 +19,21 @@ _LONGEST = 104 - len("/listener-12345678") - 1
 _PREFIX = f"perf-advisor-{os.getuid()}-"
 
 
-@functools.cache
+_made: list[Path] = []
+
+
 def scratch_folder() -> Path:
-    """The folder, which ends with this process. Raises UsageError where there is no room for one."""
+    """The folder, which ends with this process; one that was removed is made again.
+
+    Raises UsageError where there is no room for one.
+    """
+    if _made and _made[-1].is_dir():
+        return _made[-1]
     for place in _places():
         with suppress(OSError):
-            made = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
-            atexit.register(shutil.rmtree, made, ignore_errors=True)
-            return Path(made)
+            _made.append(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place)))
+            atexit.register(shutil.rmtree, _made[-1], ignore_errors=True)
+            return _made[-1]
     raise UsageError(
         f"there is no folder for temporary files: neither {_usual() or 'TMPDIR'} nor /tmp can be written.",
         "Set TMPDIR to a folder that exists, has room, and whose path is short.",

@@ -5,7 +5,9 @@ what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effe
 Recipe modules never import torch at module level: the app's process reads them too.
 """
 
+import ast
 import functools
+import inspect
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -426,7 +428,15 @@ def card(recipe: Recipe) -> str:
 
 
 def _card_of(module: ModuleType) -> str:
-    return (module.__doc__ or "").strip()
+    return (module.__doc__ or _docstring_of_file(module) or "").strip()
+
+
+def _docstring_of_file(module: ModuleType) -> str | None:
+    """The docstring of a module that Python left out when it was asked to optimise (``python -OO``)."""
+    try:
+        return ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
 
 
 def card_section(recipe: Recipe, heading: str) -> str:

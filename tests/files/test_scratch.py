@@ -14,9 +14,10 @@ from advisor.files.scratch import scratch_folder
 
 @pytest.fixture(autouse=True)
 def _asked_anew():
-    scratch_folder.cache_clear()
+    before = list(scratch._made)
+    scratch._made.clear()
     yield
-    scratch_folder.cache_clear()
+    scratch._made[:] = before
 
 
 def test_a_folder_of_our_own_that_ends_with_the_process():
@@ -29,13 +30,18 @@ def test_a_folder_of_our_own_that_ends_with_the_process():
     assert not Path(told[0]).exists()
 
 
+def test_it_is_made_again_when_somebody_removed_it():
+    scratch_folder().rmdir()
+    assert scratch_folder().is_dir()
+
+
 def test_a_long_or_missing_folder_is_passed_over(tmp_path, monkeypatch):
     long = tmp_path / ("long" * 40)
     long.mkdir()
     monkeypatch.setattr(scratch, "_usual", lambda: str(long))
     assert len(os.fsencode(scratch_folder())) + len("/listener-12345678") < 104
     assert not list(long.iterdir())
-    scratch_folder.cache_clear()
+    scratch_folder().rmdir()
     monkeypatch.setattr(scratch, "_places", lambda: iter([str(tmp_path / "gone")]))
     with pytest.raises(UsageError, match="no folder for temporary files"):
         scratch_folder()

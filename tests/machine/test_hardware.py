@@ -11,14 +11,13 @@ from advisor.machine import host as host_module
 from advisor.machine.hardware import (
     POWER_CAP,
     GpuGauges,
-    GpuReading,
     compute_pids,
     inspect_hardware,
     sample_gpus,
 )
 from advisor.machine.host import usable_cores
 from advisor.machine.nvml import Nvml, NvmlUnavailableError
-from advisor.records import GpuInfo
+from advisor.records import GpuInfo, GpuReading
 
 # --- GPUs -----------------------------------------------------------------------------------------------------
 
@@ -147,8 +146,10 @@ def test_a_reading_has_all_that_a_trial_watches():
 
 WATCHED = [
     "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetUtilizationRates",
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetProcessUtilization",
@@ -160,7 +161,7 @@ WATCHED = [
 
 def test_what_a_driver_does_not_tell_a_trial_is_none_or_empty():
     gauges = GpuGauges(UUID, nvml(refused=dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_NOT_SUPPORTED)))
-    assert gauges.read() == GpuReading()
+    assert gauges.read() == GpuReading(UUID)
     assert gauges.slowdown_c is None
     assert gauges.energy_j() is None
 
@@ -169,7 +170,7 @@ def test_a_gpu_that_is_lost_meanwhile_gives_no_figures():
     library = FakeNvml()
     gauges = GpuGauges(UUID, nvml_of(library))
     library.refused = dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_GPU_IS_LOST)
-    assert gauges.read() == GpuReading()
+    assert gauges.read() == GpuReading(UUID)
     assert gauges.energy_j() is None
 
 

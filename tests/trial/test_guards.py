@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process
 
-from advisor.machine.hardware import POWER_CAP, GpuReading
-from advisor.records import Block, GpuReadings
+from advisor.machine.hardware import POWER_CAP
+from advisor.records import Block, GpuReading, GpuReadings
 from advisor.trial.measurement import guards
 from advisor.trial.measurement.guards import (
     Guards,
@@ -29,7 +29,7 @@ SOON_S = 30.0  # generous: the machine may be loaded
 
 def reading(**changes):
     """A GPU in full swing with this trial on it alone."""
-    usual = GpuReading(sm_clock_mhz=1980, temperature_c=60, power_w=500.0, pids=frozenset({ME}), sm_percent={ME: 98})
+    usual = GpuReading(UUID, temperature_c=60, power_w=500.0, sm_clock_mhz=1980, pids=HERE, sm_percent={ME: 98})
     return replace(usual, **changes)
 
 
@@ -163,7 +163,7 @@ def test_readings_in_short():
         throttle_reasons=(POWER_CAP,),
         foreign_processes=0,
     )
-    assert summarised([GpuReading()], frozenset()) == GpuReadings(1, foreign_processes=None)
+    assert summarised([GpuReading(UUID)], frozenset()) == GpuReadings(1, foreign_processes=None)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from multiprocessing import resource_tracker
@@ -17,7 +16,6 @@ import psutil
 import pytest
 from planted import TINY_TARGET
 
-from advisor.files.scratch import scratch_folder
 from advisor.process import household
 from advisor.records import Outcome, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner, fork_server
@@ -189,19 +187,6 @@ def test_a_fork_server_ends_with_a_session_that_ends_while(meanwhile, tmp_path, 
         assert gone(pid)
     finally:
         household.kill(pid)
-
-
-def test_programs_that_a_trial_starts_put_temporary_files_where_they_are_removed(spec, tmp_path):
-    body = f"""
-    import tempfile
-    with open({str(tmp_path / "told")!r}, "w") as file:
-        print(tempfile.gettempdir(), os.environ["TMPDIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"], file=file)
-    """
-    assert Runner().run(spec(in_build(body)), lambda message: None).measured
-    own, programs, compiled = (tmp_path / "told").read_text().split()
-    assert own == tempfile.gettempdir()
-    assert programs == str(scratch_folder())
-    assert programs not in compiled
 
 
 @pytest.fixture
