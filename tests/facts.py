@@ -80,7 +80,6 @@ def loader_facts(**changes: Any) -> LoaderFacts:
         length=100,
         iterable_dataset=False,
         custom_batch_sampler=False,
-        drop_last=False,
     )
     return replace(facts, **changes)
 

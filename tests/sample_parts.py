@@ -91,7 +91,7 @@ def resnet_facts(hardware: Hardware) -> Facts:
         batch_text="64 x 3 x 224 x 224 float32, 64 int64",
         data_kind="loader",
         optimizer=OptimizerFacts("Adam", "foreach", ("for-loop", "foreach", "fused"), True, 161, 204_456_256),
-        loader=LoaderFacts(64, 8, True, True, 2, 1251, False, False, True),
+        loader=LoaderFacts(64, 8, True, True, 2, 1251, False, False),
         current={
             "data.batch_size": 64,
             "data.num_workers": 8,

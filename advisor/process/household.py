@@ -22,6 +22,7 @@ import psutil
 # The session tells the fork server its process and its folder for sockets, and that module names of the working
 # directory do not count for it (with a value by which the fork server knows that the user did not set that).
 SCRATCH = "PERF_ADVISOR_SCRATCH"
+SOCKETS = "PERF_ADVISOR_SOCKETS"  # that folder, whose path is short, for the fork server and its children
 SAFE_PATH = "PYTHONSAFEPATH"
 OURS = "perf-advisor"
 _SERVER, _SESSION = os.getpid(), os.getppid()
@@ -29,17 +30,6 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 50
 _ROUND_S = 0.02
-
-
-class _Folder:
-    """The session's folder for sockets, as the fork server and its children know it."""
-
-    path = ""
-
-
-def folder_for_sockets() -> str:
-    """The session's folder, whose path is short; only in the fork server and its children."""
-    return _Folder.path
 
 
 def told_by(session: int, folder: str) -> dict[str, str]:
@@ -57,7 +47,7 @@ def keep() -> bool:
     session, _, folder = os.environ.pop(SCRATCH, "").partition(":")
     if not folder:
         return False
-    _Folder.path = folder
+    os.environ[SOCKETS] = folder
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -79,7 +69,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     """End with all descendants; a child that has not yet its own handlers ends by the signal."""
     _end_descendants()
     if os.getpid() == _SERVER and os.getppid() != _SESSION:  # which can no longer remove its folder
-        shutil.rmtree(_Folder.path, ignore_errors=True)
+        shutil.rmtree(os.environ[SOCKETS], ignore_errors=True)
     os._exit(128 + number)
 
 

@@ -43,7 +43,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """An interactive trial has warmed up and waits for :class:`MeasureBlock`."""
+    """An interactive trial has warmed up and waits for a :data:`TrialCommand`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +94,5 @@ class ForkEnded:
 TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | TargetFailure | Finished
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureBlock:
-    """Parent to child: time one block of about this long."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Parent to child: finish and report."""
-
-
-TrialCommand = MeasureBlock | Stop
+# From the parent to an interactive trial: the seconds of a block to time, or None to finish and report.
+TrialCommand = float | None

@@ -28,7 +28,6 @@ class LoaderFacts:
     length: int | None  # in batches; None for an iterable dataset
     iterable_dataset: bool
     custom_batch_sampler: bool
-    drop_last: bool
     movable_transforms: tuple[str, ...] = ()  # the dataset's last ones, which could run on whole batches on the device
     copy_problem: str = ""  # why the loader cannot be made anew with other options
     divides_samples: bool = False  # an iterable dataset asks which worker it is in (get_worker_info)

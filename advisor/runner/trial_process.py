@@ -21,10 +21,8 @@ from advisor.records import (
     BlockDone,
     Finished,
     Inspected,
-    MeasureBlock,
     Outcome,
     Ready,
-    Stop,
     TrialCommand,
     TrialMessage,
     TrialResult,
@@ -145,7 +143,7 @@ class Trial:
 
     def measure_block(self, seconds: float) -> BlockDone | TrialResult:
         """Have an interactive trial time one block; its result instead when it ended."""
-        self._send(MeasureBlock(seconds))
+        self._send(seconds)
         while self._result is None:
             message = self._receive()
             if isinstance(message, BlockDone):
@@ -154,7 +152,7 @@ class Trial:
 
     def finish(self) -> TrialResult:
         """Tell an interactive trial to report, and wait for it."""
-        self._send(Stop())
+        self._send(None)
         return self.result()
 
     def stand_still(self) -> None:

@@ -299,7 +299,6 @@ def _loader_facts(loop: Loop, *, on_device: bool) -> LoaderFacts | None:
         length=length_of(loader),
         iterable_dataset=is_iterable(loader),
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
-        drop_last=bool(loader.drop_last),
         movable_transforms=tuple(type(transform).__name__ for transform in moved),
         copy_problem=problem,
         divides_samples=is_iterable(loader) and divides_samples(loader),

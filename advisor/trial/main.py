@@ -34,7 +34,6 @@ from advisor.records import (
     BlockDone,
     Finished,
     Inspected,
-    MeasureBlock,
     Mode,
     Outcome,
     Profiled,
@@ -347,8 +346,8 @@ class Trial:
         self.channel.send(Ready())
         blocks: list[Block] = []
         with watching:
-            while isinstance(command := self.channel.next_command(), MeasureBlock):
-                steps = block_steps(command.seconds, warm.step_s, feed.cycle, longest_s=_LONGEST_TURN * command.seconds)
+            while (seconds := self.channel.next_command()) is not None:
+                steps = block_steps(seconds, warm.step_s, feed.cycle, longest_s=_LONGEST_TURN * seconds)
                 if feed.queued_batches:  # workers filled their queue while the other trial had its turn
                     clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
                 blocks.append(clock.run(steps))

@@ -48,7 +48,7 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     lead_own_group()
     redirect_output(spec.log_path)
     started = time.perf_counter()
-    folder = Path(tempfile.mkdtemp(prefix="r", dir=household.folder_for_sockets()))
+    folder = Path(tempfile.mkdtemp(prefix="r", dir=os.environ[household.SOCKETS]))
     launcher = Launcher(spec, folder)
     channel = Channel(connection)
     channel.send(Started(startup_s))

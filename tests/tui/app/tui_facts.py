@@ -48,7 +48,7 @@ RESNET = resnet50(
     data_kind="DataLoader of a TensorDataset",
     loss="cross_entropy(output, target)",
     optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 161),
-    loader=LoaderFacts(64, 0, False, False, None, 32, False, False, True),
+    loader=LoaderFacts(64, 0, False, False, None, 32, False, False),
     current={"precision.float32_matmul": "highest", "data.num_workers": 0},
     notes=("the weights are random: no [pretrained] weights were asked for",),
 )
