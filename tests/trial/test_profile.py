@@ -18,7 +18,7 @@ from advisor.records import Bottleneck, Mode, Profile
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.phases import CAPTURED, measure_phases
-from advisor.trial.profile.profiler import count_work, profile_step
+from advisor.trial.profile.profiler import profile_step, with_work
 from advisor.trial.profile.recording import (
     record_step,
     with_device,
@@ -276,10 +276,9 @@ def test_looking_up_rows_reads_those_rows_only():
 
 
 def test_the_work_of_a_step_is_counted():
-    work = count_work(train_step(), quick_feed())
-    assert work.flops == 2 * 8 * (16 * 32 + 32 * 4) * 3 - 2 * 8 * 16 * 32  # no gradient of the inputs
-    assert work.moved_bytes > 4 * 3 * (16 * 32 + 32 * 4)
-    assert not work.convolving
+    work = with_work(PLAIN, train_step(), quick_feed())
+    assert work.flops_per_step == 2 * 8 * (16 * 32 + 32 * 4) * 3 - 2 * 8 * 16 * 32  # no gradient of the inputs
+    assert work.moved_bytes_per_step > 4 * 3 * (16 * 32 + 32 * 4)
 
 
 class Multiplies(torch.utils.data.Dataset):
@@ -293,14 +292,10 @@ class Multiplies(torch.utils.data.Dataset):
 
 
 def test_the_work_of_loading_a_batch_is_none_of_the_step():
-    loading, loaded = (count_work(train_step(), feed) for feed in (Feed(DataLoader(Multiplies(), 8)), quick_feed()))
+    loading, loaded = (
+        with_work(PLAIN, train_step(), feed) for feed in (Feed(DataLoader(Multiplies(), 8)), quick_feed())
+    )
     assert loading == loaded
-
-
-def test_convolutions_that_do_most_of_the_work_are_noted():
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
-    feed = Feed((torch.randn(2, 3, 16, 16), torch.randint(4, (2,))))
-    assert count_work(train_step(model), feed).convolving
 
 
 # --- the profile ----------------------------------------------------------------------------------------------

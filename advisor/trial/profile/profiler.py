@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,20 +25,6 @@ from advisor.trial.profile.traffic import TrafficCounter
 _LONG_STEP_MS = 1000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The counted work of a step: None where the counter cannot follow the model.
-
-    ``convolving`` when convolutions do most of the arithmetic. ``host_made`` are the tensors that are made on the host
-    and copied to the device, None on the CPU.
-    """
-
-    flops: int | None = None
-    convolving: bool = False
-    moved_bytes: int | None = None
-    host_made: int | None = None
-
-
 def profile_step(
     step: TrainStep | InferStep,
     feed: Feed,
@@ -55,15 +41,9 @@ def profile_step(
     """
     measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s))
     measured = record_step(measured, step, feed, trace_path=trace_path, warm=step_ms < _LONG_STEP_MS)
-    work = count_work(step, feed)
-    measured = replace(
-        measured,
-        flops_per_step=work.flops,
-        moved_bytes_per_step=work.moved_bytes,
-        host_to_device_bytes=_host_to_device_bytes(step, feed),
-        host_made_tensors=work.host_made,
-    )
-    measured = _under_the_roof(measured, step, deadline, convolving=work.convolving)
+    measured = with_work(measured, step, feed)
+    measured = replace(measured, host_to_device_bytes=_host_to_device_bytes(step, feed))
+    measured = _under_the_roof(measured, step, deadline)
     bottleneck, evidence = judge(measured)
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
@@ -77,20 +57,24 @@ def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
 
-def count_work(step: TrainStep | InferStep, feed: Feed) -> Work:
-    """Floating-point operations of one step by PyTorch's counter, and what its operators read, write and copy."""
+def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
+    """The profile with the counted work of a step; as it is where the counters cannot follow the model.
+
+    Floating-point operations are by PyTorch's counter. Of compiled code nobody sees what its operators read and write.
+    """
     counter, traffic = FlopCounterMode(display=False), TrafficCounter()
     batch = feed.next()  # what loads it in this process is no work of the step
     # The counters dispatch in Python and some custom operators refuse that: the profile is worth having without them.
     with contextlib.suppress(RuntimeError, NotImplementedError, TypeError, AttributeError), traffic, counter:
         step(batch)
-        counts = counter.get_flop_counts().get("Global", {})
-        total = counter.get_total_flops()
-        convolving = sum(flops for operator, flops in counts.items() if "convolution" in str(operator))
-        moved_bytes = None if (step.plan.compiles_with != "none" or is_compiled(step.model)) else traffic.moved_bytes
-        host_made = None if step.device.type == "cpu" else traffic.host_made
-        return Work(total, 2 * convolving > total, moved_bytes, host_made)
-    return Work()
+        compiled = step.plan.compiles_with != "none" or is_compiled(step.model)
+        return replace(
+            measured,
+            flops_per_step=counter.get_total_flops(),
+            moved_bytes_per_step=None if compiled else traffic.moved_bytes,
+            host_made_tensors=None if step.device.type == "cpu" else traffic.host_made,
+        )
+    return measured
 
 
 def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: float) -> dict[str, float]:
@@ -106,11 +90,12 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: fl
     return {**phases, Phase.DATA_WAIT: max(phases[Phase.DATA_WAIT], step_ms - others_ms)}
 
 
-def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float, *, convolving: bool) -> Profile:
+def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float) -> Profile:
     """The profile with the machine's ceilings."""
     own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
     dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
     # By default convolutions of float32 run in TF32, and matrix products do not.
+    convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
     in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
     tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
