@@ -54,7 +54,6 @@ from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
     StepClock,
     WarmUp,
-    block_steps,
     latency_of_calls,
     mean_step_s,
     measure,
@@ -239,7 +238,7 @@ class Trial:
         """
         step, components, spec = parts.step, parts.components, self.spec
         feed = Feed(resident_data(components), spec.seed)
-        clock = StepClock(parts.device, stepper(step, feed, components.batch_size or 1))
+        clock = StepClock(parts.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
         if spec.kind.inspects and probe.steps:
             self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
         self._say("warming up")
@@ -250,7 +249,6 @@ class Trial:
             at_least=queued + 1 if queued else 0,
             earlier=probe.steps,
             earlier_step_s=probe.usual_step_s,
-            cycle_of=feed.cycle,
         )
         frames_when_warm = compiled_frames()
         blocks, single_ms = self._blocks(clock, feed, warm)
@@ -339,7 +337,6 @@ class Trial:
                     warm.step_s,
                     self.spec.measure_s,
                     at_least_s=self.spec.at_least_s,
-                    cycle_of=feed.cycle,
                     report=lambda block: self.channel.send(BlockDone(block)),
                 )
             return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
@@ -347,7 +344,7 @@ class Trial:
         blocks: list[Block] = []
         with watching:
             while (seconds := self.channel.next_command()) is not None:
-                steps = block_steps(seconds, warm.step_s, feed.cycle, longest_s=_LONGEST_TURN * seconds)
+                steps = clock.steps_of(seconds, warm.step_s, longest_s=_LONGEST_TURN * seconds)
                 if feed.queued_batches:  # workers filled their queue while the other trial had its turn
                     clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
                 blocks.append(clock.run(steps))

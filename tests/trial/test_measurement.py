@@ -18,7 +18,6 @@ from advisor.trial.measurement.clock import (
     FEWEST_BLOCKS,
     StepClock,
     batch_samples,
-    block_steps,
     latency_of_calls,
     measure,
     merge_uneven,
@@ -118,7 +117,7 @@ def test_the_latency_of_single_calls(clock_of, step_s, limit_s, calls):
 
 @given(st.floats(0.001, 1.0), st.floats(1e-4, 1.0), st.integers(1, 200))
 def test_blocks_hold_whole_cycles_of_the_data(seconds, step_s, cycle):
-    steps = block_steps(seconds, step_s, lambda most: cycle)
+    steps = StepClock(CPU, len, lambda most: cycle).steps_of(seconds, step_s)
     assert steps % cycle == 0
     assert abs(steps - steps_in(seconds, step_s)) <= cycle
 
@@ -127,7 +126,8 @@ def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(c
     """Five batches are there at once, then the workers start anew: blocks of four or six steps would differ."""
     waits = [0.02, 0.0005, 0.0005, 0.0005, 0.0005] * 400
     clock, _ = clock_of(*waits)
-    blocks = measure(clock, 0.0045, 0.4, cycle_of=lambda most: 5)
+    clock.cycle_of = lambda most: 5
+    blocks = measure(clock, 0.0045, 0.4)
     assert len(blocks) >= FEWEST_BLOCKS
     assert {block.steps % 5 for block in blocks} == {0}
     assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
