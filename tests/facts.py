@@ -147,7 +147,6 @@ def cpu_facts(
         optimizer=sgd_facts() if mode is Mode.TRAIN else None,
         loader=loader,
         threads=16,
-        usable_cores=16,
     )
     return Facts(
         hardware=hardware or Hardware(host=host(), gpu_note="no NVIDIA driver was found"),

@@ -306,7 +306,6 @@ def demo_facts(hardware: Hardware) -> Facts:
         batch_text="128 x 784 float32, 128 int64",
         optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 8),
         threads=8,
-        usable_cores=8,
         current={"cpu.threads": 8, "optimizer.implementation": "foreach", "step.zero_grad": "none"},
     ).workload
     return Facts(hardware, workload, None, {"torch": "2.11.0+cpu", "python": "3.12.3"})

@@ -96,7 +96,6 @@ class WorkloadFacts:
     optimizer: OptimizerFacts | None
     loader: LoaderFacts | None
     threads: int
-    usable_cores: int
     current: dict[str, Value] = field(default_factory=dict)  # the value of every known setting as the user has it
     notes: tuple[str, ...] = ()
     linear_shapes: tuple[tuple[int, int, int], ...] = ()  # inputs, outputs and count of each size

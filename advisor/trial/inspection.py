@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from advisor.machine.device import backend_of
-from advisor.machine.host import usable_cores
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import tensors_of
@@ -81,7 +80,6 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
         loader=_loader_facts(loop, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
-        usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
         parameter_shapes=len({p.shape for p in parameters}),

@@ -113,7 +113,10 @@ def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):
 
 @pytest.mark.parametrize(("cores", "expected"), [(1, [1]), (2, [2, 1]), (6, [6, 4, 2, 1]), (8, [8, 4, 2, 1])])
 def test_workers_are_tried_from_the_number_of_cores_down(cores, expected):
-    assert proposed("num_workers", cpu_facts(loader=loader_facts(), usable_cores=cores)) == expected
+    assert (
+        proposed("num_workers", cpu_facts(loader=loader_facts(), hardware=Hardware(host(usable_cores=cores))))
+        == expected
+    )
     assert CATALOG["num_workers"].ladder
 
 
@@ -122,7 +125,7 @@ def test_workers_are_tried_from_the_number_of_cores_down(cores, expected):
 )
 def test_no_more_workers_are_tried_than_a_tuned_step_could_use(wait_ms, expected):
     waits = profile_facts(step_ms=100.0, phases={"data wait": wait_ms, "forward": 100 - wait_ms})
-    facts = cpu_facts(loader=loader_facts(), profile=waits, usable_cores=16)
+    facts = cpu_facts(loader=loader_facts(), profile=waits)
     assert proposed("num_workers", facts) == expected
 
 
@@ -149,7 +152,8 @@ def test_workers_are_not_tried_where_they_cannot_help():
 )
 def test_a_ladder_is_climbed_from_where_one_stands(recipe_id, present, values):
     loader = loader_facts(num_workers=present if recipe_id == "num_workers" else 2)
-    facts = cpu_facts(loader=loader, usable_cores=6, current={CATALOG[recipe_id].key: present})
+    six = Hardware(host(usable_cores=6))
+    facts = cpu_facts(loader=loader, hardware=six, current={CATALOG[recipe_id].key: present})
     assert proposed(recipe_id, facts) == values
 
 
@@ -159,7 +163,7 @@ def test_threads_other_than_the_present_number():
     busy = cpu_facts(threads=8, hardware=many, loader=loader_facts(num_workers=4))
     assert proposed("threads", busy) == [12, 16]
     alone = Hardware(host=host(physical_cores=1, usable_cores=1))
-    assert "nothing else to try" in reason("threads", cpu_facts(threads=1, usable_cores=1, hardware=alone))
+    assert "nothing else to try" in reason("threads", cpu_facts(threads=1, hardware=alone))
 
 
 def beside(foreign_cores):
@@ -188,7 +192,7 @@ def test_where_all_threads_find_a_core_none_is_left_out(foreign_cores):
 @pytest.mark.parametrize(("foreign_cores", "suits"), [(0.4, False), (0.7, True), (1.9, True)])
 def test_one_thread_on_two_cores_is_tried_first_beside_a_program_that_keeps_one_busy(threads, foreign_cores, suits):
     small = host(physical_cores=2, logical_cores=2, usable_cores=2, foreign_cores=foreign_cores)
-    facts = cpu_facts(threads=threads, usable_cores=2, hardware=Hardware(host=small))
+    facts = cpu_facts(threads=threads, hardware=Hardware(host=small))
     assert proposed("threads", facts) == ([1] if threads == 2 else [1, 2])
     assert CATALOG["threads"].suits(facts, 1) is suits
     assert not CATALOG["threads"].suits(facts, 2)
