@@ -54,15 +54,6 @@ class BlockDone:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetFailure:
-    """The target could not be loaded, or cannot be measured: the user's to mend."""
-
-    message: str
-    hint: str
-    details: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Finished:
     """The trial's last message."""
 
@@ -91,7 +82,7 @@ class ForkEnded:
     exitcode: int | None
 
 
-TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | TargetFailure | Finished
+TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | Finished
 
 
 # From the parent to an interactive trial: the seconds of a block to time, or None to finish and report.

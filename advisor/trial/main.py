@@ -118,7 +118,7 @@ def trial_main(
     try:
         result = Trial(spec, channel, loop, wait_for_memory, asked_at + spec.timeout_s).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
-        result = result_of(error, channel)
+        result = result_of(error)
     wall_s = time.perf_counter() - started
     flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))

@@ -18,7 +18,6 @@ from advisor.records import (
     Profiled,
     Ready,
     Started,
-    TargetFailure,
     TrialKind,
 )
 from advisor.runner.trials import Runner
@@ -101,13 +100,10 @@ def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial
 
 
 def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
-    result, messages = trial(
-        TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), kind=TrialKind.BASELINE
-    )
-    failure = next(message for message in messages if isinstance(message, TargetFailure))
-    assert (result.outcome, result.reason) == (Outcome.FAILED, failure.message)
-    assert "works in neither form" in failure.message
-    assert "loss(output, target)" in failure.hint
+    result, _ = trial(TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), kind=TrialKind.BASELINE)
+    assert result.outcome is Outcome.FAILED
+    assert "works in neither form" in result.reason
+    assert "loss(output, target)" in result.hint
 
 
 @pytest.mark.timed

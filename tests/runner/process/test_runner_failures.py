@@ -12,7 +12,6 @@ from trial_processes import SLEEPING, SOON_S, appears, building, gone, spec_of
 
 from advisor.records import (
     Outcome,
-    TargetFailure,
     TargetSpec,
     TrialKind,
 )
@@ -22,19 +21,17 @@ pytestmark = pytest.mark.usefixtures("warm_fork_server")
 
 
 def test_a_target_that_cannot_be_loaded(trial):
-    result, messages = trial("x = 1\n")
-    failure = next(message for message in messages if isinstance(message, TargetFailure))
-    assert failure.message == "target.py ended without a training loop: no model was called in its own thread."
-    assert failure.hint.startswith(
+    result, _ = trial("x = 1\n")
+    assert result.outcome is Outcome.FAILED
+    assert result.reason == "target.py ended without a training loop: no model was called in its own thread."
+    assert result.hint.startswith(
         "Give it the arguments that make it train, after --; or name the function that makes your model, as in "
     )
-    assert (result.outcome, result.reason, result.hint) == (Outcome.FAILED, failure.message, failure.hint)
 
 
 def test_a_first_step_that_fails_is_the_targets(trial):
     text = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
-    result, messages = trial(text, kind=TrialKind.BASELINE)
-    assert any(isinstance(message, TargetFailure) for message in messages)
+    result, _ = trial(text, kind=TrialKind.BASELINE)
     # Newer versions of PyTorch name the operator first.
     assert re.match(r"the first step failed: RuntimeError: (addmm: )?mat1 and mat2", result.reason)
     assert "loss" in result.hint
@@ -44,12 +41,11 @@ def test_a_first_step_that_fails_is_the_targets(trial):
 def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
     slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(1.0); return 1.0 * x")
     started = time.monotonic()
-    result, messages = trial(slow, kind=TrialKind.BASELINE, timeout_s=10.0)
+    result, _ = trial(slow, kind=TrialKind.BASELINE, timeout_s=10.0)
     assert time.monotonic() - started < 10.0
     assert (result.outcome, result.blocks) == (Outcome.TIMED_OUT, ())
     assert re.search(r"one step takes about 1 s: measuring the baseline alone needs", result.reason)
     assert "--budget" in result.hint
-    assert any(isinstance(message, TargetFailure) for message in messages)
 
 
 def test_an_unknown_setting_fails_the_trial(trial):
