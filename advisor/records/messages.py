@@ -5,14 +5,6 @@ from dataclasses import dataclass, field
 from advisor.records.trials import Block, TrialResult
 from advisor.records.workload import Profile, WorkloadFacts
 
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The child runs; ``startup_s`` passed since the parent asked for it and before any user code."""
-
-    startup_s: float
-
-
 # Activities that others know by name: in the first two a trial compiles, in the others it is timed.
 FIRST_STEPS, COMPILING = "first steps", "compiling"
 MEASURING, PLAIN_LOOP = "measuring", "timing a plain loop"
@@ -82,7 +74,7 @@ class ForkEnded:
     exitcode: int | None
 
 
-TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | Finished
+TrialMessage = Activity | Inspected | Profiled | Ready | BlockDone | Finished
 
 
 # From the parent to an interactive trial: the seconds of a block to time, or None to finish and report.

@@ -39,7 +39,6 @@ from advisor.records import (
     Profiled,
     Ready,
     RoundTimes,
-    Started,
     TrialKind,
     TrialResult,
     TrialSpec,
@@ -111,9 +110,8 @@ def trial_main(
     lead_own_group()
     # The fork server's method is handed down to its children; the user's program starts its workers by Python's own.
     multiprocessing.set_start_method(None, force=True)
-    redirect_output(spec.log_path)  # first: a trial that was cancelled meanwhile has nobody to talk to, and raises
+    redirect_output(spec.log_path)
     channel = Channel(connection)
-    channel.send(Started(startup_s))
     started = time.perf_counter()
     try:
         result = Trial(spec, channel, loop, wait_for_memory, asked_at + spec.timeout_s).run()

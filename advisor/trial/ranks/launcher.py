@@ -25,7 +25,7 @@ from advisor.process.household import lead_own_group
 from advisor.process.importing import program_of_rank
 from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
-from advisor.records import Activity, Finished, Outcome, RankJoined, Started, TrialResult, TrialSpec, World
+from advisor.records import Activity, Finished, Outcome, RankJoined, TrialResult, TrialSpec, World
 from advisor.trial.fresh import merged_environment
 from advisor.trial.ranks import failures
 from advisor.trial.ranks.failures import SEES_LOG
@@ -51,7 +51,6 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     folder = Path(tempfile.mkdtemp(prefix="r", dir=os.environ[household.SOCKETS]))
     launcher = Launcher(spec, folder)
     channel = Channel(connection)
-    channel.send(Started(startup_s))
     try:
         result = launcher.run(channel, asked_at + spec.timeout_s - _BEFORE_TIME_OUT_S)
     except Exception as error:  # a bug of ours is the trial's result, too

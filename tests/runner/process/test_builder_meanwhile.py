@@ -80,7 +80,7 @@ LEAVES_SLOWLY = (
 SERVES_AT_ONCE = """
 import multiprocessing, sys, time
 from multiprocessing.reduction import send_handle
-from advisor.records import Finished, Forked, Started, TargetSpec, TrialSpec
+from advisor.records import Activity, Finished, Forked, TargetSpec, TrialSpec
 from advisor.trial import builder
 from advisor.process.channel import receive_message
 
@@ -102,7 +102,7 @@ for number in range(3):
     assert isinstance(forked := receive_message(ours, 60), Forked)
     before, last = last, forked.pid
     while not isinstance(message := receive_message(mine, 60), Finished):
-        if isinstance(message, Started):
+        if message == Activity('loading the model'):
             print(time.monotonic())
     assert message.result.measured, message.result
     assert not before or receive_message(ours, 60).pid == before

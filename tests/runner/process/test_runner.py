@@ -17,7 +17,6 @@ from advisor.records import (
     Outcome,
     Profiled,
     Ready,
-    Started,
     TrialKind,
 )
 from advisor.runner.trials import Runner
@@ -39,7 +38,6 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
     assert result.peak_reserved_bytes > 2**20
     assert min(result.build_s, result.prepare_s, result.warmup_s) >= 0
     assert result.wall_s > result.warmup_s
-    assert isinstance(messages[0], Started)
     assert isinstance(messages[-1], Finished)
     activities = [message.text for message in messages if isinstance(message, Activity)]
     assert activities == [
@@ -138,7 +136,7 @@ def test_an_environment_gets_a_fresh_interpreter_that_is_the_same_process(trial,
     value, again, preload, pid, group = (tmp_path / "seen.txt").read_text().split()
     assert (f"{value} {again}", preload) == ("a value", MISSING)
     assert pid == group != str(os.getpid())
-    assert [type(message) for message in messages[:2]] == [Started, Activity]
+    assert isinstance(messages[0], Activity)
     log = (tmp_path / "logs" / "trial.log").read_text()
     assert "from the fresh interpreter" in log
     assert MISSING in log, "a library that cannot be preloaded is named"
