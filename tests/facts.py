@@ -134,7 +134,6 @@ def cpu_facts(
         device_memory_bytes=128 * GIB,
         model="Net",
         parameters=100_000,
-        trainable_parameters=100_000,
         parameter_bytes=400_000,
         parameter_tensors=62,
         parameter_dtypes=("float32",),
@@ -175,7 +174,6 @@ def resnet50(**changes: Any) -> WorkloadFacts:
     facts = {
         "model": "ResNet",
         "parameters": 25_557_032,
-        "trainable_parameters": 25_557_032,
         "parameter_bytes": 102_228_128,
         "parameter_tensors": 161,
         "families": {"conv2d": 53, "batch_norm": 53, "linear": 1},

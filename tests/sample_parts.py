@@ -298,7 +298,6 @@ def demo_facts(hardware: Hardware) -> Facts:
         device_memory_bytes=hardware.host.memory_total_bytes,
         model="Sequential",
         parameters=789_258,
-        trainable_parameters=789_258,
         parameter_bytes=3_157_032,
         parameter_tensors=8,
         families={"linear": 4},

@@ -83,7 +83,6 @@ class WorkloadFacts:
     device_memory_bytes: int
     model: str
     parameters: int
-    trainable_parameters: int
     parameter_bytes: int
     parameter_tensors: int
     parameter_dtypes: tuple[str, ...]

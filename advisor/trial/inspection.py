@@ -66,7 +66,6 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         device_memory_bytes=own.memory_bytes,
         model=" + ".join(type(as_prepared(part)).__name__ for part in models),
         parameters=sum(p.numel() for p in parameters),
-        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_tensors=len(parameters),
         parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),

@@ -318,7 +318,7 @@ def test_trials_of_the_recipes(trial):
     profile = next(message.profile for message in messages if isinstance(message, Profiled))
     assert facts.loader.movable_transforms == ("ToDtype", "Normalize")
     assert profile.host_made_tensors == 1
-    assert facts.optimizer.state_bytes >= 8 * facts.trainable_parameters
+    assert facts.optimizer.state_bytes >= 8 * facts.parameters
     for settings in (
         AHEAD,
         {"data.transforms_on_device": True},
