@@ -90,23 +90,16 @@ def _call_cells(latency: Latency | None) -> tuple[str, ...]:
     return tuple(format_ms(ms) for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
 
 
-def knee(curve: Iterable[tuple[int, float]], tolerance: float = KNEE_TOLERANCE) -> int | None:
-    """The smallest size whose rate is within ``tolerance`` of the best, from (size, samples per second); None for none.
-
-    Beyond it a larger batch buys memory use and latency only.
-    """
-    known = list(curve)
-    if not known:
-        return None
-    best = max(rate for _, rate in known)
-    return min(size for size, rate in known if rate >= (1 - tolerance) * best)
-
-
 def knee_of(points: Sequence[SweepPoint]) -> int | None:
-    """The knee among the usable points; one that cannot be told from the baseline has the baseline's rate."""
+    """The smallest usable size whose rate is nearly the best; None for none.
+
+    A size that cannot be told from the baseline has the baseline's rate. Beyond the knee a larger batch buys memory use
+    and latency only.
+    """
     own = next((point.samples_per_s for point in points if point.own), None)
-    rates = ((point.size, (own if point.undecided else point.samples_per_s) or 0.0) for point in points if point.usable)
-    return knee(rates)
+    rates = {point.size: (own if point.undecided else point.samples_per_s) or 0.0 for point in points if point.usable}
+    best = max(rates.values(), default=0.0)
+    return min((size for size, rate in rates.items() if rate >= (1 - KNEE_TOLERANCE) * best), default=None)
 
 
 def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:

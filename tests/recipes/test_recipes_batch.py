@@ -12,7 +12,7 @@ from recipe_workload import components
 from torch import nn
 
 from advisor.errors import RefusedError
-from advisor.figures.sweep import headings_of, knee, knee_of, sweep_points, sweep_rows
+from advisor.figures.sweep import headings_of, knee_of, sweep_points, sweep_rows
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import (
@@ -123,12 +123,6 @@ def record(size, rate=None, *, peak=GIB, outcome=Outcome.MEASURED, with_stack=Fa
 
 
 SWEEP = [record(64, 1800.0), record(128, 2600.0), record(256, 2640.0, peak=2 * GIB)]
-
-
-def test_the_knee_is_the_smallest_size_that_is_nearly_the_best():
-    assert knee([(32, 1000.0), (64, 1800.0), (128, 2600.0), (256, 2640.0)]) == 128
-    assert knee([(32, 1000.0), (64, 900.0)]) == 32
-    assert knee([]) is None
 
 
 def test_the_points_are_the_baseline_and_what_was_tried_alone():
