@@ -13,19 +13,24 @@ from advisor.errors import refusal_of
 from advisor.process.channel import send_message
 from advisor.records import Finished, Outcome, TrialResult
 
-_RANK = (
-    "import json, sys\n"
-    "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from advisor.process.meanwhile import collector_waits\n"
-    "with collector_waits():\n"
-    "    from advisor.trial.ranks.rank import main\n"
-    "main(sys.argv[2])\n"
-)
+_RANK = """\
+from advisor.process.meanwhile import collector_waits
+with collector_waits():
+    from advisor.trial.ranks.rank import main
+main(sys.argv[2])
+"""
+
+
+def program(lines: str, *arguments: object) -> list[str]:
+    """The command line of a Python with this one's paths that runs these lines; ``arguments`` begin at ``argv[2]``."""
+    # A json.py in the working directory is not Python's: hence -P.
+    lines = f"import json, sys\nsys.path[:] = json.loads(sys.argv[1])\n{lines}"
+    return [sys.executable, "-P", "-c", lines, json.dumps(sys.path), *map(str, arguments)]
 
 
 def program_of_rank(listener: str = "") -> list[str]:
     """The command line of a rank, for torchrun. ``listener``: the address that it reports to, if any does."""
-    return [sys.executable, "-P", "-c", _RANK, json.dumps(sys.path), listener]
+    return program(_RANK, listener)
 
 
 def import_main(connection: Connection, log_path: str) -> ModuleType | None:
