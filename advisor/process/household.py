@@ -19,8 +19,8 @@ from typing import NoReturn
 
 import psutil
 
-# The session tells the fork server its process and its folder for sockets, and that module names of the working
-# directory do not count for it (with a value by which the fork server knows that the user did not set that).
+# The session tells the fork server its process and its folder for sockets, as `id:folder`, and that module names of the
+# working directory do not count for it (with a value by which the fork server knows that the user did not set that).
 SCRATCH = "PERF_ADVISOR_SCRATCH"
 SOCKETS = "PERF_ADVISOR_SOCKETS"  # that folder, whose path is short, for the fork server and its children
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -30,11 +30,6 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 50
 _ROUND_S = 0.02
-
-
-def told_by(session: int, folder: str) -> dict[str, str]:
-    """The variables that a session's process, by its id, starts the fork server with."""
-    return {SCRATCH: f"{session}:{folder}"}
 
 
 def keep() -> bool:
