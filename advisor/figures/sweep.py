@@ -13,9 +13,7 @@ KNEE_TOLERANCE = 0.03
 USABLE_MEMORY = 0.9
 BEYOND_LATENCY = "above the latency limit"
 
-_HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
-# With the percentiles of single calls, in inference.
-_CALLS = ("call p50", "call p95", "call p99")
+_HEADINGS = ("Batch", "Step", "Call p50", "Call p95", "Call p99", "Samples/s", "Gain", "Memory", "Remark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +72,6 @@ def _within(point: SweepPoint, limit_ms: float | None) -> SweepPoint:
     return replace(point, problem=f"{BEYOND_LATENCY} of {format_ms(limit_ms)}")
 
 
-def headings_of(points: Sequence[SweepPoint]) -> tuple[str, ...]:
-    """The headings of :func:`sweep_rows`: with percentiles where single calls were timed."""
-    step, rest = _HEADINGS[:2], _HEADINGS[2:]
-    return (*step, *_CALLS, *rest) if _with_calls(points) else _HEADINGS
-
-
-def _with_calls(points: Sequence[SweepPoint]) -> bool:
-    return any(point.latency is not None for point in points)
-
-
-def _call_cells(latency: Latency | None) -> tuple[str, ...]:
-    if latency is None:
-        return ("",) * len(_CALLS)
-    return tuple(format_ms(ms) for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
-
-
 def knee_of(points: Sequence[SweepPoint]) -> int | None:
     """The smallest usable size whose rate is nearly the best; None for none.
 
@@ -102,23 +84,27 @@ def knee_of(points: Sequence[SweepPoint]) -> int | None:
     return min((size for size, rate in rates.items() if rate >= (1 - KNEE_TOLERANCE) * best), default=None)
 
 
-def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
-    """The table's rows: size, step, single calls, throughput, gain over the smallest size, memory, remark."""
+def sweep_table(points: Sequence[SweepPoint]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The headings and the rows of the table; a column with nothing in it is left out, such as the calls in training.
+
+    The gain is that over the smallest size.
+    """
     recommended = knee_of(points)
-    calls = _with_calls(points)
     first = next((point.samples_per_s for point in points if point.samples_per_s), None)
-    return [
-        (
+    rows = []
+    for point in points:
+        calls = (point.latency.p50_ms, point.latency.p95_ms, point.latency.p99_ms) if point.latency else ()
+        rows.append((
             f"{point.size:,}",
             format_ms(point.step_ms),
-            *(_call_cells(point.latency) if calls else ()),
+            *(map(format_ms, calls) if calls else ("", "", "")),
             format_rate(point.samples_per_s).removesuffix(" samples/s"),
             f"{point.samples_per_s / first:.2f}x" if point.samples_per_s and first else "",
             format_bytes(point.peak_reserved_bytes),
             point.problem or ("knee" if point.size == recommended else ""),
-        )
-        for point in points
-    ]
+        ))  # fmt: skip
+    shown = [place for place in range(len(_HEADINGS)) if any(row[place] for row in rows)]
+    return tuple(_HEADINGS[place] for place in shown), [tuple(row[place] for place in shown) for row in rows]
 
 
 def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
