@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch.profiler import ProfilerActivity
@@ -18,18 +18,8 @@ from advisor.errors import TargetError
 from advisor.records.workload import TENSOR_CORES_SINCE
 
 
-class Mark(Protocol):
-    """A place in a device's queue of work."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has got there."""
-
-    def elapsed_time(self, later: Any) -> float:
-        """Milliseconds from here to a later mark; both must have been passed."""
-
-
 class Moment:
-    """A mark where calls return when their work is done: a moment of the host's clock."""
+    """A moment of the host's clock, with what is used of ``torch.cuda.Event``."""
 
     def __init__(self) -> None:
         self._at_s = time.perf_counter()
@@ -87,9 +77,17 @@ class Backend:
     def synchronize(self) -> None:
         """Wait until the device has done all that it was given."""
 
-    def mark(self) -> Mark:
-        """Return a mark at this place in the device's queue."""
+    def mark(self) -> Any:
+        """Return a mark at this place in the device's queue: a ``torch.cuda.Event``, or what has its methods."""
         return Moment()
+
+    def seconds_of(self, call: Callable[[], object]) -> float:
+        """Return the seconds of a call on a device that waits for it, until all of it is done."""
+        self.synchronize()
+        start = time.perf_counter()
+        call()
+        self.synchronize()
+        return time.perf_counter() - start
 
     def identity(self) -> Identity:
         """Return the device's name, UUID and size."""
@@ -141,7 +139,7 @@ class Cuda(Backend):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def mark(self) -> Mark:
+    def mark(self) -> Any:
         mark = torch.cuda.Event(enable_timing=True)
         mark.record()
         return mark

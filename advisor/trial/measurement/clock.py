@@ -105,16 +105,6 @@ class StepClock:
         return [Block(steps, count, block_s) for count, block_s in zip(samples, seconds, strict=True)]
 
 
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """The seconds of a call on a device that waits for it, until all of it is done."""
-    backend = backend_of(device)
-    backend.synchronize()
-    start = time.perf_counter()
-    call()
-    backend.synchronize()
-    return time.perf_counter() - start
-
-
 def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency | None:
     """The latency of single calls, in a pass of its own; None where the fewest do not fit in ``limit_s``."""
     calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))
