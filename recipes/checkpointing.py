@@ -26,9 +26,8 @@ PyTorch documentation, torch.utils.checkpoint. Chen et al., Training Deep Nets w
 """
 
 from advisor.errors import RefusedError
-from advisor.figures.sweep import memory_gained
 from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of, is_compiled, torch_is_older
-from advisor.records import Facts, Mode, Numerics, Proposal, Skip, TrialRecord, Value, Values
+from advisor.records import Facts, Mode, Numerics, Proposal, Skip, Value, Values
 
 # The share of the activations that a budget lets the compiler keep.
 _SHARES: dict[Value, float] = {f"budget-{share}": share for share in (0.3, 0.5, 0.7, 0.9)}
@@ -94,6 +93,3 @@ class Checkpointing(Recipe):
             return super().why(facts, value)
         name, count = facts.workload.repeated_blocks[0]
         return f"The model repeats {name} {count} times; of each, only the inputs have to be kept."
-
-    def after(self, facts: Facts, record: TrialRecord) -> str:
-        return memory_gained(facts, record)

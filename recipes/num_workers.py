@@ -58,8 +58,8 @@ class NumWorkers(LoaderRecipe):
             more = Skip("every worker would yield all samples: shard the dataset by get_worker_info()")
             return more if loader.num_workers else little_time_in(facts, self.phases) or [1]
         if loader.num_workers:
-            return _ladder(facts.workload.usable_cores)
-        values = _ladder(int(min(_enough_workers(facts), facts.workload.usable_cores)))
+            return _ladder(facts.hardware.host.usable_cores)
+        values = _ladder(int(min(_enough_workers(facts), facts.hardware.host.usable_cores)))
         # From above, since one worker often gains nothing and says nothing of what several do; but only one gives out
         # the samples of an iterable dataset in their order.
         return little_time_in(facts, self.phases) or (values if loader.iterable_dataset else values[::-1])

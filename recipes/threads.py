@@ -49,7 +49,7 @@ class Threads(Recipe):
         return _GAIN_IN_A_CROWD if self.suits(facts, value) else super().gain_for(facts, value)
 
     def candidates(self, facts: Facts) -> Proposal:
-        workload, usable = facts.workload, facts.workload.usable_cores
+        workload, usable = facts.workload, facts.hardware.host.usable_cores
         left_by_workers = usable - (workload.loader.num_workers if workload.loader else 0)
         physical = min(facts.hardware.host.physical_cores, usable)
         wanted = {physical, usable // 2, left_by_workers, usable, _left_by_others(facts)}

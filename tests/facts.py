@@ -80,7 +80,6 @@ def loader_facts(**changes: Any) -> LoaderFacts:
         length=100,
         iterable_dataset=False,
         custom_batch_sampler=False,
-        drop_last=False,
     )
     return replace(facts, **changes)
 
@@ -135,7 +134,6 @@ def cpu_facts(
         device_memory_bytes=128 * GIB,
         model="Net",
         parameters=100_000,
-        trainable_parameters=100_000,
         parameter_bytes=400_000,
         parameter_tensors=62,
         parameter_dtypes=("float32",),
@@ -148,7 +146,6 @@ def cpu_facts(
         optimizer=sgd_facts() if mode is Mode.TRAIN else None,
         loader=loader,
         threads=16,
-        usable_cores=16,
     )
     return Facts(
         hardware=hardware or Hardware(host=host(), gpu_note="no NVIDIA driver was found"),
@@ -177,7 +174,6 @@ def resnet50(**changes: Any) -> WorkloadFacts:
     facts = {
         "model": "ResNet",
         "parameters": 25_557_032,
-        "trainable_parameters": 25_557_032,
         "parameter_bytes": 102_228_128,
         "parameter_tensors": 161,
         "families": {"conv2d": 53, "batch_norm": 53, "linear": 1},

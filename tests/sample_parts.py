@@ -91,7 +91,7 @@ def resnet_facts(hardware: Hardware) -> Facts:
         batch_text="64 x 3 x 224 x 224 float32, 64 int64",
         data_kind="loader",
         optimizer=OptimizerFacts("Adam", "foreach", ("for-loop", "foreach", "fused"), True, 161, 204_456_256),
-        loader=LoaderFacts(64, 8, True, True, 2, 1251, False, False, True),
+        loader=LoaderFacts(64, 8, True, True, 2, 1251, False, False),
         current={
             "data.batch_size": 64,
             "data.num_workers": 8,
@@ -298,7 +298,6 @@ def demo_facts(hardware: Hardware) -> Facts:
         device_memory_bytes=hardware.host.memory_total_bytes,
         model="Sequential",
         parameters=789_258,
-        trainable_parameters=789_258,
         parameter_bytes=3_157_032,
         parameter_tensors=8,
         families={"linear": 4},
@@ -306,7 +305,6 @@ def demo_facts(hardware: Hardware) -> Facts:
         batch_text="128 x 784 float32, 128 int64",
         optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 8),
         threads=8,
-        usable_cores=8,
         current={"cpu.threads": 8, "optimizer.implementation": "foreach", "step.zero_grad": "none"},
     ).workload
     return Facts(hardware, workload, None, {"torch": "2.11.0+cpu", "python": "3.12.3"})

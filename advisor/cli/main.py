@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from advisor.process.hiding import hidden_library, unfit_library
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
 from advisor.process.streams import Streams
@@ -81,18 +80,14 @@ def _explained(error: Exception) -> AdvisorError:
 
     said = f"{type(error).__name__}: {error}"
     try:
-        here = os.getcwd()  # noqa: PTH109 - pathlib takes its time
+        os.getcwd()  # noqa: PTH109 - pathlib takes its time
     except FileNotFoundError:
         return UsageError("the working directory was removed.", "Change to a folder that exists, and run again.")
     if refused := refusal_of(error):
         return refused
-    if hidden := hidden_library(dict.fromkeys((here, sys.path[0]))):
-        return UsageError(f"{hidden}: {said}", "Rename it, and run again.")
-    if library := unfit_library(error):
-        return UsageError(
-            f"the library {library} is missing, broken or too old: {said}",
-            "`pip check` says what does not fit; `pip install --upgrade perf-advisor` installs what is missing.",
-        )
+    if isinstance(error, ImportError):
+        hint = "`pip check` says what does not fit; `pip install --upgrade perf-advisor` installs what is missing."
+        return UsageError(f"a library is missing, broken or too old: {said}", hint)
     return AdvisorError(f"this is a bug of ours: {said}", _keep_traceback())
 
 

@@ -11,7 +11,6 @@ from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.sweep import knee_of
-from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records.secrets import arguments_without_secrets
 from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
 from advisor.report.figures import tokens_per_s
@@ -29,9 +28,9 @@ _OF_COMPARISON = ("speedup", "ci_low", "ci_high", "paired")
 Json = dict[str, Any]
 
 
-def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:
-    """The report as the text of a JSON file; ``catalog`` holds the built-in recipes when it is not given."""
-    return strict_json(report(state, request, catalog=catalog), indent=2) + "\n"
+def json_text(state: SessionState, request: Request) -> str:
+    """The report as the text of a JSON file."""
+    return strict_json(report(state, request), indent=2) + "\n"
 
 
 def strict_json(value: Any, indent: int | None = None) -> str:
@@ -39,16 +38,14 @@ def strict_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(_finite(msgspec.to_builtins(value, str_keys=True)), indent=indent, allow_nan=False)
 
 
-def report(state: SessionState, request: Request, version: str = __version__, catalog: Catalog | None = None) -> Json:
+def report(state: SessionState, request: Request, version: str = __version__) -> Json:
     """The report of a session, also of one that has not ended: unknown fields are null or empty.
 
     ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective, and
     ``contribution`` is what a candidate that was measured with others adds to them.
     ``pareto`` is the front of speed against memory, the smallest peak first. ``trials`` are the candidates, the control
-    among them, followed by the recipes that proposed none. Every value can be written as strict JSON. ``catalog`` is
-    the built-in ones when it is not given; its recipes say what a trial has shown besides its speed (``after``).
+    among them, followed by the recipes that proposed none. Every value can be written as strict JSON.
     """
-    recipes = catalog or load_catalog()
     facts, finished, failure = state.facts, state.finished, state.failure
     profile = facts.profile if facts else None
     full: Json = {
@@ -71,7 +68,7 @@ def report(state: SessionState, request: Request, version: str = __version__, ca
         **_some(profile, "ceilings"),
         "roof": dict(zip(("baseline", "stack"), roof_shares(state), strict=True)),
         "sweep": _sweep(state),
-        "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state, recipes),
+        "trials": [_trial(record) for record in state.trials.values()] + _skipped(state),
         "recommendations": [_recommendation(item, state.yardstick) for item in state.recommendations],
         "decisions": state.decisions,
         "stack": _with_tokens(_stack(state), facts),
@@ -137,7 +134,7 @@ def _sweep(state: SessionState) -> list[Json]:
     return [{**msgspec.to_builtins(point), "knee": point.size == recommended} for point in points]
 
 
-def _trial(record: records.TrialRecord, facts: records.Facts | None, catalog: Catalog) -> Json:
+def _trial(record: records.TrialRecord) -> Json:
     return {
         "recipe": record.candidate.recipe,
         "candidate": record.candidate.settings,
@@ -145,15 +142,14 @@ def _trial(record: records.TrialRecord, facts: records.Facts | None, catalog: Ca
         **_some(record.result, "outcome", "reason", "hint"),
         "already_on": record.candidate.already_on,
         **_some(record, "confirmed", "verdict"),
-        "after": catalog.after(facts, record) if facts else "",
         "contribution": _contribution(record),
         **_effect(record),
     }
 
 
-def _skipped(state: SessionState, catalog: Catalog) -> list[Json]:
+def _skipped(state: SessionState) -> list[Json]:
     nothing = records.TrialRecord(records.Candidate("", "", False), {}, records.TrialResult(records.Outcome.SKIPPED))
-    skipped: Json = {**dict.fromkeys(_trial(nothing, None, catalog)), "candidate": {}, "settings": {}}
+    skipped: Json = {**dict.fromkeys(_trial(nothing)), "candidate": {}, "settings": {}}
     skipped |= {"outcome": records.Outcome.SKIPPED, "verdict": records.Verdict.SKIPPED}
     return [{**skipped, "recipe": recipe, "reason": reason} for recipe, reason in state.skipped.items()]
 

@@ -91,9 +91,7 @@ def ratio_interval(
     return _interval(estimate, variance, min(spread.degrees, old_spread.degrees), confidence)
 
 
-def paired_interval(
-    new: Sequence[float], old: Sequence[float], spread: ProcessSpread, *, confidence: float = REPORT
-) -> Interval:
+def paired_interval(new: Sequence[float], old: Sequence[float], spread: ProcessSpread) -> Interval:
     """The ratio of the rates of two live processes whose blocks took turns, with its interval.
 
     ``new[i]`` and ``old[i]`` were timed next to each other, so that what slows the machine during both cancels in their
@@ -102,7 +100,7 @@ def paired_interval(
     """
     ratios = [mine / other for mine, other in zip(new, old, strict=True)]
     variance = median_error(ratios) ** 2 + 2 * spread.sigma**2
-    return _interval(math.log(median(ratios)), variance, spread.degrees, confidence)
+    return _interval(math.log(median(ratios)), variance, spread.degrees, REPORT)
 
 
 def mean_rate(rates: Sequence[float]) -> float:

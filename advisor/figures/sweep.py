@@ -1,11 +1,10 @@
 """The sweep over batch sizes: its points, its knee, and how it reads as a table. Pure functions."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
-from advisor.records import BaselineRecord, Facts, Latency, Outcome, TrialRecord, Verdict, WorkloadFacts
+from advisor.figures.formatting import format_bytes, format_ms, format_rate
+from advisor.records import BaselineRecord, Latency, Outcome, TrialRecord, Verdict
 
 RECIPE = "batch_size"
 # A size within this of the best rate is as good, and smaller in memory and latency.
@@ -14,9 +13,7 @@ KNEE_TOLERANCE = 0.03
 USABLE_MEMORY = 0.9
 BEYOND_LATENCY = "above the latency limit"
 
-_HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
-# With the percentiles of single calls, in inference.
-_CALLS = ("call p50", "call p95", "call p99")
+_HEADINGS = ("Batch", "Step", "Call p50", "Call p95", "Call p99", "Samples/s", "Gain", "Memory", "Remark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,109 +72,39 @@ def _within(point: SweepPoint, limit_ms: float | None) -> SweepPoint:
     return replace(point, problem=f"{BEYOND_LATENCY} of {format_ms(limit_ms)}")
 
 
-def headings_of(points: Sequence[SweepPoint]) -> tuple[str, ...]:
-    """The headings of :func:`sweep_rows`: with percentiles where single calls were timed."""
-    step, rest = _HEADINGS[:2], _HEADINGS[2:]
-    return (*step, *_CALLS, *rest) if _with_calls(points) else _HEADINGS
-
-
-def _with_calls(points: Sequence[SweepPoint]) -> bool:
-    return any(point.latency is not None for point in points)
-
-
-def _call_cells(latency: Latency | None) -> tuple[str, ...]:
-    if latency is None:
-        return ("",) * len(_CALLS)
-    return tuple(format_ms(ms) for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
-
-
-def knee(curve: Iterable[tuple[int, float]], tolerance: float = KNEE_TOLERANCE) -> int | None:
-    """The smallest size whose rate is within ``tolerance`` of the best, from (size, samples per second); None for none.
-
-    Beyond it a larger batch buys memory use and latency only.
-    """
-    known = list(curve)
-    if not known:
-        return None
-    best = max(rate for _, rate in known)
-    return min(size for size, rate in known if rate >= (1 - tolerance) * best)
-
-
 def knee_of(points: Sequence[SweepPoint]) -> int | None:
-    """The knee among the usable points; one that cannot be told from the baseline has the baseline's rate."""
+    """The smallest usable size whose rate is nearly the best; None for none.
+
+    A size that cannot be told from the baseline has the baseline's rate. Beyond the knee a larger batch buys memory use
+    and latency only.
+    """
     own = next((point.samples_per_s for point in points if point.own), None)
-    rates = ((point.size, (own if point.undecided else point.samples_per_s) or 0.0) for point in points if point.usable)
-    return knee(rates)
+    rates = {point.size: (own if point.undecided else point.samples_per_s) or 0.0 for point in points if point.usable}
+    best = max(rates.values(), default=0.0)
+    return min((size for size, rate in rates.items() if rate >= (1 - KNEE_TOLERANCE) * best), default=None)
 
 
-def batch_size_within(
-    baseline_peak_bytes: int, candidate_peak_bytes: int, parameter_bytes: int, batch_size: int, memory_bytes: int
-) -> int:
-    """The largest batch whose step is expected to fit into ``memory_bytes`` with a candidate's setting.
+def sweep_table(points: Sequence[SweepPoint]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The headings and the rows of the table; a column with nothing in it is left out, such as the calls in training.
 
-    The model: ``parameter_bytes`` (parameters, gradients and optimizer state) are needed whatever the batch, and the
-    rest of a peak grows in proportion to it. Both peaks were measured with ``batch_size`` samples; neither can be
-    smaller than what does not grow. Where nothing grows, memory sets no limit and ``batch_size`` is returned.
+    The gain is that over the smallest size.
     """
-    fixed_bytes = min(parameter_bytes, baseline_peak_bytes, candidate_peak_bytes)
-    sample_bytes = (candidate_peak_bytes - fixed_bytes) / batch_size
-    if sample_bytes <= 0:
-        return batch_size
-    return max(0, math.floor((memory_bytes - fixed_bytes) / sample_bytes))
-
-
-def memory_gained(facts: Facts, record: TrialRecord) -> str:
-    """The memory that a candidate saves, its cost, and the batch that it makes room for; as sentences.
-
-    Empty where a peak is not known, the batch is not the baseline's, or other settings joined in.
-    """
-    workload = facts.workload
-    before, after, size = facts.peak_allocated_bytes, record.result.peak_allocated_bytes, workload.batch_size
-    if not before or not after or not size or record.result.batch_size != size or record.comparison is None:
-        return ""
-    if not record.alone:
-        return ""
-    if after >= before:
-        return (
-            f"It saves no memory: a step needs {format_bytes(after)} at its peak, and {format_bytes(before)} without."
-        )
-    longer = 1 / record.comparison.speedup
-    text = (
-        f"A step needs {format_bytes(after)} at its peak in place of {format_bytes(before)}, "
-        f"{format_percent(1 - after / before)} less, and takes {longer:.2f} times as long."
-    )
-    memory_bytes = round(USABLE_MEMORY * workload.device_memory_bytes)
-    if not memory_bytes:
-        return text
-    fixed_bytes = _fixed_bytes(workload)
-    usual = batch_size_within(before, before, fixed_bytes, size, memory_bytes)
-    larger = batch_size_within(before, after, fixed_bytes, size, memory_bytes)
-    return f"{text} By that, batches of up to about {larger:,} samples fit into the device, in place of {usual:,}."
-
-
-def _fixed_bytes(workload: WorkloadFacts) -> int:
-    trained = workload.trainable_parameters / workload.parameters if workload.parameters else 0.0
-    state_bytes = workload.optimizer.state_bytes if workload.optimizer else 0
-    return round(workload.parameter_bytes * (1 + trained)) + state_bytes
-
-
-def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
-    """The table's rows: size, step, single calls, throughput, gain over the smallest size, memory, remark."""
     recommended = knee_of(points)
-    calls = _with_calls(points)
     first = next((point.samples_per_s for point in points if point.samples_per_s), None)
-    return [
-        (
+    rows = []
+    for point in points:
+        calls = (point.latency.p50_ms, point.latency.p95_ms, point.latency.p99_ms) if point.latency else ()
+        rows.append((
             f"{point.size:,}",
             format_ms(point.step_ms),
-            *(_call_cells(point.latency) if calls else ()),
+            *(map(format_ms, calls) if calls else ("", "", "")),
             format_rate(point.samples_per_s).removesuffix(" samples/s"),
             f"{point.samples_per_s / first:.2f}x" if point.samples_per_s and first else "",
             format_bytes(point.peak_reserved_bytes),
             point.problem or ("knee" if point.size == recommended else ""),
-        )
-        for point in points
-    ]
+        ))  # fmt: skip
+    shown = [place for place in range(len(_HEADINGS)) if any(row[place] for row in rows)]
+    return tuple(_HEADINGS[place] for place in shown), [tuple(row[place] for place in shown) for row in rows]
 
 
 def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:

@@ -4,7 +4,9 @@ Sockets lie in the folder, so its path is short however long the user's temporar
 killed, its fork server removes the folder.
 """
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,33 +19,21 @@ _LONGEST = 104 - len("/listener-12345678") - 1
 _PREFIX = f"perf-advisor-{os.getuid()}-"
 
 
-class Scratch:
-    """A folder that lasts as long as this process. One that was removed meanwhile is made again."""
-
-    def __init__(self) -> None:
-        self._made: tempfile.TemporaryDirectory[str] | None = None
-
-    def folder(self) -> Path:
-        """The folder. Raises UsageError where there is no room for one."""
-        if self._made is None or not Path(self._made.name).is_dir():
-            self.remove()
-            self._made = _made()
-        return Path(self._made.name)
-
-    def remove(self) -> None:
-        """Remove the folder with all that is in it, as the end of the process does."""
-        if self._made is not None:
-            self._made.cleanup()
-        self._made = None
+_made: list[Path] = []
 
 
-SCRATCH = Scratch()
+def scratch_folder() -> Path:
+    """The folder, which ends with this process; one that was removed is made again.
 
-
-def _made() -> tempfile.TemporaryDirectory[str]:
+    Raises UsageError where there is no room for one.
+    """
+    if _made and _made[-1].is_dir():
+        return _made[-1]
     for place in _places():
         with suppress(OSError):
-            return tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
+            _made.append(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place)))
+            atexit.register(shutil.rmtree, _made[-1], ignore_errors=True)
+            return _made[-1]
     raise UsageError(
         f"there is no folder for temporary files: neither {_usual() or 'TMPDIR'} nor /tmp can be written.",
         "Set TMPDIR to a folder that exists, has room, and whose path is short.",

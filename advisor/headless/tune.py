@@ -20,7 +20,7 @@ from advisor.export.files import write_atomically
 from advisor.export.format import Found
 from advisor.export.formats import format_for
 from advisor.figures.options import choice_of, count_of, device_of, named, names_of, seconds_of
-from advisor.files.scratch import SCRATCH
+from advisor.files.scratch import scratch_folder
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
 from advisor.process.interrupts import INTERRUPTS
@@ -222,7 +222,7 @@ def _pickled(workload: Any, name: str) -> str:
             "the first line of its cell, and call advisor.tune('mymodel.py:build').",
         ) from error
     safe = "".join(letter if letter.isalnum() else "_" for letter in name)
-    path = SCRATCH.folder() / f"{safe}{WORKLOAD_SUFFIX}"
+    path = scratch_folder() / f"{safe}{WORKLOAD_SUFFIX}"
     path.write_bytes(content)
     path.chmod(0o600)
     return str(path)

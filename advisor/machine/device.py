@@ -9,27 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch.profiler import ProfilerActivity
 
 from advisor.errors import TargetError
-from advisor.records.workload import amd_types, nvidia_types
-
-
-class Mark(Protocol):
-    """A place in a device's queue of work."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has got there."""
-
-    def elapsed_time(self, later: Any) -> float:
-        """Milliseconds from here to a later mark; both must have been passed."""
+from advisor.records.workload import TENSOR_CORES_SINCE
 
 
 class Moment:
-    """A mark where calls return when their work is done: a moment of the host's clock."""
+    """A moment of the host's clock, with what is used of ``torch.cuda.Event``."""
 
     def __init__(self) -> None:
         self._at_s = time.perf_counter()
@@ -48,10 +38,8 @@ class Identity:
 
     name: str
     uuid: str | None = None  # by which NVML knows it
-    capability: tuple[int, int] | None = None  # NVIDIA's; None under ROCm, which counts otherwise
+    capability: tuple[int, int] | None = None
     memory_bytes: int = 0
-    parts: str = ""  # tells a part of a device from the whole, which has the same name
-    matrix_types: tuple[str, ...] = ()  # the number types of its matrix units
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +77,17 @@ class Backend:
     def synchronize(self) -> None:
         """Wait until the device has done all that it was given."""
 
-    def mark(self) -> Mark:
-        """Return a mark at this place in the device's queue."""
+    def mark(self) -> Any:
+        """Return a mark at this place in the device's queue: a ``torch.cuda.Event``, or what has its methods."""
         return Moment()
+
+    def seconds_of(self, call: Callable[[], object]) -> float:
+        """Return the seconds of a call on a device that waits for it, until all of it is done."""
+        self.synchronize()
+        start = time.perf_counter()
+        call()
+        self.synchronize()
+        return time.perf_counter() - start
 
     def identity(self) -> Identity:
         """Return the device's name, UUID and size."""
@@ -124,7 +120,7 @@ class Backend:
 
 
 class Cuda(Backend):
-    """A GPU under CUDA or ROCm. PyTorch documentation, CUDA semantics."""
+    """A GPU. PyTorch documentation, CUDA semantics."""
 
     is_ahead = True
     has_memory = True
@@ -143,22 +139,14 @@ class Cuda(Backend):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def mark(self) -> Mark:
+    def mark(self) -> Any:
         mark = torch.cuda.Event(enable_timing=True)
         mark.record()
         return mark
 
     def identity(self) -> Identity:
         found = torch.cuda.get_device_properties(self.device)
-        capability = (found.major, found.minor) if torch.version.hip is None else None
-        return Identity(
-            found.name,
-            str(found.uuid),
-            capability,
-            found.total_memory,
-            f"{found.multi_processor_count} multiprocessors, {found.total_memory} bytes",
-            nvidia_types(capability) if capability else amd_types(found.gcnArchName),
-        )
+        return Identity(found.name, str(found.uuid), (found.major, found.minor), found.total_memory)
 
     def memory(self) -> Memory:
         """Return the caching allocator's peaks, and what all processes use of the device by now.
@@ -186,7 +174,7 @@ class Cuda(Backend):
         return [*super().random_states(), torch.cuda.get_rng_state(self.device)]
 
     def float32_in_tf32(self) -> bool:
-        return "tf32" in self.identity().matrix_types
+        return torch.cuda.get_device_capability(self.device) >= TENSOR_CORES_SINCE["tf32"]
 
     @contextmanager
     def warning_of_waits(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ with a sentence that says why.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -15,7 +15,7 @@ import psutil
 
 from advisor.machine.host import host_info
 from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links, numa_node
-from advisor.records import GpuInfo, GpuProcess, GpuSample, Hardware
+from advisor.records import GpuInfo, GpuProcess, GpuReading, Hardware
 
 # The reasons for a clock below its maximum, by NVML's bits. nvml.h, "nvmlClocksEventReasons".
 _IDLE = 0x1  # which is no throttling, so it has no words
@@ -46,10 +46,10 @@ def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
     return Hardware(host, gpus, " ".join(silent) or None, gpu_links(nvml))
 
 
-def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuSample, ...]:
+def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuReading, ...]:
     """One reading of every GPU's gauges; empty where NVML cannot be used."""
     with suppress(NvmlUnavailableError):
-        return tuple(_sample(nvml, device) for device in nvml.devices)
+        return tuple(_reading(nvml, one.uuid, one.handle, one.handle) for one in nvml.devices)
     return ()
 
 
@@ -69,19 +69,6 @@ def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
     return frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
-    """One look at a GPU while something is timed on it; a field that the driver does not tell is None or empty."""
-
-    sm_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    throttle_reasons: tuple[str, ...] = ()
-    idle: bool = False  # nothing ran, which lets the clocks fall
-    pids: frozenset[int] | None = None  # the compute processes as NVML numbers them
-    sm_percent: dict[int, int] = field(default_factory=dict)  # of each process that ran since the reading before
-
-
 class GpuGauges:
     """A GPU, or a MIG instance, by its UUID with or without the prefix: its handles are looked up once.
 
@@ -90,24 +77,15 @@ class GpuGauges:
     """
 
     def __init__(self, uuid: str, nvml: Nvml = NVML) -> None:
-        self._nvml = nvml
+        self._nvml, self._uuid = nvml, uuid
         self._gpu, self._instance = _find(nvml, uuid)
         self._seen_us = 0
         self.slowdown_c = self._slowdown_c()
 
     def read(self) -> GpuReading:
         """A reading. One thread at a time."""
-        nvml, gpu = self._nvml, self._gpu
-        bits = _throttle_bits(nvml, gpu)
-        return GpuReading(
-            sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
-            temperature_c=_temperature(nvml, gpu),
-            power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
-            throttle_reasons=_throttle_words(bits),
-            idle=bool(bits & _IDLE),
-            pids=_pids(nvml, self._instance),
-            sm_percent=self._sm_percent(),
-        )
+        reading = _reading(self._nvml, self._uuid, self._gpu, self._instance)
+        return replace(reading, sm_percent=self._sm_percent())
 
     def energy_j(self) -> float | None:
         """Joules since the driver was loaded; updated about every 100 ms. None where there is no such counter.
@@ -177,17 +155,21 @@ def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
     )
 
 
-def _sample(nvml: Nvml, device: Device) -> GpuSample:
-    used, total = _memory(nvml, device.handle)
-    rates = nvml.ask("nvmlDeviceGetUtilizationRates", device.handle)
-    return GpuSample(
-        uuid=device.uuid,
+def _reading(nvml: Nvml, uuid: str, gpu: Any, instance: Any) -> GpuReading:
+    """The gauges of a GPU, and the processes of the MIG instance on it, or of the GPU again."""
+    used, total = _memory(nvml, gpu)
+    rates, bits = nvml.ask("nvmlDeviceGetUtilizationRates", gpu), _throttle_bits(nvml, gpu)
+    return GpuReading(
+        uuid=uuid,
         utilization_percent=None if rates is None else int(rates.gpu),
         memory_used_bytes=used,
         memory_total_bytes=total,
-        temperature_c=_temperature(nvml, device.handle),
-        power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", device.handle)),
-        sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", device.handle, nvml.constant("NVML_CLOCK_SM")),
+        temperature_c=_temperature(nvml, gpu),
+        power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
+        sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
+        throttle_reasons=_throttle_words(bits),
+        idle=bool(bits & _IDLE),
+        pids=_pids(nvml, instance),
     )
 
 

@@ -11,7 +11,6 @@ import ctypes
 import os
 import shutil
 import signal
-import tempfile
 import time
 import warnings
 from multiprocessing import forkserver
@@ -20,37 +19,30 @@ from typing import NoReturn
 
 import psutil
 
-# The session tells the fork server its process and its folder for temporary files, and that module names of the
+# The session tells the fork server its process and its folder for sockets, as `id:folder`, and that module names of the
 # working directory do not count for it (with a value by which the fork server knows that the user did not set that).
 SCRATCH = "PERF_ADVISOR_SCRATCH"
+SOCKETS = "PERF_ADVISOR_SOCKETS"  # that folder, whose path is short, for the fork server and its children
 SAFE_PATH = "PYTHONSAFEPATH"
 OURS = "perf-advisor"
-_USERS_FOLDER = "PERF_ADVISOR_USERS_TMPDIR"
 _SERVER, _SESSION = os.getpid(), os.getppid()
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 50
 _ROUND_S = 0.02
-_COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
-
-
-def told_by(session: int, folder: str) -> dict[str, str]:
-    """The variables that a session's process, by its id, starts the fork server with."""
-    return {SCRATCH: f"{session}:{folder}"}
 
 
 def keep() -> bool:
-    """Prepare the fork server before it imports anything large: its temporary folder, and its end with the session.
+    """Prepare the fork server before it imports anything large: it ends with the session.
 
     False in a fresh interpreter, which imports the same in place of a child of the fork server.
     """
     if os.environ.get(SAFE_PATH) == OURS:
         del os.environ[SAFE_PATH]  # for the fork server alone
-    session, _, scratch = os.environ.pop(SCRATCH, "").partition(":")
-    if not scratch:
-        tempfile.tempdir = os.environ.get(_USERS_FOLDER)
+    session, _, folder = os.environ.pop(SCRATCH, "").partition(":")
+    if not folder:
         return False
-    _use(scratch)
+    os.environ[SOCKETS] = folder
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -68,30 +60,11 @@ def end_descendants_too() -> None:
     atexit.register(_end_descendants)
 
 
-def keep_compiled_code() -> None:
-    """Keep the compiler's cache where the user's own runs have it, although temporary files go elsewhere."""
-    if _USERS_FOLDER in os.environ and _COMPILED_CODE not in os.environ:
-        with contextlib.suppress(Exception):  # an older PyTorch has it elsewhere, and asks for the folder as early
-            from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-            os.environ[_COMPILED_CODE] = default_cache_dir()
-
-
-def _use(scratch: str) -> None:
-    """Let compilers and other programs put temporary files where they are removed.
-
-    Python code of the user's, in the trial itself, has the folder that it always has: it may keep things there.
-    """
-    with contextlib.suppress(OSError):  # there is none: who needs one meets that
-        os.environ[_USERS_FOLDER] = tempfile.gettempdir()
-    os.environ["TMPDIR"] = scratch
-
-
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     """End with all descendants; a child that has not yet its own handlers ends by the signal."""
     _end_descendants()
     if os.getpid() == _SERVER and os.getppid() != _SESSION:  # which can no longer remove its folder
-        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+        shutil.rmtree(os.environ[SOCKETS], ignore_errors=True)
     os._exit(128 + number)
 
 

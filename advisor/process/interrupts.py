@@ -5,13 +5,11 @@ nothing: it is there before the rest of perf-advisor is.
 """
 
 import os
-import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from types import FrameType
 
 # One Ctrl+C can arrive twice, from the terminal and from a parent that passes it on, and fingers are quick. Seconds.
@@ -102,20 +100,3 @@ class Interrupts:
 
 
 INTERRUPTS = Interrupts()
-
-
-@cache
-def end_with_terminal() -> None:
-    """From now on the loss of the terminal on standard input ends perf-advisor as SIGTERM does.
-
-    Nothing else would where SIGHUP is ignored or goes to another session of processes.
-    """
-
-    def wait() -> None:
-        terminal = select.poll()
-        terminal.register(0, 0)  # a hang-up is told unasked
-        if any(event & select.POLLHUP for _, event in terminal.poll()):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    if os.isatty(0):
-        threading.Thread(target=wait, name="terminal", daemon=True).start()

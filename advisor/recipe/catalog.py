@@ -1,45 +1,38 @@
 """Discovery and validation of recipes: the built-in ones, a user's folders, and installed entry points.
 
-A broken third-party recipe becomes a line in ``Catalog.problems``; it never stops a session.
+A third-party recipe that cannot be loaded becomes a line in ``Catalog.problems``; the session goes on without it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import hashlib
 import importlib
 import importlib.util
-import math
 import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
 
 from advisor.errors import UsageError
 from advisor.figures.options import alternatives
-from advisor.files.paths import PACKAGE
 from advisor.machine.toolchain import cannot_compile
 from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, Mode, Numerics, Skip, TrialRecord, Value, text_of
+from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
 # Largest gain that a recipe may claim for a value, as a factor: a bug in one must not decide the order of all moves.
 GAIN_LIMITS = (0.2, 10.0)
-# Expected gain, as a factor, of a recipe whose own answer cannot be used.
-UNKNOWN_GAIN = 1.02
 _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
-_Answer = TypeVar("_Answer")
 NONE: Mapping[str, Value] = {}
 _WITHOUT_GAIN = "it was never measured to help"
 # Settings of recipes that there were, and why they left. Files of earlier versions may still have them.
@@ -139,12 +132,7 @@ class Catalog:
     def conflict(self, settings: Mapping[str, Value]) -> str | None:
         """The conflict between these settings, or None."""
         for recipe, value in self.in_order(settings):
-            others = Settings(settings).without(recipe.key)
-            try:
-                reason = recipe.conflict(value, others)
-            except Exception as error:  # a stranger's code may raise anything: it is then left out, with the reason
-                reason = f"{recipe.id} cannot say what it combines with ({type(error).__name__}: {error})"
-            if reason:
+            if reason := recipe.conflict(value, Settings(settings).without(recipe.key)):
                 return reason
         return None
 
@@ -158,8 +146,7 @@ class Catalog:
 
     def cost(self, settings: Mapping[str, Value]) -> float:
         """The duration of a trial's compilation relative to the usual one; 0 when nothing is compiled."""
-        expensive = ((recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive)
-        costs = [_answered(1.0, lambda recipe, value: float(recipe.cost(value)), *pair) for pair in expensive]
+        costs = (recipe.cost(value) for recipe, value in self.in_order(settings) if recipe.expensive)
         return max(costs, default=0.0)
 
     def compiles(self, settings: Mapping[str, Value]) -> bool:
@@ -181,9 +168,7 @@ class Catalog:
         PyTorch's own values bring none, nor do unknown keys.
         """
         known = [(self._by_key[key], value) for key, value in settings.items() if key in self._by_key]
-        others = [(recipe, value) for recipe, value in known if value != recipe.default]
-        found = (_answered(0.0, lambda recipe, value: float(recipe.rounding(value)), *pair) for pair in others)
-        return max(found, default=0.0)
+        return max((recipe.rounding(value) for recipe, value in known if value != recipe.default), default=0.0)
 
     def expected_gain(
         self, recipe_id: str, facts: Facts, value: Value, beside: Mapping[str, Value] | None = None
@@ -191,8 +176,7 @@ class Catalog:
         """The speed-up factor that is expected when a recipe's setting changes to ``value``.
 
         ``beside`` are the settings that it joins, over the user's own. The factor is relative to the recipe's value
-        there, so it also holds for exchanging a value and for dropping one. It lies within ``GAIN_LIMITS``; a recipe
-        that cannot say is given ``UNKNOWN_GAIN``.
+        there, so it also holds for exchanging a value and for dropping one. It lies within ``GAIN_LIMITS``.
         """
         recipe = self[recipe_id]
         current = {**facts.workload.current, **(beside or {})}
@@ -200,26 +184,16 @@ class Catalog:
         present = current.get(recipe.key, recipe.default)
         if value == present:
             return 1.0
-
-        def gain_of(one: Value) -> float:
-            return _within(float(recipe.expected_gain(joined, one)))
-
-        return _answered(UNKNOWN_GAIN, lambda: _within(gain_of(value) / gain_of(present)))
+        return _within(_within(recipe.expected_gain(joined, value)) / _within(recipe.expected_gain(joined, present)))
 
     def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
-        """The reason to try a value on this workload, in the recipe's words; empty when it cannot say."""
-        return _answered("", lambda: self[recipe_id].why(facts, value))
-
-    def after(self, facts: Facts, record: TrialRecord) -> str:
-        """The findings of a trial besides its speed, in its recipe's words; empty when there is nothing to say."""
-        if not record.result.measured:
-            return ""
-        return _answered("", lambda: self[record.candidate.recipe].after(facts, record))
+        """The reason to try a value on this workload, in the recipe's words."""
+        return self[recipe_id].why(facts, value)
 
     def proposes(self, candidate: Candidate, facts: Facts) -> bool:
-        """Whether a recipe finds a value worth trying for a workload; one that cannot say is not in the way."""
-        found = _answered(None, lambda: _proposed(self[candidate.recipe], facts))
-        return not isinstance(found, Skip) and (found is None or candidate.value in found or candidate.already_on)
+        """Whether a recipe finds a value worth trying for a workload."""
+        found = _proposed(self[candidate.recipe], facts)
+        return not isinstance(found, Skip) and (candidate.value in found or candidate.already_on)
 
     def propose(
         self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = (), accepted: Mapping[str, Value] = NONE
@@ -261,32 +235,16 @@ def load_catalog(folders: Iterable[str] = ()) -> Catalog:
 
 @functools.cache
 def _builtin() -> Mapping[str, Recipe]:
-    package = _builtin_package()
     recipes: dict[str, Recipe] = {}
-    for info in pkgutil.iter_modules(package.__path__):
+    for info in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__):
         module = importlib.import_module(f"{_PACKAGE}.{info.name}")
         try:
             for recipe in _recipes_in(module):
                 _check(recipe, recipes)
-                _check_built_in(recipe, info.name)
                 recipes[recipe.id] = recipe
         except (TypeError, ValueError) as error:
             raise type(error)(f"recipes/{info.name}.py: {error}") from error
     return recipes
-
-
-def _builtin_package() -> ModuleType:
-    """The package of built-in recipes; from the folder beside ``advisor`` in a checkout that is not installed."""
-    with contextlib.suppress(ModuleNotFoundError):
-        return importlib.import_module(_PACKAGE)
-    init = PACKAGE.parent / "recipes" / "__init__.py"
-    spec = importlib.util.spec_from_file_location(_PACKAGE, init, submodule_search_locations=[str(init.parent)])
-    if spec is None or spec.loader is None or not init.is_file():
-        raise ImportError(f"the built-in recipes are not installed, nor in {init.parent}")
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[_PACKAGE] = package
-    spec.loader.exec_module(package)
-    return package
 
 
 def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
@@ -327,32 +285,16 @@ class _Source:
 
 
 def _recipes_in(module: ModuleType) -> list[Recipe]:
-    classes = [
-        member
-        for member in vars(module).values()
-        if isinstance(member, type) and issubclass(member, Recipe) and member.__module__ == module.__name__
-    ]
-    for cls in classes:
-        if "key" in vars(cls) and (missing := _left_open(cls)):
-            raise TypeError(f"{cls.__name__} has no {', '.join(missing)}")
-    return [cls() for cls in classes if not _left_open(cls)]
-
-
-def _left_open(cls: type[Recipe]) -> list[str]:
-    """The methods that a class leaves to those that inherit from it."""
-    without_code = cls.code is Recipe.code and not (cls.codes or cls.shown)
-    return sorted({*cls.__abstractmethods__, *["code"] * without_code})
+    """A recipe of each class of the module with a key. Raises TypeError for one that leaves a method out."""
+    classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Recipe)]
+    return [cls() for cls in classes if "key" in vars(cls) and cls.__module__ == module.__name__]
 
 
 def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
-    for attribute in ("key", "stage"):
-        if not hasattr(recipe, attribute):
-            raise ValueError(f"{type(recipe).__name__} has no {attribute}")
-    if not isinstance(recipe.stage, Stage):
-        raise TypeError(f"the stage of {type(recipe).__name__} is {recipe.stage!r}, not a Stage")
-    applies = recipe.stage <= Stage.GLOBAL or recipe.plan_field in StepPlan.__dataclass_fields__
-    if type(recipe).apply is Recipe.apply and not applies:
-        raise ValueError(f"{type(recipe).__name__} has no apply, and its plan_field is no field of StepPlan")
+    if not isinstance(getattr(recipe, "stage", None), Stage):
+        raise TypeError(f"{type(recipe).__name__} has no stage, or one that is not a Stage")
+    if recipe.plan_field and recipe.plan_field not in StepPlan.__dataclass_fields__:
+        raise ValueError(f"the plan_field of {type(recipe).__name__} is no field of StepPlan")
     if not _ID.fullmatch(recipe.id):
         raise ValueError(f"{recipe.id!r} is not an id: use lower-case letters, digits and underscores")
     if recipe.id in known:
@@ -362,21 +304,6 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     Settings({recipe.key: recipe.default})
     if missing := [heading for heading in HEADINGS if not card_section(recipe, heading)]:
         raise ValueError(f"the module docstring lacks {', '.join(missing)}; it begins {card(recipe)[:40]!r}")
-
-
-def _check_built_in(recipe: Recipe, file: str) -> None:
-    """Raise ValueError where a recipe of this repository lacks a part that the tests or the README need."""
-    if recipe.id != file:
-        raise ValueError(f"its id is {recipe.id!r}, and a file has the name of its recipe's id")
-    if not recipe.values:
-        raise ValueError(f"{type(recipe).__name__} has no values")
-    for attribute in ("examples", "usual", "gains"):
-        if unknown := [value for value in getattr(recipe, attribute) if not recipe.accepts(value)]:
-            raise ValueError(f"{attribute} has {text_of(unknown[0])}, which accepts() refuses")
-    if recipe.default not in recipe.examples:
-        raise ValueError(f"values lacks the default, {text_of(recipe.default)}")
-    if not card_section(recipe, "Numerics").startswith(tuple(Numerics)):
-        raise ValueError(f"the card's Numerics does not begin with a class: {', '.join(Numerics)}")
 
 
 def _values(recipe: Recipe, facts: Facts, accepted: Value | None) -> list[Candidate] | Skip:
@@ -425,15 +352,7 @@ def _from_rung(values: list[Value], current: Value) -> list[Value]:
 
 def _within(gain: float) -> float:
     low, high = GAIN_LIMITS
-    return min(max(gain, low), high) if math.isfinite(gain) else UNKNOWN_GAIN
-
-
-def _answered(otherwise: _Answer, ask: Callable[..., _Answer], *about: object) -> _Answer:
-    """A recipe's answer; a stranger's code may raise anything, and then ``otherwise`` stands for it."""
-    try:
-        return ask(*about)
-    except Exception:
-        return otherwise
+    return min(max(gain, low), high)
 
 
 def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:

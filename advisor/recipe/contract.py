@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from advisor.recipe.plan import StepPlan
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, TrialRecord, Value, Values
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value, Values
 from advisor.records.kinds import DEVICES
-from advisor.records.workload import NVIDIA_SINCE
+from advisor.records.workload import TENSOR_CORES_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
@@ -211,6 +211,8 @@ class Recipe(ABC):
             workload.plan = replace(workload.plan, **field)
         elif self.stage is Stage.GLOBAL:
             self.run_code(workload, value)
+        elif self.stage is not Stage.ENVIRONMENT:
+            raise NotImplementedError(f"the recipe {self.id} has no apply")
 
     def run_code(self, workload: Components, value: Value) -> None:
         """Run the code of ``value`` as it is shown, with ``torch`` and a workload's ``model`` and ``optimizer``."""
@@ -319,10 +321,6 @@ class Recipe(ABC):
             return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence}"
         return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
 
-    def after(self, facts: Facts, record: TrialRecord) -> str:
-        """The findings of a trial of this recipe besides its speed, in sentences for the advice; empty for nothing."""
-        return ""
-
 
 _BFLOAT16_OF_CPUS = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
 _UNITS = {
@@ -341,9 +339,8 @@ def lacks_units(facts: Facts, number_type: str, units: str = "") -> Skip | None:
         return None if fast else Skip(f"this CPU has no fast {number_type} units (AVX-512 BF16 or AMX)")
     if workload.multiplies_in(number_type):
         return None
-    if workload.capability is None:
-        return Skip(f"the {workload.device_name} has no {named}")
-    have, since = (".".join(map(str, numbers)) for numbers in (workload.capability, NVIDIA_SINCE[number_type]))
+    capability, needed = workload.capability or (0, 0), TENSOR_CORES_SINCE[number_type]
+    have, since = (".".join(map(str, numbers)) for numbers in (capability, needed))
     return Skip(f"compute capability {have} has no {named} ({since} and later have)")
 
 

@@ -1,6 +1,6 @@
 """The machine: its GPUs and its host."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,20 @@ class GpuLink:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuSample:
-    """One reading of a GPU's gauges."""
+class GpuReading:
+    """One look at a GPU's gauges; a field that the driver does not tell is None or empty."""
 
     uuid: str
-    utilization_percent: int | None
-    memory_used_bytes: int
-    memory_total_bytes: int
-    temperature_c: int | None
-    power_w: float | None
-    sm_clock_mhz: int | None
+    utilization_percent: int | None = None
+    memory_used_bytes: int = 0
+    memory_total_bytes: int = 0
+    temperature_c: int | None = None
+    power_w: float | None = None
+    sm_clock_mhz: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    idle: bool = False  # nothing ran, which lets the clocks fall
+    pids: frozenset[int] | None = None  # the compute processes as NVML numbers them
+    sm_percent: dict[int, int] = field(default_factory=dict)  # of each process that ran since the reading before
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,6 @@ from dataclasses import dataclass, field
 from advisor.records.trials import Block, TrialResult
 from advisor.records.workload import Profile, WorkloadFacts
 
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The child runs; ``startup_s`` passed since the parent asked for it and before any user code."""
-
-    startup_s: float
-
-
 # Activities that others know by name: in the first two a trial compiles, in the others it is timed.
 FIRST_STEPS, COMPILING = "first steps", "compiling"
 MEASURING, PLAIN_LOOP = "measuring", "timing a plain loop"
@@ -43,7 +35,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """An interactive trial has warmed up and waits for :class:`MeasureBlock`."""
+    """An interactive trial has warmed up and waits for a :data:`TrialCommand`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +43,6 @@ class BlockDone:
     """A block has been timed."""
 
     block: Block
-
-
-@dataclass(frozen=True, slots=True)
-class TargetFailure:
-    """The target could not be loaded, or cannot be measured: the user's to mend."""
-
-    message: str
-    hint: str
-    details: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +74,8 @@ class ForkEnded:
     exitcode: int | None
 
 
-TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | TargetFailure | Finished
+TrialMessage = Activity | Inspected | Profiled | Ready | BlockDone | Finished
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureBlock:
-    """Parent to child: time one block of about this long."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Parent to child: finish and report."""
-
-
-TrialCommand = MeasureBlock | Stop
+# From the parent to an interactive trial: the seconds of a block to time, or None to finish and report.
+TrialCommand = float | None

@@ -6,28 +6,14 @@ from dataclasses import dataclass, field
 from advisor.records.hardware import Hardware
 from advisor.records.kinds import Bottleneck, Mode, Value
 
-# The compute capability from which NVIDIA's tensor cores take a type. CUDA C++ Programming Guide, "Compute
+# The compute capability from which a GPU's tensor cores take a type. CUDA C++ Programming Guide, "Compute
 # Capabilities"; tf32 is the form in which they take float32.
-NVIDIA_SINCE: Mapping[str, tuple[int, int]] = {"float16": (7, 0), "bfloat16": (8, 0), "tf32": (8, 0), "float8": (8, 9)}
-# The same for AMD's, by the beginning of the architecture's name. ROCm documentation, "Data types and precision
-# support"; PyTorch maps its float8 and tf32 settings to them on the MI300 only. Untested.
-AMD_TYPES: Mapping[str, tuple[str, ...]] = {
-    "gfx908": ("float16", "bfloat16"),
-    "gfx90a": ("float16", "bfloat16"),
-    "gfx94": ("float16", "bfloat16", "tf32", "float8"),
-    "gfx11": ("float16", "bfloat16"),
-    "gfx12": ("float16", "bfloat16"),
+TENSOR_CORES_SINCE: Mapping[str, tuple[int, int]] = {
+    "float16": (7, 0),
+    "bfloat16": (8, 0),
+    "tf32": (8, 0),
+    "float8": (8, 9),
 }
-
-
-def nvidia_types(capability: tuple[int, int] | None) -> tuple[str, ...]:
-    """The types of an NVIDIA GPU's tensor cores."""
-    return tuple(name for name, since in NVIDIA_SINCE.items() if (capability or (0, 0)) >= since)
-
-
-def amd_types(architecture: str) -> tuple[str, ...]:
-    """The types of an AMD GPU's matrix cores, by the name of its architecture such as ``gfx942:sramecc+``."""
-    return next((types for prefix, types in AMD_TYPES.items() if architecture.startswith(prefix)), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +28,6 @@ class LoaderFacts:
     length: int | None  # in batches; None for an iterable dataset
     iterable_dataset: bool
     custom_batch_sampler: bool
-    drop_last: bool
     movable_transforms: tuple[str, ...] = ()  # the dataset's last ones, which could run on whole batches on the device
     copy_problem: str = ""  # why the loader cannot be made anew with other options
     divides_samples: bool = False  # an iterable dataset asks which worker it is in (get_worker_info)
@@ -95,11 +80,10 @@ class WorkloadFacts:
     device: str
     device_name: str
     device_uuid: str | None
-    capability: tuple[int, int] | None  # NVIDIA's compute capability, None on other devices
+    capability: tuple[int, int] | None  # compute capability, None on other devices
     device_memory_bytes: int
     model: str
     parameters: int
-    trainable_parameters: int
     parameter_bytes: int
     parameter_tensors: int
     parameter_dtypes: tuple[str, ...]
@@ -112,7 +96,6 @@ class WorkloadFacts:
     optimizer: OptimizerFacts | None
     loader: LoaderFacts | None
     threads: int
-    usable_cores: int
     current: dict[str, Value] = field(default_factory=dict)  # the value of every known setting as the user has it
     notes: tuple[str, ...] = ()
     linear_shapes: tuple[tuple[int, int, int], ...] = ()  # inputs, outputs and count of each size
@@ -124,7 +107,6 @@ class WorkloadFacts:
     biased_conv_norm_pairs: int = 0  # convolutions whose bias a norm cancels
     conv_norm_pairs: int = 0  # batch norms that could be folded (looked for in inference only)
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()  # a multiple, the layers to pad to it, the widest outputs
-    matrix_types: tuple[str, ...] | None = None  # of the GPU's matrix units; None in old sessions, all on NVIDIA
     own_step: bool = False  # the user wrote the step, and what happens inside it is not known
     loss_form: str = ""  # of advisor.step.loss.LossForm; empty in sessions recorded before
     spread_already: str = ""  # what of the loop the user spreads over processes or GPUs; empty for nothing
@@ -138,8 +120,7 @@ class WorkloadFacts:
 
     def multiplies_in(self, number_type: str) -> bool:
         """Whether the GPU has matrix units for a type: ``float16``, ``bfloat16``, ``tf32`` or ``float8``."""
-        types = nvidia_types(self.capability) if self.matrix_types is None else self.matrix_types
-        return number_type in types
+        return (self.capability or (0, 0)) >= TENSOR_CORES_SINCE[number_type]
 
     @property
     def device_type(self) -> str:

@@ -11,7 +11,6 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
-from advisor.recipe.catalog import Catalog
 from advisor.records import Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
 
 _BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNCLEAR, Verdict.FAILED)
@@ -110,11 +109,6 @@ def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
     return tuple(note for note in result.notes if note not in known)
 
 
-def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> tuple[str, ...]:
-    """The findings of a trial besides its speed: the worth of a setting that is on, and its recipe's conclusion.
-
-    Each without a full stop at its end.
-    """
-    worth = format_worth(record) if record.candidate.already_on and record.result.measured else ""
-    after = catalog.after(state.facts, record) if catalog and state.facts else ""
-    return tuple(text for text in (worth, after.rstrip(".")) if text)
+def shown_by(record: TrialRecord) -> str:
+    """The worth of a setting that is on already; empty for others."""
+    return format_worth(record) if record.candidate.already_on and record.result.measured else ""

@@ -318,8 +318,8 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     if not points:
         return
     blocks: list[Block] = [Paragraph(sweep_sentence(points, state.mode))]
-    headings = tuple(heading.capitalize() or "Remark" for heading in sweep.headings_of(points))
-    blocks.append(Table(headings, tuple(sweep.sweep_rows(points)), frozenset(headings[:-1])))
+    headings, rows = sweep.sweep_table(points)
+    blocks.append(Table(headings, tuple(rows), frozenset(headings) - {"Remark"}))
     blocks += [Paragraph(advice)] if advice else []
     yield Section("Batch sizes", tuple(blocks))
 

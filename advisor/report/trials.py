@@ -147,7 +147,7 @@ def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section
     blocks: list[Block] = [settings_table(found, state)]
     if state.goal.objective is Objective.MEMORY:
         blocks.append(Paragraph("At equal memory, the faster comes first."))
-    if shown := tuple(_shown_besides(tried(state), state, catalog)):
+    if shown := tuple(_shown_besides(tried(state), state)):
         blocks += [Paragraph("Other findings of the trials:"), Bullets(shown)]
     yield Section(f"Settings, {state.goal.words.ranked}", tuple(blocks))
     reasons: dict[str, list[str]] = {}
@@ -165,13 +165,12 @@ def batch_advice(state: SessionState, catalog: Catalog) -> str:
     return catalog.why(BATCH_SIZE, state.facts, knee)
 
 
-def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog) -> Iterator[str]:
-    """Sentences on findings beside the speed: from recipes, worse numerics than declared, notes like graph breaks."""
+def _shown_besides(records: Sequence[TrialRecord], state: SessionState) -> Iterator[str]:
+    """Sentences on findings beside the speed: worse numerics than declared, notes like graph breaks."""
     for record in records:
         numerics = record.numerics
         worse = f"numerics: {numerics.text}" if numerics and numerics.worse_than_declared else ""
-        after = catalog.after(state.facts, record) if state.facts else ""
-        if told := [text for text in (after.rstrip("."), worse, *own_notes(record.result, state)) if text]:
+        if told := [text for text in (worse, *own_notes(record.result, state)) if text]:
             yield f"{record.candidate.name}: {'; '.join(told)}."
 
 

@@ -9,7 +9,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from advisor.process.channel import GarbageError, Inbox, send_message
+from advisor.process.channel import receive_message, send_message
 from advisor.process.household import kill
 from advisor.process.stacks import innermost_calls
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
@@ -70,7 +70,6 @@ class Builder:
         self._leaving: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
-        self._inbox = Inbox(self._connection)
         self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path), daemon=False)
 
     @property
@@ -114,7 +113,7 @@ class Builder:
     def _wait(self, until: float, cancelled: Callable[[], bool]) -> str:
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
-                ready = self._inbox.next(_LOOK_EVERY_S)
+                ready = receive_message(self._connection, _LOOK_EVERY_S)
                 if isinstance(ready, BuilderReady):
                     self.usable = not ready.problem
                     return ready.problem
@@ -136,7 +135,7 @@ class Builder:
         try:
             self._connection.send((spec, asked_at, leaving))
             reduction.send_handle(self._connection, theirs.fileno(), self._process.pid)
-            while not isinstance(answer := self._inbox.next(_ANSWERS_WITHIN_S), Forked):
+            while not isinstance(answer := receive_message(self._connection, _ANSWERS_WITHIN_S), Forked):
                 self._take_note(answer)
         except (EOFError, OSError):
             self.usable = False
@@ -158,7 +157,7 @@ class Builder:
         try:
             while pid not in self._ends:
                 left_s = None if timeout is None else max(0.0, until - time.monotonic())
-                message = self._inbox.next(left_s)
+                message = receive_message(self._connection, left_s)
                 if message is None:
                     return False, None
                 self._take_note(message)
@@ -172,7 +171,7 @@ class Builder:
         if message is None:
             raise TimeoutError
         if not isinstance(message, ForkEnded):
-            raise GarbageError("the builder does not answer as it should")
+            raise OSError("the builder does not answer as it should")
         self._ends[message.pid] = message.exitcode
 
     def close(self) -> None:

@@ -15,14 +15,14 @@ _PATIENCE_S = 1800.0
 _PAUSE_S = 0.5
 
 
-def follow(launch: Sequence[str], gpus: int, say: Callable[[str], None], patience_s: float = _PATIENCE_S) -> None:
+def follow(launch: Sequence[str], gpus: int, say: Callable[[str], None]) -> None:
     """Take part in trials until none was asked for in so long. ``gpus``: this machine's, 0 for all."""
     numbers = ["--nproc-per-node", str(gpus or "gpu"), "--no-python"]
     command = [sys.executable, "-P", "-m", "torch.distributed.run", *launch, *numbers, *program_of_rank()]
     environment = {SAFE_PATH: OURS, **os.environ}
     last = time.monotonic()
     trials = 0
-    while time.monotonic() - last < patience_s:
+    while time.monotonic() - last < _PATIENCE_S:
         ended = subprocess.run(command, env=environment, check=False)  # noqa: S603 - our own interpreter
         if ended.returncode == 0:
             trials, last = trials + 1, time.monotonic()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from advisor.files.scratch import SCRATCH
+from advisor.files.scratch import scratch_folder
 from advisor.process import household
 from advisor.process.meanwhile import environment
 
@@ -57,7 +57,7 @@ def prepare() -> None:
 
     Must come before an app takes the terminal. Raises UsageError when there is no room for temporary files.
     """
-    folder = str(SCRATCH.folder())
+    folder = str(scratch_folder())
     # Later the app may be on the screen: its sys.stderr has no descriptor that another resource tracker could inherit.
     aside = _quiet() if _pid() is None else contextlib.redirect_stderr(None)
     with aside:
@@ -66,10 +66,9 @@ def prepare() -> None:
         return
     process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
     CONTEXT.set_forkserver_preload(_PRELOAD)
-    ours = household.told_by(os.getpid(), folder)
-    if not (_runs_from_here() or household.SAFE_PATH in os.environ):
-        ours[household.SAFE_PATH] = household.OURS  # a torch.py in the working directory is not PyTorch
-    with environment(ours), _interruptions_blocked():
+    ours = {household.SCRATCH: f"{os.getpid()}:{folder}"}
+    safe = {household.SAFE_PATH: household.OURS}  # a torch.py in the working directory is not PyTorch
+    with environment(ours if household.SAFE_PATH in os.environ else ours | safe), _interruptions_blocked():
         forkserver.ensure_running()
 
 
@@ -209,11 +208,6 @@ def _why(error: OSError | EOFError) -> str:
         name = signal.Signals(found.si_status).name
         return f"importing PyTorch ended Python by {name}, as `python -c 'import torch'` shows"
     return f"the fork server could not start a process: {type(error).__name__} {error}".rstrip()
-
-
-def _runs_from_here() -> bool:
-    """Whether perf-advisor is found in the working directory alone: then that has to stay on the path."""
-    return Path(__file__).resolve().parents[2] == Path.cwd()
 
 
 @contextlib.contextmanager

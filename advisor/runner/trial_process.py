@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import cast
 
 from advisor.errors import refusal_of
-from advisor.process.channel import GarbageError, Inbox
+from advisor.process.channel import GarbageError, receive_message
 from advisor.process.stacks import innermost_calls, last_words
 from advisor.records import (
     Activity,
     BlockDone,
     Finished,
     Inspected,
-    MeasureBlock,
     Outcome,
     Ready,
-    Stop,
     TrialCommand,
     TrialMessage,
     TrialResult,
@@ -58,7 +56,6 @@ class Trial:
         self._builder = builder
         self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
-        self._inbox: Inbox | None = None
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
         self._cancelled = False
         self._has_reported = False
@@ -144,7 +141,7 @@ class Trial:
 
     def measure_block(self, seconds: float) -> BlockDone | TrialResult:
         """Have an interactive trial time one block; its result instead when it ended."""
-        self._send(MeasureBlock(seconds))
+        self._send(seconds)
         while self._result is None:
             message = self._receive()
             if isinstance(message, BlockDone):
@@ -153,7 +150,7 @@ class Trial:
 
     def finish(self) -> TrialResult:
         """Tell an interactive trial to report, and wait for it."""
-        self._send(Stop())
+        self._send(None)
         return self.result()
 
     def cancel(self) -> None:
@@ -201,17 +198,13 @@ class Trial:
 
     def _read(self) -> TrialMessage | None:
         assert self._connection is not None
-        if self._inbox is None:
-            self._inbox = Inbox(self._connection)
         try:
-            message = cast("TrialMessage | None", self._inbox.read())
+            message = cast("TrialMessage", receive_message(self._connection))
         except GarbageError as error:
             self._result = self._ended(Outcome.CRASHED, str(error))
             return None
         except (EOFError, OSError):
             self._result = self._death()
-            return None
-        if message is None:
             return None
         if isinstance(message, Finished):
             self._result = message.result
@@ -309,7 +302,7 @@ def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> No
 
         replace_program(spec, connection, asked_at)
 
-    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    main = importing.import_main(connection, spec.log_path)
     if main is None:
         return
     if spec.world is not None:

@@ -182,30 +182,21 @@ class Program:
 
         The calls of such a function are those of the loop around them.
         """
-        found: dict[ast.AST, list[ast.Call]] = defaultdict(list)
-        waiting: dict[Any, list[ast.Call]] = defaultdict(list)
-        for call in filter(is_backward, self.calls):
-            owner = self.nearest(call, lambda parent: isinstance(parent, Loop | Function))
-            if owner is not None:
-                (found if isinstance(owner, Loop) else waiting)[owner].append(call)
         callers: dict[str, list[ast.Call]] = defaultdict(list)
         for call in self.calls:
             head, _, last = self.called(call).rpartition(".")
             if head in ("", "self") or last not in _COMMON_NAMES:
                 callers[last].append(call)
-        new: Any = True
-        while new:
-            new = {}
-            for function in waiting:
-                loops = [self.nearest(call, lambda parent: isinstance(parent, Loop)) for call in callers[function.name]]
-                if any(loops) or any(self.scope(call) in found for call in callers[function.name]):
-                    new[function] = [
-                        (loop, call) for loop, call in zip(loops, callers[function.name], strict=True) if loop
-                    ]
-            for function, looped in new.items():
-                found[function] = waiting.pop(function)
-                for loop, call in looped:
-                    found[loop].append(call)
+        found: dict[ast.AST, list[ast.Call]] = defaultdict(list)
+        for call in filter(is_backward, self.calls):
+            owner = self.nearest(call, lambda parent: isinstance(parent, Loop | Function))
+            if isinstance(owner, Function) and owner not in found:
+                for other in callers[owner.name]:
+                    if loop := self.nearest(other, lambda parent: isinstance(parent, Loop)):
+                        found[loop].append(other)
+                        found[owner] = []
+            if isinstance(owner, Loop) or owner in found:
+                found[owner].append(call)
         return dict(found)
 
 

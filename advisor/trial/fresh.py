@@ -4,7 +4,6 @@ The process that the fork server made replaces its program: its id, its process 
 so the parent listens, times out and kills as ever.
 """
 
-import json
 import os
 import pickle
 import sys
@@ -13,16 +12,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
+from advisor.process import importing
 from advisor.process.household import lead_own_group
 from advisor.records import TrialSpec
 
 _LIBRARIES = "LD_PRELOAD"
-_BOOTSTRAP = (
-    "import json, sys\n"
-    "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from advisor.trial.fresh import resume\n"
-    "resume(int(sys.argv[2]), int(sys.argv[3]))\n"
-)
+_RESUME = "from advisor.trial.fresh import resume\nresume(int(sys.argv[2]), int(sys.argv[3]))\n"
 
 
 def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) -> NoReturn:
@@ -37,20 +32,18 @@ def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) ->
     handles = connection.fileno(), told.fileno()
     for handle in handles:
         os.set_inheritable(handle, True)
-    own = ["-P", "-c", _BOOTSTRAP]  # a json.py in the working directory is not Python's
-    arguments = [sys.executable, *own, json.dumps(sys.path), *map(str, handles)]
+    arguments = importing.program(_RESUME, *handles)
     os.execve(sys.executable, arguments, merged_environment(spec.environment))  # noqa: S606 - our own interpreter
 
 
 def resume(channel: int, told: int) -> None:
     """Run the trial, in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, the spec."""
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
-    from advisor.process import importing
 
     connection = Connection(channel)
     with os.fdopen(told, "rb") as file:
         spec, asked_at = pickle.load(file)  # noqa: S301 - written by this process
-    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    main = importing.import_main(connection, spec.log_path)
     if main is not None:
         main.trial_main(spec, connection, asked_at)
 

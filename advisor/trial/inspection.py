@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from advisor.machine.device import backend_of
-from advisor.machine.host import usable_cores
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import tensors_of
@@ -66,11 +65,9 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         device_name=own.name,
         device_uuid=own.uuid,
         capability=own.capability,
-        matrix_types=own.matrix_types,
         device_memory_bytes=own.memory_bytes,
         model=" + ".join(type(as_prepared(part)).__name__ for part in models),
         parameters=sum(p.numel() for p in parameters),
-        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_tensors=len(parameters),
         parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
@@ -84,7 +81,6 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
         loader=_loader_facts(loop, batches, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
-        usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
         parameter_shapes=len({p.shape for p in parameters}),
@@ -312,7 +308,6 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], *, on_device: bool) -> Loa
         length=length_of(loader),
         iterable_dataset=is_iterable(loader),
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
-        drop_last=bool(loader.drop_last),
         movable_transforms=tuple(type(transform).__name__ for transform in moved),
         copy_problem=problem,
         divides_samples=is_iterable(loader) and divides_samples(loader),

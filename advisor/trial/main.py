@@ -16,8 +16,6 @@ import torch
 import torch._inductor.config
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError
-from advisor.figures.formatting import format_ms, format_percent
-from advisor.figures.samples import two_modes
 from advisor.machine.device import backend_of, named
 from advisor.machine.host import usable_cores
 from advisor.process.channel import Channel
@@ -36,13 +34,11 @@ from advisor.records import (
     BlockDone,
     Finished,
     Inspected,
-    MeasureBlock,
     Mode,
     Outcome,
     Profiled,
     Ready,
     RoundTimes,
-    Started,
     TrialKind,
     TrialResult,
     TrialSpec,
@@ -57,7 +53,6 @@ from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
     StepClock,
     WarmUp,
-    block_steps,
     latency_of_calls,
     mean_step_s,
     measure,
@@ -68,7 +63,7 @@ from advisor.trial.measurement.clock import (
 )
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
-from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training, scale_of
+from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import measure_phases
@@ -115,14 +110,13 @@ def trial_main(
     lead_own_group()
     # The fork server's method is handed down to its children; the user's program starts its workers by Python's own.
     multiprocessing.set_start_method(None, force=True)
-    redirect_output(spec.log_path)  # first: a trial that was cancelled meanwhile has nobody to talk to, and raises
+    redirect_output(spec.log_path)
     channel = Channel(connection)
-    channel.send(Started(startup_s))
     started = time.perf_counter()
     try:
         result = Trial(spec, channel, loop, wait_for_memory, asked_at + spec.timeout_s).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
-        result = result_of(error, channel)
+        result = result_of(error)
     wall_s = time.perf_counter() - started
     flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
@@ -242,7 +236,7 @@ class Trial:
         """
         step, components, spec = parts.step, parts.components, self.spec
         feed = Feed(resident_data(components), spec.seed)
-        clock = StepClock(parts.device, stepper(step, feed, components.batch_size or 1))
+        clock = StepClock(parts.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
         if spec.kind.inspects and probe.steps:
             self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
         self._say("warming up")
@@ -253,27 +247,25 @@ class Trial:
             at_least=queued + 1 if queued else 0,
             earlier=probe.steps,
             earlier_step_s=probe.usual_step_s,
-            cycle_of=feed.cycle,
         )
         frames_when_warm = compiled_frames()
         blocks, single_ms = self._blocks(clock, feed, warm)
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
         memory = backend_of(parts.device).memory()
-        diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
         single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
         latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
         notes = (
-            *_notes(warm, parts.loop, single_ms),
-            *diverged,
-            *probe.scaler_notes(scale_of(step)),
+            *parts.loop.notes,
+            *(() if warm.steady else ("the step time was not steady when the warm-up ended",)),
+            *probe.notes,
             *compilation_notes(frames_when_warm),
         )
         eager = step.step if isinstance(step, GraphedStep) else step  # its parts can be run one by one
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
-            self._profile(eager, feed, step_ms, probe.operations)
+            self._profile(eager, feed, step_ms)
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
             self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
@@ -343,15 +335,14 @@ class Trial:
                     warm.step_s,
                     self.spec.measure_s,
                     at_least_s=self.spec.at_least_s,
-                    cycle_of=feed.cycle,
                     report=lambda block: self.channel.send(BlockDone(block)),
                 )
             return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
         self.channel.send(Ready())
         blocks: list[Block] = []
         with watching:
-            while isinstance(command := self.channel.next_command(), MeasureBlock):
-                steps = block_steps(command.seconds, warm.step_s, feed.cycle, longest_s=_LONGEST_TURN * command.seconds)
+            while (seconds := self.channel.next_command()) is not None:
+                steps = clock.steps_of(seconds, warm.step_s, longest_s=_LONGEST_TURN * seconds)
                 if feed.queued_batches:  # workers filled their queue while the other trial had its turn
                     clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
                 blocks.append(clock.run(steps))
@@ -363,7 +354,7 @@ class Trial:
         step_s = median(block.step_ms for block in blocks) / 1e3
         return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
-    def _profile(self, eager: TrainStep | InferStep, feed: Feed, step_ms: float, operations: int) -> None:
+    def _profile(self, eager: TrainStep | InferStep, feed: Feed, step_ms: float) -> None:
         self._say("profiling")
         stop_debugging()
         measured = profile_step(
@@ -373,7 +364,6 @@ class Trial:
             limit_s=_PHASES_LIMIT_S,
             trace_path=str(Path(self.spec.log_path).with_suffix(".trace.json.gz")),
             deadline=self.deadline,
-            operations=operations,
         )
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
 
@@ -387,16 +377,3 @@ def _recorded_forms(form: LossForm, batch: BatchForm | None, probe: Probe) -> tu
         return form, batch
     own = with_own_loss(batch, probe.loss_at)
     return (form, own) if own else (LossForm.OUTPUT_TARGET, batch)
-
-
-def _notes(warm: WarmUp, loop: Loop, single_ms: list[float]) -> tuple[str, ...]:
-    notes = list(loop.notes)
-    if not warm.steady:
-        notes.append("the step time was not steady when the warm-up ended")
-    modes = two_modes(single_ms)
-    if modes is not None:
-        notes.append(
-            f"steps are of two kinds: {format_percent(1 - modes.high_share)} take about {format_ms(modes.low)} and "
-            f"{format_percent(modes.high_share)} about {format_ms(modes.high)}; the step time is the mean over both"
-        )
-    return tuple(notes)

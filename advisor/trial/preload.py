@@ -44,7 +44,6 @@ try:
         gc.freeze()  # until its first step a trial need not look at all that was imported here
 except Exception as error:  # each trial reports it: PyTorch cannot be imported a second time after a failure
     FAILURE = error
-household.keep_compiled_code()
 if _SERVES:
     household.end_descendants_too()
 atexit.register(gc.unfreeze)  # what is never collected, libraries take for leaked when the fork server ends

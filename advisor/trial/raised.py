@@ -11,8 +11,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
-from advisor.process.channel import Channel
-from advisor.records import Cause, Outcome, TargetFailure, TrialResult
+from advisor.records import Cause, Outcome, TrialResult
 from advisor.step.cuda_graph import CaptureError
 from advisor.step.loss import LossCall
 from advisor.workloads.entrypoint import message_of, one_line, user_frames
@@ -31,13 +30,11 @@ _LIBRARIES_MEMORY = re.compile(r"(CUBLAS|CUDNN)_STATUS_\w*ALLOC\w*_FAILED")
 _BACKWARD = "_engine_run_backward"
 
 
-def result_of(error: BaseException, channel: Channel) -> TrialResult:
+def result_of(error: BaseException) -> TrialResult:
     """The result of a trial that raised an error; running out of memory anywhere in the user's code is told apart."""
     cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
     if _ran_out_of_memory(cause):
         return _failed(Outcome.OUT_OF_MEMORY, _short_oom(cause), "Try a smaller batch size.", user_frames(cause))
-    if isinstance(error, TargetError):
-        channel.send(TargetFailure(error.message, error.hint, error.details))
     if isinstance(error, AdvisorError):
         outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
         return replace(_failed(outcome, error.message, error.hint, error.details), causes=causes_of(error))

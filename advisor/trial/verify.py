@@ -68,11 +68,11 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
             samples += batch_samples(batch, batch_size or 1)
         return samples
 
-    clock = StepClock(device, run_steps)
+    clock = StepClock(device, run_steps, feed.cycle)
     clock.run(_FIRST_STEPS)
     limit_s = min(spec.warmup_limit_s, 2 * spec.measure_s)
-    warm = warm_up(clock, limit_s=limit_s, earlier=_FIRST_STEPS, cycle_of=feed.cycle)
-    blocks = measure(clock, warm.step_s, spec.measure_s, cycle_of=feed.cycle)
+    warm = warm_up(clock, limit_s=limit_s, earlier=_FIRST_STEPS)
+    blocks = measure(clock, warm.step_s, spec.measure_s)
     if not all(bool(torch.isfinite(one).all()) for one in tensors_of(last) if one.is_floating_point()):
         problem = "the loss or the output is not finite."
         raise TargetError(problem, "Reject the setting that causes it, and export again.")

@@ -18,7 +18,7 @@ from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import sample_host
-from advisor.process.interrupts import INTERRUPTS, end_with_terminal
+from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
 from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
@@ -43,7 +43,6 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
 
     Raises AdvisorError when the session failed, after the app has closed and all else is done.
     """
-    end_with_terminal()
     return _run(open_app(request, outputs, past), request, outputs)
 
 
@@ -53,7 +52,6 @@ def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> 
     Raises UsageError when there is no such session. No code is run because a journal names it: recipes of a folder are
     loaded where this call names the folder.
     """
-    end_with_terminal()
     from advisor.tui.sessions import SessionPicker
 
     chosen = session_id or SessionPicker().run()

@@ -78,7 +78,7 @@ def test_reports_give_no_figure(pending):
     assert WHY in summary
     assert "together they are not" not in summary
     assert result_line(pending) == f"2 settings, {WHY}"
-    told = json.loads(json_text(pending, sample_request(), catalog))
+    told = json.loads(json_text(pending, sample_request()))
     stack = told["stack"]
     assert (stack["outcome"], stack["verdict"], stack["speedup"], stack["reason"]) == ("skipped", "skipped", None, WHY)
     assert told["decisions"]["autocast"] == "rejected"

@@ -76,7 +76,7 @@ def test_other_gpus_end_a_session_earlier_with_the_same_verdicts(run):
 
 
 def test_the_record_says_which_gpu_a_trial_ran_on(run):
-    full = report((found := run(4)).state, found.request, "1.0", CATALOG)
+    full = report((found := run(4)).state, found.request, "1.0")
     devices = {trial["device"] for trial in full["trials"] if trial.get("step_ms")}
     assert {"", "cuda:1"} <= devices
     assert found.state.stack.result.device == ""

@@ -150,8 +150,6 @@ def test_all_that_a_measurement_can_tell():
     trials = {trial["recipe"]: trial for trial in told["trials"] if trial["outcome"] == "measured"}
     assert trials["fused_optimizer"]["confirmed"] is True
     assert trials["pin_memory"]["already_on"] is True
-    assert trials["checkpointing"]["after"].startswith("A step needs 3.00 GiB at its peak in place of 8.31 GiB")
-    assert trials["autocast"]["after"] == ""
     assert "2 graph breaks: call to print" in trials["debug_off"]["notes"]
     assert trials["debug_off"]["numerics"]["worse_than_declared"] is True
     assert trials["debug_off"]["skipped_steps"] == 0

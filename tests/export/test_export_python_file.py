@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("flags_kept")
 ADAM = OptimizerFacts("AdamW", "foreach", ("for-loop", "foreach", "fused"), capturable=True, tensors=8)
 SGD = replace(ADAM, name="SGD", capturable=False)
 FACTS = gpu_facts(optimizer=ADAM).workload
-LOADER = LoaderFacts(4, 0, False, False, None, 8, False, False, True)
+LOADER = LoaderFacts(4, 0, False, False, None, 8, False, False)
 AUTOCAST = {"precision.autocast": "bfloat16"}
 FUSED = {"optimizer.implementation": "fused"}
 STACK = {**AUTOCAST, **FUSED, "model.memory_format": "channels_last", "compile.scope": "with_loss"}

@@ -70,7 +70,6 @@ def _named(folder: Path, name: str, code: int) -> None:
     _refusal(_command(folder, name, code=code))
 
 
-fault("command line", "a target called json.py")(lambda folder: _named(folder, "json.py", 2))
 fault("command line", "a target called torch.py")(lambda folder: _named(folder, "torch.py", 3))
 
 

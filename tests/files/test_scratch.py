@@ -1,49 +1,47 @@
 """The process's own temporary folder: short, private, and gone in the end."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from advisor.errors import UsageError
 from advisor.files import scratch
-from advisor.files.scratch import Scratch
+from advisor.files.scratch import scratch_folder
 
 
-@pytest.fixture
-def place(tmp_path_factory, monkeypatch):
-    """The only folder for temporary files; short, as far as pytest's are."""
-    folder = tmp_path_factory.mktemp("t")
-    monkeypatch.setattr(scratch, "_places", lambda: iter([str(folder)]))
-    return folder
+@pytest.fixture(autouse=True)
+def _asked_anew():
+    before = list(scratch._made)
+    scratch._made.clear()
+    yield
+    scratch._made[:] = before
 
 
-def test_a_folder_of_our_own_that_is_removed(place):
-    made = Scratch()
-    folder = made.folder()
-    assert made.folder() == folder
-    assert folder.parent == place
-    assert folder.stat().st_mode & 0o777 == 0o700
-    (folder / "pymp-x").mkdir()
-    made.remove()
-    assert not list(place.iterdir())
+def test_a_folder_of_our_own_that_ends_with_the_process():
+    script = (
+        "import os\nfrom advisor.files.scratch import scratch_folder\nmade = scratch_folder()\n"
+        "(made / 'pymp-x').mkdir()\nprint(made, made == scratch_folder(), oct(made.stat().st_mode & 0o777))\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert told[1:] == ["True", "0o700"]
+    assert not Path(told[0]).exists()
 
 
-def test_it_is_made_again_when_somebody_removed_it(place):
-    made = Scratch()
-    made.folder().rmdir()
-    assert made.folder().is_dir()
-    made.remove()
+def test_it_is_made_again_when_somebody_removed_it():
+    scratch_folder().rmdir()
+    assert scratch_folder().is_dir()
 
 
 def test_a_long_or_missing_folder_is_passed_over(tmp_path, monkeypatch):
     long = tmp_path / ("long" * 40)
     long.mkdir()
     monkeypatch.setattr(scratch, "_usual", lambda: str(long))
-    made = Scratch()
-    folder = made.folder()
-    assert len(os.fsencode(folder)) + len("/listener-12345678") < 104
+    assert len(os.fsencode(scratch_folder())) + len("/listener-12345678") < 104
     assert not list(long.iterdir())
-    made.remove()
+    scratch_folder().rmdir()
     monkeypatch.setattr(scratch, "_places", lambda: iter([str(tmp_path / "gone")]))
     with pytest.raises(UsageError, match="no folder for temporary files"):
-        Scratch().folder()
+        scratch_folder()

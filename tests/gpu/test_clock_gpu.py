@@ -35,11 +35,11 @@ class Bursts:
 def test_blocks_that_flow_into_one_another_take_what_the_loop_takes():
     device = torch.device("cuda")
     bursts = Bursts(device)
-    clock = StepClock(device, bursts)
+    clock = StepClock(device, bursts, lambda most: STEPS_PER_EPOCH)
     clock.run(2 * STEPS_PER_EPOCH)
     loop_s = clock.run(40 * STEPS_PER_EPOCH).seconds / 40
     waiting = [clock.run(STEPS_PER_EPOCH) for _ in range(24)]
-    flowing = measure(clock, WAIT_S / STEPS_PER_EPOCH, MEASURE_S, cycle_of=lambda most: STEPS_PER_EPOCH)
+    flowing = measure(clock, WAIT_S / STEPS_PER_EPOCH, MEASURE_S)
     assert len(flowing) >= FEWEST_BLOCKS
     assert {block.steps % STEPS_PER_EPOCH for block in flowing} == {0}
     epoch_s, drained_s = (STEPS_PER_EPOCH * median(b.step_ms for b in blocks) / 1e3 for blocks in (flowing, waiting))

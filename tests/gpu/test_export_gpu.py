@@ -16,7 +16,7 @@ from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
 
 pytestmark = pytest.mark.gpu
 GRAPH = {"step.cuda_graph": True}
-LOADER = LoaderFacts(16, 0, False, False, None, 8, False, False, True)
+LOADER = LoaderFacts(16, 0, False, False, None, 8, False, False)
 SCHEDULES = (torch.optim.lr_scheduler.ExponentialLR, torch.optim.lr_scheduler.OneCycleLR)
 
 

@@ -16,11 +16,10 @@ from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings
-from advisor.trial.profile.recording import record_steps
+from advisor.trial.profile.recording import record_step
 
 pytestmark = pytest.mark.gpu
 
-STEPS = 3
 PLAIN = Profile(step_ms=1000.0, phases={})
 LONGEST_PASS_S = 4.0  # about 2 s on an H200, the first start of CUDA's profiler among them
 
@@ -77,7 +76,7 @@ def recorded(device, width=4096, dtype=torch.float32, trace_path=""):
     step(feed.next())
     clock = StepClock(device, lambda steps: [step(feed.next()) for _ in range(steps)] and steps)
     clock.run(3)
-    return record_steps(PLAIN, step, feed, STEPS, trace_path=trace_path), clock.run(10).step_ms
+    return record_step(PLAIN, step, feed, trace_path=trace_path), clock.run(10).step_ms
 
 
 def test_device_time_adds_up_to_the_step_of_a_busy_device(cuda):
@@ -122,7 +121,7 @@ def test_streams_that_overlap_count_once(cuda):
     feed = Feed(torch.ones(4, device=cuda))
     plan = StepPlan(mode=Mode.INFER, device=str(cuda))
     in_turn, overlapping = (
-        record_steps(PLAIN, InferStep(Sleeps(side), plan), feed, STEPS)
+        record_step(PLAIN, InferStep(Sleeps(side), plan), feed)
         for side in (torch.cuda.current_stream(cuda), torch.cuda.Stream(cuda))
     )
     assert overlapping.device_busy_share == pytest.approx(in_turn.device_busy_share / 2, rel=0.2)

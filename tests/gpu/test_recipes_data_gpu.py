@@ -16,13 +16,13 @@ from torchvision.transforms import v2
 
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import Inspected, Mode, Outcome, Profiled, TrialKind
+from advisor.records import Inspected, Mode, Outcome, Profile, Profiled, TrialKind
 from advisor.runner.trials import Runner
 from advisor.step.prefetch import DeviceLoader, loop_loader
 from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.profile.profiler import count_work
+from advisor.trial.profile.profiler import with_work
 
 pytestmark = pytest.mark.gpu
 AHEAD = {"data.device_prefetch": True, "data.pin_memory": True}
@@ -231,8 +231,8 @@ def test_tensors_made_on_the_host_are_counted_and_gone_when_created_on_the_devic
         created: TrainStep(model, sgd(model), nn.functional.mse_loss, plan(create_on_device=created))
         for created in (False, True)
     }
-    assert count_work(steps[False], Feed(batch)).host_made == 2
-    assert count_work(steps[True], Feed(batch)).host_made == 0
+    assert with_work(Profile(1.0, {}), steps[False], Feed(batch)).host_made_tensors == 2
+    assert with_work(Profile(1.0, {}), steps[True], Feed(batch)).host_made_tensors == 0
     outputs = [step.forward(batch) for step in steps.values()]
     assert torch.equal(*outputs)
 
@@ -318,7 +318,7 @@ def test_trials_of_the_recipes(trial):
     profile = next(message.profile for message in messages if isinstance(message, Profiled))
     assert facts.loader.movable_transforms == ("ToDtype", "Normalize")
     assert profile.host_made_tensors == 1
-    assert facts.optimizer.state_bytes >= 8 * facts.trainable_parameters
+    assert facts.optimizer.state_bytes >= 8 * facts.parameters
     for settings in (
         AHEAD,
         {"data.transforms_on_device": True},

@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from advisor.figures.sweep import batch_size_within
 from advisor.recipe import Components, torch_is_older
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
@@ -244,22 +243,6 @@ def peak_of_step(model, size):
     optimizer.step()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - left_over
-
-
-def test_the_batch_that_fits_is_told_from_two_peaks():
-    size = 65536
-    usual = peak_of_step(Blocks().to(CUDA), size)
-    model = applied("checkpointing", "blocks", Blocks().to(CUDA))
-    saving = peak_of_step(model, size)
-    assert saving < 0.5 * usual
-    parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    memory_bytes = 2 * usual
-    larger = batch_size_within(usual, saving, 4 * parameter_bytes, size, memory_bytes)
-    assert larger > 4 * size
-    del model
-    torch.cuda.empty_cache()
-    reached = peak_of_step(applied("checkpointing", "blocks", Blocks().to(CUDA)), larger)
-    assert reached == pytest.approx(memory_bytes, rel=0.05)
 
 
 # In a process of its own: a capture that fails leaves the random generator unusable.

@@ -225,20 +225,6 @@ def test_the_summary_of_a_session_without_a_gain_says_so():
     )
 
 
-def test_a_trial_that_saves_memory_tells_the_batch_that_it_makes_room_for():
-    state = SessionState.of(detailed_history())
-    state.facts = replace(state.facts, peak_allocated_bytes=8 * 2**30)
-    record = state.trials["zero_grad=zeros"]
-    size = state.facts.workload.batch_size
-    saving = replace(record.result, batch_size=size, peak_allocated_bytes=4 * 2**30)
-    candidate = Candidate("checkpointing", "memory.activation_checkpointing", "blocks")
-    state.apply(events.TrialMeasured(replace(record, candidate=candidate, result=saving)))
-    told = section_of(summary_of((), state), "Settings, best first")
-    assert "checkpointing=blocks: A step needs" in told
-    assert "50 % less, and takes" in told
-    assert "batches of up to about" in told
-
-
 def test_the_remarks_on_settings_stand_under_the_table():
     state = SessionState.of(detailed_history())
     name = state.recommendations[0].record.candidate.name

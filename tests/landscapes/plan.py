@@ -149,7 +149,7 @@ def _ordinary(catalog: Catalog, facts: Facts, candidates: Iterable[Candidate]) -
 
 
 def _workers(facts: Facts) -> int:
-    return max(1, min(_USUAL_WORKERS, facts.workload.usable_cores))
+    return max(1, min(_USUAL_WORKERS, facts.hardware.host.usable_cores))
 
 
 def _usual_stack(catalog: Catalog, facts: Facts, candidates: Iterable[Candidate]) -> Settings:

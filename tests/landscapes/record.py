@@ -289,7 +289,7 @@ class Recorder:
         facts = self.landscape.facts
         needed = 2 * (facts.peak_reserved_bytes or 0) + 2**30
         fitting = int(0.8 * (facts.workload.device_memory_bytes or needed) / needed)
-        return max(1, min(_MOST_AT_ONCE, facts.workload.usable_cores // 2, fitting))
+        return max(1, min(_MOST_AT_ONCE, facts.hardware.host.usable_cores // 2, fitting))
 
     # --- one trial ------------------------------------------------------------------------------------------------
 

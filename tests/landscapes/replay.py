@@ -26,7 +26,6 @@ from advisor.records import (
     Profile,
     Profiled,
     Ready,
-    Started,
     TargetSpec,
     TrialKind,
     TrialMessage,
@@ -345,7 +344,7 @@ class ReplayTrial:
         stages, landscape = self._stages, self._runner.landscape
         moment_s = self._started_s  # another trial may have moved the clock meanwhile
         for seconds, message in (
-            (stages.startup_s, Started(stages.startup_s)),
+            (stages.startup_s, Activity("loading the model")),
             (stages.build_s, Activity("applying the settings")),
             (stages.prepare_s + stages.inspect_s, None),
         ):

@@ -121,7 +121,7 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
 
 def ended_by(number, folder, asks):
     """A session in the app on a terminal, which gets a signal once ``asks`` says so of what is shown and of the time
-    since it takes signals. Without a number it loses its terminal then.
+    since it takes signals.
 
     Returns its exit code, all that it showed, and the seconds that it took to switch the terminal back or to end.
     """
@@ -132,10 +132,7 @@ def ended_by(number, folder, asks):
         app.wait_for(lambda: takes_signals(app.process.pid))
         taken_at = time.monotonic()
         app.wait_for(lambda: asks(app.shown, time.monotonic() - taken_at))
-        if number is None:
-            app.hang_up()
-        else:
-            app.process.send_signal(number)
+        app.process.send_signal(number)
         restored_s = app.wait_for(lambda: b"\x1b[?1049l" in app.shown)
         return app.ended(), app.shown, restored_s
 
@@ -170,13 +167,6 @@ def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, numbe
     assert_restored(shown)
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True
     assert [(tmp_path / name).exists() for name in ("out.md", "tuned.yaml")] == [measured, measured]
-
-
-@pytest.mark.process
-def test_an_app_whose_terminal_is_gone_ends_and_writes_what_was_asked_for(tmp_path):
-    code, _, _ = ended_by(None, tmp_path, lambda shown, seconds: b"Result" in shown)
-    assert code == 130
-    assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True
 
 
 @pytest.mark.process

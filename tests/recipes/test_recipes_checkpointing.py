@@ -1,23 +1,19 @@
-"""Activation checkpointing, and the batch that the memory it saves makes room for."""
+"""Activation checkpointing."""
 
 import copy
 import functools
 import pickle
-from dataclasses import replace
 
 import pytest
 import torch
 import torchvision
-from facts import GIB, cpu_facts, gpu_facts
-from model_structures import Pair, applied, coded, inspected, proposed
+from facts import cpu_facts
+from model_structures import applied, coded, proposed
 from proposals import CATALOG
 from torch import nn
 
-from advisor.errors import RefusedError
-from advisor.figures.sweep import batch_size_within
 from advisor.recipe.contract import torch_is_older
-from advisor.records import Block as TimedBlock
-from advisor.records import Candidate, Comparison, Mode, Numerics, Outcome, TrialRecord, TrialResult
+from advisor.records import Mode, Numerics
 from advisor.step.checkpointing import checkpoints_itself
 
 # --- activation checkpointing ---------------------------------------------------------------------------------
@@ -83,10 +79,6 @@ def wholly_frozen_blocks():
 def shared_block():
     block = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1))
     return nn.Sequential(block, nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1)), block)
-
-
-def stacked(block):
-    return lambda: nn.Sequential(*(block() for _ in range(3)))
 
 
 CHECKPOINTED = {
@@ -204,11 +196,6 @@ def test_a_block_that_writes_over_its_input_fails_instead_of_training_wrongly():
         training_steps(model, torch.randn(4, 16), 1)
 
 
-def test_a_model_without_blocks_cannot_be_checkpointed():
-    with pytest.raises(RefusedError, match="Pair repeats no block"):
-        applied("checkpointing", "blocks", Pair())
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize("regional", [False, True])
 def test_checkpointed_blocks_can_be_compiled(regional):
@@ -272,50 +259,3 @@ def test_checkpoints_in_a_captured_step_are_refused_where_pytorch_cannot_capture
     assert bool(CATALOG.conflict({"memory.activation_checkpointing": "blocks", **graph})) is refused
     assert CATALOG.conflict({"memory.activation_checkpointing": "none", **graph}) is None
     assert CATALOG.conflict({"memory.activation_checkpointing": "budget-0.5", **graph}) is None
-
-
-def test_a_models_own_checkpoints_are_a_fact():
-    model = Stacked()
-    key = "memory.activation_checkpointing"
-    assert inspected(model, torch.randn(4, 16)).current[key] == "none"
-    model.gradient_checkpointing, model.gradient_checkpointing_disable = True, lambda: None
-    assert inspected(model, torch.randn(4, 16)).current[key] == "blocks"
-
-
-# --- the batch that saved memory makes room for ---------------------------------------------------------------
-
-
-def test_a_batch_grows_until_activations_fill_the_memory():
-    # 2 GB stay whatever the batch; 64 samples took 8 GB before and 2 GB with the candidate.
-    gb = 10**9
-    assert batch_size_within(10 * gb, 4 * gb, 2 * gb, 64, 10 * gb) == 256
-    assert batch_size_within(10 * gb, 10 * gb, 2 * gb, 64, 10 * gb) == 64
-    assert batch_size_within(10 * gb, 2 * gb, 2 * gb, 64, 10 * gb) == 64
-    assert batch_size_within(10 * gb, 4 * gb, 2 * gb, 64, gb) == 0
-    # What is said to stay cannot be more than a whole peak.
-    assert batch_size_within(10 * gb, 4 * gb, 100 * gb, 64, 10 * gb) == 64
-
-
-def measured(peak_bytes, batch_size=32, speedup=0.8):
-    result = TrialResult(
-        Outcome.MEASURED, batch_size=batch_size, blocks=(TimedBlock(1, 32, 1.0),), peak_allocated_bytes=peak_bytes
-    )
-    candidate = Candidate("checkpointing", "memory.activation_checkpointing", "blocks")
-    return TrialRecord(candidate, candidate.settings, result, Comparison(speedup, speedup, speedup))
-
-
-def test_what_saved_memory_is_good_for_is_said():
-    facts = replace(gpu_facts(batch_size=32, device_memory_bytes=80 * GIB), peak_allocated_bytes=20 * GIB)
-    workload = facts.workload
-    fixed = workload.parameter_bytes * 2 + workload.optimizer.state_bytes
-    text = CATALOG.after(facts, measured(8 * GIB))
-    size = batch_size_within(20 * GIB, 8 * GIB, fixed, 32, round(0.9 * 80 * GIB))
-    assert "8.00 GiB at its peak in place of 20.0 GiB, 60 % less, and takes 1.25 times as long" in text
-    assert f"up to about {size:,} samples" in text
-    assert "saves no memory" in CATALOG.after(facts, measured(21 * GIB))
-    assert CATALOG.after(facts, measured(8 * GIB, batch_size=64)) == ""
-    assert CATALOG.after(replace(facts, peak_allocated_bytes=None), measured(8 * GIB)) == ""
-    stacked = replace(measured(8 * GIB), settings={**measured(8 * GIB).settings, "precision.autocast": "bfloat16"})
-    assert CATALOG.after(facts, stacked) == "", "the other settings save memory and time as well"
-    control = replace(measured(8 * GIB), candidate=Candidate("control", "control.repeat", True))
-    assert CATALOG.after(facts, control) == ""

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from exported_module import module_of
-from facts import gpu_facts, profile_facts
-from proposals import CATALOG, proposed, reason
+from proposals import CATALOG
 from torch import nn
 
 from advisor.recipe.plan import StepPlan
@@ -38,15 +37,6 @@ def test_copies_of_tensors_that_the_step_made_are_counted(work, copies):
 
 
 CONSTANT = torch.ones(3)
-
-
-def test_the_reason_says_how_many():
-    facts = gpu_facts(profile=profile_facts(host_made_tensors=2))
-    assert proposed("create_on_device", facts) == [True]
-    assert "makes 2 tensors on the host" in CATALOG["create_on_device"].why(facts, True)
-    none = gpu_facts(profile=profile_facts(host_made_tensors=0))
-    assert "copies no tensor" in reason("create_on_device", none)
-    assert "could not follow" in reason("create_on_device", gpu_facts(profile=profile_facts()))
 
 
 class WhereItIs(nn.Module):

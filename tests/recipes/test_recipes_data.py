@@ -4,13 +4,12 @@ import copy
 
 import pytest
 import torch
-from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
-from loaders import LOADERS, WAITS_LITTLE, Numbers, every_loader, first_tensor, samples_of
-from proposals import CATALOG, proposed, reason
+from facts import gpu_facts, loader_facts, profile_facts
+from loaders import LOADERS, Numbers, every_loader, first_tensor, samples_of
+from proposals import proposed, reason
 from torch import nn
 from torch.utils.data import DataLoader
 
-from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.prefetch import DeviceLoader, loop_loader
@@ -61,18 +60,6 @@ def test_prepare_returns_a_loader_that_the_loop_can_use_as_before():
     assert isinstance(same, DataLoader)  # on the CPU there is nothing to copy ahead
 
 
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        (gpu_facts(), "DataLoader"),
-        (gpu_facts(loader=loader_facts(), profile=WAITS_LITTLE), "0.3 % of the step"),
-        (cpu_facts(loader=loader_facts()), "needs a CUDA GPU"),
-    ],
-)
-def test_copying_ahead_is_skipped_where_nothing_is_copied(facts, expected):
-    assert expected in reason("gpu_prefetch", facts)
-
-
 def test_copying_ahead_is_tried_where_copies_show():
     assert proposed("gpu_prefetch", gpu_facts(loader=loader_facts(), profile=profile_facts())) == [True]
 
@@ -81,14 +68,6 @@ def test_copies_that_do_not_block_need_pinned_memory():
     assert proposed("non_blocking", gpu_facts(loader=loader_facts(pin_memory=True))) == [True]
     assert "pin_memory tries both" in reason("non_blocking", gpu_facts(loader=loader_facts()))
     assert "DataLoader" in reason("non_blocking", gpu_facts())
-
-
-def test_the_setting_of_its_own_decides_over_pinned_memory():
-    parts = Components(nn.Linear(1, 1), None, DataLoader(Numbers()), StepPlan(Mode.TRAIN, "cuda"))
-    for recipe, value in CATALOG.in_order({"data.pin_memory": True, "data.non_blocking": False}):
-        recipe.apply(parts, value)
-    assert parts.data.pin_memory is True
-    assert parts.plan.non_blocking is False
 
 
 def test_what_is_set_on_a_wrapped_loader_is_set_on_the_loader():
@@ -118,14 +97,3 @@ def test_an_iterable_dataset_gets_the_workers_that_it_is_made_for():
 
     assert values() == [1]
     assert values(divides_samples=True)[:2] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("recipe_id", "change", "told"),
-    [
-        ("num_workers", {"workers_problem": "workers read ahead"}, "read ahead"),
-        ("persistent_workers", {"num_workers": 2, "hears_of_epochs": True}, "the dataset has set_epoch()"),
-    ],
-)
-def test_what_the_data_rules_out_is_skipped_with_the_reason(recipe_id, change, told):
-    assert told in reason(recipe_id, gpu_facts(loader=loader_facts(**change)))

@@ -83,41 +83,6 @@ def test_the_optimizer_is_rebuilt(value, fused, foreach):
     assert not torch.equal(model.head.weight, before)
 
 
-def test_pin_memory_rebuilds_the_loader():
-    loader = applied("pin_memory", True).data
-    assert (loader.pin_memory, loader.batch_size) == (True, 4)
-
-
-def test_threads_are_set():
-    applied("threads", 1)
-    assert torch.get_num_threads() == 1
-    applied("threads", 0)
-    assert torch.get_num_threads() == 1
-
-
-def test_cudnn_benchmark_is_set():
-    applied("cudnn_benchmark", True)
-    assert torch.backends.cudnn.benchmark is True
-    applied("cudnn_benchmark", False)
-    assert torch.backends.cudnn.benchmark is False
-
-
-@pytest.mark.parametrize("value", ["none", "zeros", "manual"])
-def test_the_code_clears_the_gradients(value):
-    workload = components()
-    workload.model(torch.ones(2, 3, 8, 8)).sum().backward()
-    run_code(CATALOG["zero_grad"], value, workload)
-    gradient = workload.model.head.weight.grad
-    assert gradient.abs().sum() == 0 if value == "zeros" else gradient is None
-
-
-@pytest.mark.parametrize(("value", "records"), [("grad", True), ("no_grad", False), ("inference_mode", False)])
-def test_the_code_runs_without_gradients(value, records):
-    output = run_code(CATALOG["inference_mode"], value, components(Mode.INFER))["output"]
-    assert output.requires_grad is records
-    assert output.is_inference() is (value == "inference_mode")
-
-
 def test_the_code_compiles_the_model_in_place(monkeypatch):
     compiled = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: compiled.append((model, mode)))

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 from facts import LINEAR, adamw_facts, gpu_facts, host, loader_facts, profile_facts
-from proposals import CATALOG, proposed, reason
+from proposals import CATALOG, reason
 from test_recipes import FACTS, RECIPES
 
-from advisor.recipe.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
+from advisor.recipe.catalog import GAIN_LIMITS, Catalog
 from advisor.records import Bottleneck, Hardware, Mode, Numerics, OperatorRow
 
 WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}
@@ -55,11 +55,6 @@ def test_dropping_a_value_loses_what_adding_it_gains():
     dropped = CATALOG.expected_gain("autocast", facts, "none", BF16)
     assert added == 1.5
     assert dropped == pytest.approx(1 / added)
-
-
-def test_a_mistake_that_is_on_gains_by_being_switched_off():
-    facts = gpu_facts(current={"debug.switches": "anomaly"})
-    assert CATALOG.expected_gain("debug_off", facts, "none") == pytest.approx(2.5)
 
 
 def test_a_captured_step_gains_what_the_device_idles():
@@ -126,11 +121,6 @@ def test_tf32_gains_what_the_time_of_matrix_products_permits(products_ms, low, h
     assert low <= gain("tf32", "high", facts) <= high
 
 
-def test_float8_needs_the_compiler():
-    alone, compiled = (CATALOG.expected_gain("float8", gpu_facts(), "tensorwise", on) for on in ({}, COMPILED))
-    assert alone < 1 < compiled
-
-
 class Strange:
     """A recipe of somebody else, as far as its figure is concerned."""
 
@@ -138,33 +128,13 @@ class Strange:
         self.figure, self.key, self.default = figure, "strange.key", 0
 
     def expected_gain(self, facts, value):
-        if isinstance(self.figure, Exception):
-            raise self.figure
         return self.figure if value else 1.0
 
 
-@pytest.mark.parametrize(
-    ("figure", "expected"),
-    [
-        (math.nan, UNKNOWN_GAIN),
-        (math.inf, UNKNOWN_GAIN),
-        (KeyError("x"), UNKNOWN_GAIN),
-        (1e9, 10.0),
-        (-3, 0.2),
-        ("2", 2.0),
-    ],
-)
+@pytest.mark.parametrize(("figure", "expected"), [(1e9, 10.0), (-3, 0.2)])
 def test_a_strangers_figure_cannot_decide_the_search(figure, expected):
     found = Catalog({"strange": Strange(figure)}).expected_gain("strange", gpu_facts(), 1)
     assert found == expected
-
-
-def test_a_recipe_without_figures_of_its_own_gets_small_ones():
-    recipe = CATALOG["control"]
-    plain = type("Plain", (type(recipe),), {"gain": None, "usual": frozenset({"a"}), "default": "off"})()
-    assert plain.expected_gain(gpu_facts(), "a") == 1.05
-    assert plain.expected_gain(gpu_facts(), "b") == 1.02
-    assert plain.expected_gain(gpu_facts(), "off") == 1.0
 
 
 # --- what is proposed before the instrumented pass -------------------------------------------------------------
@@ -175,22 +145,6 @@ def test_what_the_profile_alone_can_tell_waits_for_it(recipe_id):
     assert reason(recipe_id, gpu_facts()) == "not known before the instrumented pass"
     phases = profile_facts(phases_alone=True)
     assert reason(recipe_id, gpu_facts(profile=phases)) == "not known before the instrumented pass"
-
-
-def test_the_loss_is_compiled_with_the_model_before_its_share_is_known():
-    assert proposed("compile_scope", gpu_facts())[0] == "with_loss"
-    assert proposed("compile_scope", gpu_facts(profile=profile_facts()))[0] == "with_loss"
-    silent = profile_facts(phases={"forward": 100.0, "loss": 0.01})
-    assert "with_loss" not in proposed("compile_scope", gpu_facts(profile=silent))
-    assert "with_loss" not in proposed("compile_scope", gpu_facts(mode=Mode.INFER))
-
-
-def test_a_reason_that_only_modules_speak_for_says_so():
-    embedding = {"embedding": 1}
-    assert "as far as is known before the instrumented pass" in reason("tf32", gpu_facts(families=embedding))
-    phases = profile_facts(phases_alone=True)
-    assert "as far as is known" in reason("tf32", gpu_facts(families=embedding, profile=phases))
-    assert "before" not in reason("tf32", gpu_facts(families=embedding, profile=profile_facts()))
 
 
 def test_the_whole_expert_stack_is_proposed_without_a_profile():

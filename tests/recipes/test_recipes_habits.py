@@ -4,8 +4,6 @@ import warnings
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
-from hypothesis import given
-from hypothesis import strategies as st
 from proposals import proposed, reason
 from torch import nn
 
@@ -13,7 +11,7 @@ from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import HabitRow, Mode, Profile, SyncPlace
+from advisor.records import Mode, Profile, SyncPlace
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.feed import Feed
@@ -82,10 +80,6 @@ def test_what_needs_a_gpu_is_left_out_on_the_cpu():
     assert proposed("debug_off", cpu_facts()) == ["anomaly", "profiler"]
 
 
-def test_one_resident_batch_cannot_be_deleted():
-    assert proposed("empty_cache", gpu_facts()) == ["every_step"]
-
-
 def test_anomaly_detection_does_nothing_where_nothing_is_recorded():
     assert proposed("debug_off", cpu_facts(mode=Mode.INFER)) == ["anomaly", "profiler"]
     assert proposed("debug_off", cpu_facts(mode=Mode.INFER, current={"infer.grad": "no_grad"})) == ["profiler"]
@@ -96,24 +90,6 @@ def test_anomaly_detection_cannot_be_captured():
     assert "cannot be captured" in recipe.conflict("anomaly", {"step.cuda_graph": True})
     assert recipe.conflict("profiler", {"step.cuda_graph": True}) is None
     assert recipe.conflict("anomaly", {"step.cuda_graph": False}) is None
-
-
-def test_validation_is_told_from_the_table():
-    rows = (
-        HabitRow("eval_no_grad", "grad", step_ms=12.0, memory_bytes=3 * 2**20),
-        HabitRow("eval_no_grad", "no_grad", step_ms=8.25, memory_bytes=2**20),
-        HabitRow("zero_grad", "zeros", phase_ms=1.0),
-    )
-    text = reason("eval_no_grad", cpu_facts(profile=profile_facts(habits=rows)))
-    assert text.endswith("eval() alone 12.0 ms and 3.00 MiB; eval() and no_grad 8.25 ms and 1.00 MiB")
-    assert "could not be run" in reason("eval_no_grad", cpu_facts(profile=profile_facts()))
-    assert "inference_mode prices this" in reason("eval_no_grad", cpu_facts(mode=Mode.INFER))
-
-
-def test_validation_leaves_the_grad_mode_of_inference_to_its_own_recipe():
-    components = Components(nn.Linear(2, 2), None, None, StepPlan(Mode.INFER, "cpu", grad_mode="no_grad"))
-    CATALOG["eval_no_grad"].apply(components, "inference_mode")
-    assert components.plan.grad_mode == "no_grad"
 
 
 def test_the_lines_that_wait_are_listed_with_their_cost():
@@ -128,11 +104,6 @@ def test_the_lines_that_wait_are_listed_with_their_cost():
     assert text.endswith("the backward pass for an unknown time")
     many = tuple(SyncPlace("a.py", line, "x.item()", 1.0, 1.0) for line in range(1, 9))
     assert reason("host_sync", gpu_facts(profile=profile_facts(sync_places=many))).endswith("and 3 more")
-
-
-def test_a_step_that_never_waits_is_told_from_one_that_nobody_watched():
-    assert reason("host_sync", gpu_facts(profile=profile_facts(sync_places=()))) == "the step never makes the host wait"
-    assert "did not look" in reason("host_sync", gpu_facts(profile=profile_facts()))
 
 
 # --- how a step obeys -----------------------------------------------------------------------------------------
@@ -200,25 +171,6 @@ def test_every_way_to_clear_gradients_is_timed_and_the_gradients_are_kept():
     assert all(row.phase_ms > 0 and row.step_ms is None for row in rows)
     assert all(p.grad is gradient for p, gradient in zip(step.model.parameters(), before, strict=True))
     assert step.plan.zero_grad == "none"
-
-
-def test_without_gradients_there_is_nothing_to_clear():
-    assert clearing_rows(train_step(), limit_s=0.01) == ()
-
-
-def test_sparse_gradients_are_cleared_too():
-    class Bag(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = nn.Embedding(20, 4, sparse=True)
-
-        def forward(self, x):
-            return self.table(x).sum(1)
-
-    step = train_step(model=Bag())
-    step((torch.randint(20, (8, 3)), torch.arange(8) % 4))
-    assert step.model.table.weight.grad.is_sparse
-    assert len(clearing_rows(step, limit_s=0.01)) == 3
 
 
 def test_validation_is_timed_in_each_grad_mode():
@@ -335,16 +287,6 @@ def test_a_wait_below_a_step_is_put_down_to_the_model():
     assert [place.text for place in recorder.places(1)] == ["tensor.item()"]
 
 
-def test_a_wait_outside_of_any_call_has_no_time():
-    recorder = SyncRecorder()
-    with recording(recorder):
-        warnings.warn(SYNC_WARNING, stacklevel=1)
-        warnings.warn("something else", stacklevel=1)
-    (place,) = recorder.places(1)
-    assert place.blocked_ms is None
-    assert place.calls_per_step == 1
-
-
 def test_the_backward_pass_is_no_wait_of_its_own_length():
     recorder = SyncRecorder()
     loss = torch.ones(2, requires_grad=True).sum()
@@ -352,20 +294,3 @@ def test_the_backward_pass_is_no_wait_of_its_own_length():
     with recording(recorder):
         loss.backward()
     assert [place.blocked_ms for place in recorder.places(1)] == [None]
-
-
-def test_recording_leaves_warnings_and_pytorch_as_they_were():
-    shown, synchronize, filters = warnings.showwarning, torch.cuda.synchronize, list(warnings.filters)
-    with pytest.raises(ZeroDivisionError), recording(SyncRecorder()):
-        _ = 1 / 0
-    assert (warnings.showwarning, torch.cuda.synchronize, warnings.filters) == (shown, synchronize, filters)
-
-
-@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=20))
-def test_times_of_one_line_add_up(seconds):
-    recorder = SyncRecorder()
-    for each in seconds:
-        recorder.record(sys._getframe(), each)
-    places = recorder.places(1)
-    assert sum(place.calls_per_step for place in places) == len(seconds)
-    assert sum(place.blocked_ms for place in places) == pytest.approx(1e3 * sum(seconds))

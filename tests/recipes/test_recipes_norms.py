@@ -15,7 +15,6 @@ from model_structures import (
     SharedNorm,
     UNet,
     applied,
-    coded,
     each_model,
     every_way,
     inspected,
@@ -86,16 +85,6 @@ def test_checkpoints_without_the_biases_go_both_ways():
     expected = copy.deepcopy(plain)(images)
     plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(plain(images), expected)
-
-
-def test_what_removes_biases_can_be_left_off_and_run_twice():
-    model, images, _, _ = made("U-Net")
-    expected = model.eval()(images)
-    for way in (applied, coded):
-        assert way("conv_bias", True, model).first[0].bias is not None
-    for _ in range(2):
-        applied("conv_bias", False, model)
-        torch.testing.assert_close(model(images), expected)
 
 
 def test_a_frozen_norm_keeps_the_bias_that_learns_before_it():
@@ -170,12 +159,6 @@ def test_layers_with_computed_weights_are_not_folded(wrap):
 
 
 # --- what is proposed -----------------------------------------------------------------------------------------
-
-
-def test_folding_and_removing_biases_exclude_each_other():
-    settings = {"model.fold_batch_norm": True, "model.conv_bias_before_norm": False}
-    assert CATALOG.conflict(settings)
-    assert CATALOG.conflict({**settings, "model.fold_batch_norm": False}) is None
 
 
 def test_norm_recipes_are_proposed_where_pairs_are():

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.records import Mode, Numerics
-from advisor.step.padding import layers_to_pad, padded_size
 
 
 class Decoder(nn.Module):
@@ -88,23 +87,6 @@ def test_a_padded_layer_multiplies_by_the_rows_of_zeros(monkeypatch):
     monkeypatch.setattr(functional, "linear", linear)
     model.head(torch.ones(1, 16))
     assert seen == [(512, 16)]
-
-
-def of_other_classes():
-    parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(16, 501))
-    return nn.ModuleList([type("MyLinear", (nn.Linear,), {})(16, 501), nn.Bilinear(4, 4, 501), parametrized])
-
-
-def test_layers_of_other_classes_are_not_padded():
-    assert layers_to_pad(of_other_classes(), 8) == []
-
-
-@pytest.mark.parametrize(
-    ("size", "multiple", "padded"),
-    [(50257, 8, 50264), (50257, 64, 50304), (1000, 8, 1000), (1000, 64, 1024), (10, 8, 10), (57, 8, 64), (70, 64, 70)],
-)
-def test_a_size_grows_by_an_eighth_at_most(size, multiple, padded):
-    assert padded_size(size, multiple) == padded
 
 
 def test_a_padded_model_can_be_compiled_and_traced():

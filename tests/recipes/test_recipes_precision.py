@@ -24,7 +24,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.errors import RefusedError
 from advisor.records import Hardware, Mode, Numerics
-from advisor.records.workload import amd_types, nvidia_types
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 from advisor.trial.inspection import current_settings, inspect_loop
@@ -237,39 +236,3 @@ def test_sizes_of_linear_layers_are_facts():
     model = nn.ModuleList([nn.Linear(8, 8), Decoder(), Decoder()])
     facts = inspect_loop(loop_of(model), CPU, batches(1)[0])
     assert facts.linear_shapes == ((32, 96, 2), (32, 4, 2), (8, 8, 1))
-
-
-@pytest.mark.parametrize(
-    ("recipe_id", "bad"),
-    [
-        ("half_weights", "bf16"),
-        ("half_weights", True),
-        ("float8", "e4m3"),
-        ("int8_weights", "int8"),
-        ("sdpa", "flash_attention"),
-        ("deterministic_off", 1),
-        ("flush_denormal", "on"),
-    ],
-)
-def test_values_that_a_settings_file_may_not_hold(recipe_id, bad):
-    assert not CATALOG[recipe_id].accepts(bad)
-
-
-@pytest.mark.parametrize(
-    ("types", "of_autocast"), [(("float16", "bfloat16"), ["bfloat16", "float16"]), (("float16",), ["float16"])]
-)
-def test_a_gpu_without_a_compute_capability_is_asked_for_its_types(types, of_autocast):
-    """AMD's numbers in the same place mean something else."""
-    facts = gpu_facts(capability=None, matrix_types=types, families={"linear": 2}, linear_shapes=((4096, 4096, 2),))
-    assert proposed("autocast", facts) == of_autocast
-    assert reason("float8", facts) == "the NVIDIA H200 has no float8 tensor cores"
-
-
-def test_the_types_of_gpus_follow_from_what_tells_them():
-    assert nvidia_types((7, 5)) == ("float16",)
-    assert nvidia_types((8, 6)) == ("float16", "bfloat16", "tf32")
-    assert nvidia_types((9, 0)) == ("float16", "bfloat16", "tf32", "float8")
-    assert nvidia_types(None) == ()
-    assert "float8" in amd_types("gfx942:sramecc+:xnack-")
-    assert amd_types("gfx90a") == ("float16", "bfloat16")
-    assert amd_types("gfx803") == ()

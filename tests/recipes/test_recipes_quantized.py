@@ -9,7 +9,6 @@ from proposals import proposed, reason
 from small_decoder import CATALOG, both_ways, parts
 from torch import nn
 
-from advisor.python.file import python_source
 from advisor.records import Mode
 
 LARGE = ((1024, 4096, 12), (4096, 1024, 12), (1024, 10, 1))
@@ -33,11 +32,6 @@ def test_without_torchao_the_reason_says_how_to_get_it(recipe_id, monkeypatch):
     assert reason(recipe_id, OPTIONAL[recipe_id]) == expected
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.9.0+cu126")
     assert "torchao 0.9.0+cu126 is too old (0.14 or later is needed)" in reason(recipe_id, OPTIONAL[recipe_id])
-
-
-def test_an_exported_file_names_the_package_that_it_needs():
-    assert "Needs torchao.\n" in python_source(CATALOG, {"precision.float8": "tensorwise"}, Mode.TRAIN)
-    assert "Needs" not in python_source(CATALOG, {"precision.float8": "none"}, Mode.TRAIN)
 
 
 def test_float8_needs_its_units_and_large_layers(monkeypatch):
@@ -76,11 +70,6 @@ def test_what_quantized_weights_cannot_be_combined_with():
 def test_int4_weights_of_float32_layers_are_refused():
     with pytest.raises(ValueError, match="int4 weights need bfloat16 parameters: set"):
         CATALOG["int8_weights"].apply(parts(Mode.INFER), "int4wo")
-
-
-def test_layers_take_their_type_before_they_are_quantized():
-    order = [recipe.id for recipe, _ in CATALOG.in_order({recipe.key: recipe.default for recipe in CATALOG})]
-    assert order.index("half_weights") < order.index("float8") < order.index("int8_weights") < order.index("compile")
 
 
 class Wide(nn.Sequential):
@@ -122,15 +111,6 @@ def test_integer_weights_compute_nearly_the_same(effect, value, dtype):
         with grad():
             distance = ((model(inputs).double() - expected).norm() / expected.norm()).item()
         assert 0 < distance < 8 * CATALOG["int8_weights"].rounding(value)
-
-
-def test_int4_weights_are_asked_for_in_the_packing_that_pytorch_computes_with():
-    quantization = pytest.importorskip("torchao.quantization")
-    namespace = {"model": nn.Identity()}
-    exec(CATALOG["int8_weights"].code("int4wo"), namespace)
-    config = quantization.Int4WeightOnlyConfig(group_size=128, int4_packing_format="tile_packed_to_4d")
-    assert config.group_size == 128
-    assert 'group_size=128, int4_packing_format="tile_packed_to_4d"' in CATALOG["int8_weights"].code("int4wo")
 
 
 def test_a_layer_that_others_changed_is_no_candidate_for_float8():

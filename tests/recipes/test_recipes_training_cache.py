@@ -90,15 +90,6 @@ def test_generation_goes_on_keeping_keys_and_values():
     assert torch.equal(found.sequences, expected.sequences)
 
 
-def test_a_model_that_was_saved_without_generates_with_them(tmp_path, transformers):
-    model = gpt2()
-    by_apply("training_cache", False, model)
-    model.save_pretrained(tmp_path)
-    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path).eval()
-    options = {"max_new_tokens": 2, "return_dict_in_generate": True, "pad_token_id": 0}
-    assert loaded.generate(IDS, **options).past_key_values is not None
-
-
 def test_an_encoder_keeps_nothing_whatever_its_configuration_says():
     model = bert()
     assert model.config.use_cache

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from facts import gpu_facts, loader_facts, profile_facts
-from loaders import WAITS_LITTLE, Stream
-from proposals import CATALOG, proposed, reason
+from loaders import Stream
+from proposals import CATALOG
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision.datasets import FakeData
@@ -15,7 +14,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.prefetch import loop_loader
-from advisor.step.transforms import OnDevice, without_last_transforms
+from advisor.step.transforms import without_last_transforms
 
 NORMALISE = v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.2])
 TAIL = [v2.ToDtype(torch.float32, scale=True), NORMALISE]
@@ -114,24 +113,3 @@ def test_the_last_transforms_of_torchvisions_are_moved(dataset, moved):
     if not moved:
         with pytest.raises(RefusedError, match="does not end in a transform that can run on whole batches"):
             split_by_apply(DataLoader(dataset))
-
-
-def test_the_images_of_a_batch_are_its_first_tensor_of_four_dimensions():
-    twice = OnDevice([lambda images: images * 2])
-    images, labels = torch.ones(2, 3, 4, 4), torch.ones(2)
-    assert twice(images).sum() == 2 * images.sum()
-    batch = (labels, images, images.clone())
-    changed = twice(batch)
-    assert type(changed) is tuple
-    assert [float(part.max()) for part in changed] == [1.0, 2.0, 1.0]
-    assert twice({"label": labels})["label"] is labels
-
-
-def test_moving_is_tried_where_there_is_something_to_move():
-    moved = loader_facts(movable_transforms=("ToDtype", "Normalize"))
-    facts = gpu_facts(loader=moved, profile=profile_facts())
-    assert proposed("gpu_transforms", facts) == [True]
-    assert CATALOG["gpu_transforms"].why(facts, True).endswith("ToDtype, Normalize can be moved.")
-    assert "0.3 % of the step" in reason("gpu_transforms", gpu_facts(loader=moved, profile=WAITS_LITTLE))
-    assert "does not end in" in reason("gpu_transforms", gpu_facts(loader=loader_facts()))
-    assert "DataLoader" in reason("gpu_transforms", gpu_facts())

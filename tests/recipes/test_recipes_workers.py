@@ -3,7 +3,7 @@
 import pytest
 from facts import cpu_facts, loader_facts, profile_facts
 from loaders import LOADERS, Numbers, applied, every_loader, samples_of
-from proposals import CATALOG, proposed, reason
+from proposals import CATALOG, proposed
 from torch.utils.data import DataLoader
 
 OF_WORKERS = ["persistent_workers", "prefetch"]
@@ -42,26 +42,7 @@ def test_a_loader_without_workers_is_left_alone(recipe_id):
     assert CATALOG.conflict({key: value, "data.num_workers": 2}) is None
 
 
-@pytest.mark.parametrize("recipe_id", OF_WORKERS)
-def test_workers_are_needed(recipe_id):
-    assert "no workers" in reason(recipe_id, cpu_facts(loader=loader_facts()))
-    assert "does not come from a DataLoader" in reason(recipe_id, cpu_facts())
-
-
 def test_values_for_a_loader_with_workers():
     facts = cpu_facts(loader=loader_facts(num_workers=4, length=20), profile=profile_facts())
     assert proposed("prefetch", facts) == [4, 8]
     assert proposed("persistent_workers", facts) == [True]
-
-
-def test_what_the_user_has_is_measured_off():
-    current = {"data.prefetch_factor": 8, "data.persistent_workers": True}
-    facts = cpu_facts(loader=loader_facts(num_workers=4, length=20), profile=profile_facts(), current=current)
-    assert proposed("prefetch", facts) == [4, 2]
-    assert proposed("persistent_workers", facts) == [False]
-
-
-def test_what_cannot_be_measured_or_cannot_gain_is_skipped():
-    assert "an epoch takes about 1 min 20 s" in reason(
-        "persistent_workers", cpu_facts(loader=loader_facts(num_workers=2, length=1000), profile=profile_facts())
-    )

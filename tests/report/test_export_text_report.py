@@ -371,8 +371,6 @@ def test_what_was_not_tried_stands_with_the_reasons(told):
 
 def test_what_trials_have_shown_besides_their_speed(told):
     shown = body_of(told, "Settings, best first").partition("Other findings of the trials:")[2]
-    assert "- checkpointing=blocks: A step needs 3.00 GiB at its peak in place of 8.31 GiB, 64 % less" in shown
-    assert "fit into the device" in shown
     assert "- debug_off=true: numerics: the first 8 losses differ by 20 %; 2 graph breaks: call to print" in shown
     assert "cross entropy" not in shown  # the baseline says it
 

@@ -241,12 +241,6 @@ def test_gradients_cleared_by_hand(loop, body):
     assert found(f"import torch\n{loop}\n    {body}\n") == [("zero_grad", body)]
 
 
-def test_other_attributes_are_not_gradients():
-    assert (
-        found("for p in model.parameters():\n    p.requires_grad = None\n    q.grad = None\n    p.data.zero_()\n") == []
-    )
-
-
 EVALUATE = """
 def evaluate(model, loader):
     model.eval()
@@ -308,22 +302,6 @@ def test_debugging_aids_that_are_on(line, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "recipe", "value"),
-    [
-        (f"{SETUP}{LOOP}    print(loss.item())\n", "loss_sync", "every_step"),
-        (f"{SETUP}{LOOP}    torch.cuda.empty_cache()\n", "empty_cache", "every_step"),
-        ("optimizer.zero_grad(set_to_none=False)\n", "zero_grad", "zeros"),
-        ("for p in model.parameters():\n    p.grad = None\n", "zero_grad", "manual"),
-        ("for p in model.parameters():\n    p.grad.zero_()\n", "zero_grad", "zeros"),
-    ],
-)
-def test_a_habit_names_the_value_that_does_the_same(text, recipe, value):
-    [finding] = habits_in(text)
-    assert (finding.recipe, finding.value) == (recipe, value)
-    assert load_catalog()[recipe].accepts(value)
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "torch.autograd.set_detect_anomaly(False)",
@@ -369,20 +347,8 @@ def test_loaders(arguments, recipes):
     assert [recipe for recipe, _ in found(text)] == recipes
 
 
-def test_pinned_memory_is_no_matter_without_a_gpu():
-    assert [recipe for recipe, _ in found("from torch.utils.data import DataLoader\nx = DataLoader(data)\n")] == [
-        "num_workers"
-    ]
-
-
 def test_a_class_of_the_same_name_is_not_pytorchs():
     assert found("from mine import DataLoader\ndevice = 'cuda'\nDataLoader(data)\n") == []
-
-
-def test_what_empties_the_cache_in_validation():
-    text = "import torch\nfor x in val_loader:\n    run(x)\n    torch.cuda.empty_cache()\n"
-    assert [recipe for recipe, _ in found(text)] == ["empty_cache"]
-    assert found("import torch\nfor x in names:\n    torch.cuda.empty_cache()\n") == []
 
 
 def test_every_rule_has_a_recipe_or_a_name_of_its_own_and_two_sentences():
@@ -525,11 +491,6 @@ def test_a_loop_over_a_cell_where_a_layer_does_the_same(cell, body, instead):
     assert [each.advice.partition(" ")[0] for each in findings] == ([instead] if instead else [])
 
 
-def test_a_cell_that_is_trained_step_by_step_is_left_alone():
-    text = "cell = nn.GRUCell(8, 8)\nfor x in loader:\n    h = cell(x, h)\n    loss = f(h)\n    loss.backward()\n"
-    assert found(SETUP + text) == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "values"), [("", []), (", num_workers=0", []), (", num_workers=4", ["4"]), (", num_workers=n", ["n"])]
 )
@@ -558,13 +519,6 @@ def test_any_bytes_are_read(tmp_path_factory, content):
         assert isinstance(read_file(path).problem, str)
 
 
-@given(st.lists(st.sampled_from(WHOLE.splitlines()), max_size=25), st.integers(0, 3))
-def test_any_order_of_lines_is_read(lines, deeper):
-    text = "\n".join("    " * (index % (deeper + 1)) + line for index, line in enumerate(lines))
-    for finding in habits_in(text):
-        assert text.splitlines()[finding.line - 1].strip() == finding.text
-
-
 @given(st.data())
 def test_any_cut_of_a_program_is_read(data):
     start = data.draw(st.integers(0, len(WHOLE)))
@@ -575,30 +529,17 @@ def test_any_cut_of_a_program_is_read(data):
         assert finding.advice
 
 
-def test_our_own_source_is_read():
-    root = Path(__file__).parents[2]
-    files = sorted(path for folder in ("advisor", "recipes") for path in (root / folder).rglob("*.py"))
-    readings = [read_file(path) for path in files[::4]]  # all of them take four seconds
-    assert len(readings) > 50
-    assert not [reading.problem for reading in readings if reading.problem]
-
-
 LONG_STEP = "    loss = model(x)\n    loss.backward()\n    optimizer.step()\n    total += loss.item()\n"
-LONG_FUNCTION = "def f{0}(x):\n    f{1}(x)\n    loss = model(x)\n    loss.backward()\n    print(loss.item())\n"
+LONG_FUNCTION = "def f(x):\n    loss = model(x)\n    loss.backward()\n    print(loss.item())\n"
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         ("for x in loader:\n" + LONG_STEP * 800, 800),
-        ("".join(LONG_FUNCTION.format(i, i + 1) for i in range(400)) + "for x in loader:\n    f0(x)\n", 400),
-        (LONG_FUNCTION.format("", "") * 150 + "for x in loader:\n    f(x)\n", 150),
+        (LONG_FUNCTION * 150 + "for x in loader:\n    f(x)\n", 150),
     ],
-    ids=["steps in a loop", "functions that call one another", "functions of one name"],
+    ids=["steps in a loop", "functions of one name"],
 )
 def test_long_programs_are_read(text, found):
     assert len(habits_in(text)) == found
-
-
-def test_a_long_program_with_a_condition_at_each_step_is_read():
-    assert len(habits_in("for x in loader:\n" + ("    if bad(x):\n        continue\n" + LONG_STEP) * 400)) == 400

@@ -1,7 +1,6 @@
 """The files that are read for habits, and the findings that matter to the measured loop."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -29,15 +28,6 @@ def test_nothing_of_a_file_runs(tmp_path):
     assert set(sys.modules) == modules
 
 
-def test_reading_imports_no_torch():
-    script = (
-        "import pathlib, sys\nfrom advisor.source.reading import read_file\n"
-        f"read_file(pathlib.Path({__file__!r}))\nprint('torch' in sys.modules)\n"
-    )
-    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == "False"
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -63,21 +53,6 @@ def test_what_is_not_there_is_a_sentence(tmp_path):
     assert read_file(tmp_path / "gone.py", "gone.py").problem == "gone.py could not be read: No such file or directory"
     assert "could not be read" in read_file(tmp_path).problem
     assert "could not be read" in read_file(Path("with\0zero.py")).problem
-
-
-def test_another_encoding_is_read(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_bytes(
-        "# coding: latin-1\n# Schl\u00fcssel\n".encode("latin-1") + (SETUP + LOOP + "    loss.item()\n").encode()
-    )
-    assert [finding.recipe for finding in read_file(path).findings] == ["loss_sync"]
-
-
-def test_bad_escapes_warn_nobody(tmp_path, recwarn):
-    path = tmp_path / "train.py"
-    path.write_text("pattern = '\\d'\nif x is 3: pass\n")
-    assert not read_file(path).problem
-    assert not recwarn.list
 
 
 def notebook(*cells):
@@ -193,12 +168,6 @@ def test_only_findings_about_the_measured_loop_on_its_device_are_told(workload, 
 def test_a_loader_without_workers_is_told_where_the_measured_one_has_none(workers):
     facts = replace(cpu_facts(loader=loader_facts(num_workers=workers, pin_memory=False)), profile=None)
     assert bool(relevant([_found("num_workers")], facts)) is (workers == 0)
-
-
-@pytest.mark.parametrize(("workers", "kept"), [(0, False), (4, True)])
-def test_workers_for_memory_are_told_where_the_measured_loader_has_some(workers, kept):
-    facts = replace(cpu_facts(loader=loader_facts(num_workers=workers)), profile=None)
-    assert bool(relevant([replace(_found("num_workers"), value="4")], facts)) is kept
 
 
 @pytest.mark.parametrize(("waiting_ms", "kept"), [(0.05, False), (2.0, True)])

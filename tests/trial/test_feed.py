@@ -15,9 +15,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.loader import length_of
 from advisor.step.step import make_step
-from advisor.trial.measurement.draws import PROBE_STEPS, probe_batches
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.measurement.probe import probe_training
 from advisor.trial.timed_loop import resident_data, stepper
 
 # --- the feed -------------------------------------------------------------------------------------------------
@@ -176,17 +174,3 @@ def test_batches_that_workers_may_have_ready():
 
 
 # --- the probe ------------------------------------------------------------------------------------------------
-
-
-def test_the_probe_takes_what_a_short_loader_has():
-    assert len(probe_batches(loader_of(8), seed=0)) == 2
-    assert probe_batches(loader_of(3, drop_last=True), seed=0) == []
-    assert probe_batches("batch", seed=0) == ["batch"] * PROBE_STEPS
-
-
-def test_the_probes_losses_have_a_stream_of_their_own():
-    def step(batch):
-        return torch.rand(()) + batch
-
-    losses = [probe_training(step, [0, 1], seed).losses for seed in (5, 5, 6)]
-    assert losses[0] == losses[1] != losses[2]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import advisor.machine.device
 import advisor.trial.measurement.clock
@@ -18,7 +18,6 @@ from advisor.trial.measurement.clock import (
     FEWEST_BLOCKS,
     StepClock,
     batch_samples,
-    block_steps,
     latency_of_calls,
     measure,
     merge_uneven,
@@ -84,16 +83,6 @@ def test_blocks_are_reported_as_they_come_but_not_all_of_short_ones(clock_of):
     assert reported == blocks[::3]
 
 
-def test_a_block_times_its_steps():
-    step = Sleeping(0.004)
-    clock = StepClock(CPU, step)
-    block = clock.run(5)
-    assert (block.steps, block.samples, step.steps) == (5, 20, 5)
-    assert 0.02 <= block.seconds < 1.0
-    assert block.step_ms >= 4
-    assert block.samples_per_s == pytest.approx(20 / block.seconds)
-
-
 def test_measured_blocks_give_the_percentiles_of_steps(clock_of):
     clock, _ = clock_of(0.002)
     assert percentiles_of([]) is None
@@ -128,23 +117,17 @@ def test_the_latency_of_single_calls(clock_of, step_s, limit_s, calls):
 
 @given(st.floats(0.001, 1.0), st.floats(1e-4, 1.0), st.integers(1, 200))
 def test_blocks_hold_whole_cycles_of_the_data(seconds, step_s, cycle):
-    steps = block_steps(seconds, step_s, lambda most: cycle)
+    steps = StepClock(CPU, len, lambda most: cycle).steps_of(seconds, step_s)
     assert steps % cycle == 0
     assert abs(steps - steps_in(seconds, step_s)) <= cycle
-
-
-def test_a_cycle_is_told_how_many_steps_it_may_have():
-    asked = []
-    block_steps(0.1, 0.01, lambda most: asked.append(most) or 1, longest_s=0.4)
-    block_steps(0.1, 0.01, lambda most: asked.append(most) or 1)
-    assert asked == [40, 10]
 
 
 def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(clock_of):
     """Five batches are there at once, then the workers start anew: blocks of four or six steps would differ."""
     waits = [0.02, 0.0005, 0.0005, 0.0005, 0.0005] * 400
     clock, _ = clock_of(*waits)
-    blocks = measure(clock, 0.0045, 0.4, cycle_of=lambda most: 5)
+    clock.cycle_of = lambda most: 5
+    blocks = measure(clock, 0.0045, 0.4)
     assert len(blocks) >= FEWEST_BLOCKS
     assert {block.steps % 5 for block in blocks} == {0}
     assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
@@ -168,14 +151,6 @@ def test_the_cycle_of_a_feed_is_a_short_epoch_or_a_batch_of_each_worker(data, cy
     assert Feed(data).cycle(most_steps=20) == cycle
 
 
-def test_the_cycle_of_a_loader_of_unknown_length_is_a_batch_of_each_worker():
-    class Endless(IterableDataset):
-        def __iter__(self):
-            yield from iter(int, 1)
-
-    assert Feed(DataLoader(Endless(), num_workers=2)).cycle(most_steps=20) == 2
-
-
 def blocks_of(*step_ms):
     return [Block(1, 4, ms / 1e3) for ms in step_ms]
 
@@ -190,20 +165,6 @@ def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
     assert len(merged) >= FEWEST_BLOCKS
     assert [block.step_ms for block in merged] == pytest.approx([4.0] * len(merged))
     assert sum(block.samples for block in merged) == 24 * 4
-
-
-@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=40))
-def test_merging_loses_no_step_and_no_time(step_ms):
-    blocks = blocks_of(*step_ms)
-    merged = merge_uneven(blocks)
-    assert sum(block.steps for block in merged) == len(blocks)
-    assert sum(block.seconds for block in merged) == pytest.approx(sum(block.seconds for block in blocks))
-    assert len(merged) >= min(len(blocks), FEWEST_BLOCKS)
-
-
-@pytest.mark.parametrize(("seconds", "step_s", "steps"), [(1.0, 0.1, 10), (0.01, 1.0, 1), (60.0, 1e-6, 2000)])
-def test_the_steps_that_fill_a_block(seconds, step_s, steps):
-    assert steps_in(seconds, step_s) == steps
 
 
 def test_measuring_steady_steps_takes_less_than_the_time_it_is_given(clock_of):

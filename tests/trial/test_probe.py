@@ -13,7 +13,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.trial.measurement.draws import PROBE_STEPS
-from advisor.trial.measurement.probe import Probe, probe_inference, probe_training, sample_of, squared_norm
+from advisor.trial.measurement.probe import probe_inference, probe_training, sample_of, squared_norm
 
 
 def batch():
@@ -252,24 +252,18 @@ def test_the_step_that_compiles_does_not_count_towards_the_limit():
 def test_skipped_updates_are_run_again_and_counted():
     probe = probe_training(ScaledStep(3), [None] * PROBE_STEPS, 0)
     assert probe.losses == (0, 1, 2, 3, 4)
-    assert (probe.skipped_steps, probe.steps, probe.scale) == (3, 8, 8192)
-    skipped = "the gradient scaler skipped 3 of the first 8 updates; its scale settled at 8192"
-    assert probe.scaler_notes(8192) == probe.scaler_notes(16384) == (skipped,)
-    fell = "the gradient scaler's scale fell from 8192 to 1024 in later steps"
-    assert probe.scaler_notes(1024) == (skipped, fell)
+    assert (probe.skipped_steps, probe.steps) == (3, 8)
+    assert probe.notes == ("the gradient scaler skipped 3 of the first 8 updates",)
 
 
 def test_a_scaler_that_never_finds_a_scale_ends():
     probe = probe_training(ScaledStep(1000), [None] * PROBE_STEPS, 0)
     assert probe.losses == (0,) * PROBE_STEPS
     assert probe.skipped_steps == probe.steps
-    notes = probe.scaler_notes(probe.scale / 1024)
-    assert notes == (f"the gradient scaler skipped all of the first {probe.steps} updates",)
 
 
-def test_a_scaler_that_fits_at_once_and_none_at_all_have_no_note():
-    assert probe_training(ScaledStep(0), [None] * PROBE_STEPS, 0).scaler_notes(65536) == ()
-    assert Probe(1.0, 5).scaler_notes(None) == ()
+def test_a_scaler_that_fits_at_once_has_no_note():
+    assert probe_training(ScaledStep(0), [None] * PROBE_STEPS, 0).notes == ()
 
 
 # --- samples and norms ----------------------------------------------------------------------------------------
@@ -317,17 +311,3 @@ def test_shards_and_wrapped_tensors_are_passed_over():
     wrapped = torch.ones(3).as_subclass(Wrapped)
     assert sample_of([wrapped, torch.full((1,), 4.0)]) == (4.0, 4.0)
     assert sample_of(wrapped) == ()
-
-
-def test_the_step_that_compiles_says_nothing_of_the_usual_one():
-    waits = [0.2, 0.01, 0.01, 0.01, 0.01]
-
-    def step(batch):
-        time.sleep(waits.pop(0))
-        return torch.ones(())
-
-    training = probe_training(step, [torch.ones(1)] * 5, 0)
-    assert training.seconds > 0.2
-    assert 0.01 <= training.usual_step_s < 0.05
-    waits = [0.2, 0.01, 0.01]
-    assert 0.01 <= probe_inference(step, [torch.ones(1)], 0, steps=3).usual_step_s < 0.05

@@ -3,32 +3,24 @@
 import gzip
 import json
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from graphed_steps import captured
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import record_function
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.recipe.plan import StepPlan
-from advisor.records import Bottleneck, Ceilings, Mode, Profile
+from advisor.records import Bottleneck, Mode, Profile
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.profile import profiler
 from advisor.trial.profile.phases import CAPTURED, measure_phases
-from advisor.trial.profile.profiler import count_work, profile_step
+from advisor.trial.profile.profiler import profile_step, with_work
 from advisor.trial.profile.recording import (
-    ROWS,
-    outermost_calls,
-    record_steps,
-    shapes_text,
-    union_length,
+    record_step,
     with_device,
 )
 from advisor.trial.profile.traffic import TrafficCounter
@@ -37,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("own_state")
 CPU = torch.device("cpu")
 PHASES = ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]
 KIB = 1024
-STEPS = 3
 PLAIN = Profile(step_ms=1000.0, phases={})
 
 
@@ -116,13 +107,6 @@ def test_a_captured_step_has_no_parts_but_its_replay():
     assert list(measure_phases(train_step(), quick_feed(), limit_s=0.0)) == PHASES
 
 
-def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():
-    step = train_step()
-    step.plan = replace(step.plan, loss_item="accumulated")
-    assert list(measure_phases(step, quick_feed(), limit_s=0.0)) == PHASES
-    assert step._loss_sum.item() > 0
-
-
 class Functions(nn.Module):
     """Everything by functions over its own parameters; not a module of PyTorch's among them."""
 
@@ -142,13 +126,9 @@ class Functions(nn.Module):
 @pytest.mark.parametrize("mode", ["grad", "inference_mode"])
 def test_what_a_step_computes_without_modules_is_seen(mode):
     plan = StepPlan(mode=Mode.INFER, device="cpu", grad_mode=mode)
-    recording = record_steps(PLAIN, InferStep(Functions(), plan), Feed(torch.randn(2, 3, 6, 6)), 1)
+    recording = record_step(PLAIN, InferStep(Functions(), plan), Feed(torch.randn(2, 3, 6, 6)))
     assert set(recording.called) == {"attention", "batched_product", "conv2d", "conv3d", "linear"}
-    assert record_steps(PLAIN, InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3)), 1).called == ()
-
-
-def test_a_profile_without_phases_has_no_shares():
-    assert Profile(step_ms=1.0, phases={}).share("forward") == 0
+    assert record_step(PLAIN, InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3))).called == ()
 
 
 # --- the recording --------------------------------------------------------------------------------------------
@@ -165,7 +145,7 @@ class Annotated(nn.Module):
 
 
 def test_the_tables_hold_operators_and_no_ranges():
-    recording = record_steps(PLAIN, train_step(Annotated()), quick_feed(), STEPS)
+    recording = record_step(PLAIN, train_step(Annotated()), quick_feed())
     names = {row.name for row in recording.operators}
     assert {"aten::addmm", "aten::mm"} <= names
     assert not names & {*PHASES, "my own range", "ProfilerStep*", "Optimizer.step#SGD.step"}
@@ -174,7 +154,7 @@ def test_the_tables_hold_operators_and_no_ranges():
 
 
 def test_the_tables_are_per_step_and_the_totals_hold_what_an_operator_calls():
-    rows = {row.name: row for row in record_steps(PLAIN, train_step(), quick_feed(), STEPS).operators}
+    rows = {row.name: row for row in record_step(PLAIN, train_step(), quick_feed()).operators}
     assert rows["aten::addmm"].calls == 2
     linear = rows["aten::linear"]
     assert linear.host_total_ms >= rows["aten::addmm"].host_ms
@@ -183,89 +163,36 @@ def test_the_tables_are_per_step_and_the_totals_hold_what_an_operator_calls():
 
 
 def test_the_table_by_shapes_tells_the_layers_apart():
-    rows = [row for row in record_steps(PLAIN, train_step(), quick_feed(), STEPS).by_shape if row.name == "aten::addmm"]
+    rows = [row for row in record_step(PLAIN, train_step(), quick_feed()).by_shape if row.name == "aten::addmm"]
     assert {row.shapes for row in rows} == {"32, 8x16, 16x32", "4, 8x32, 32x4"}
     assert all(row.calls == 1 for row in rows)
 
 
-def test_tables_are_cut_where_nobody_reads_on():
-    layers = [nn.Linear(16 + index, 17 + index) for index in range(60)]
-    recording = record_steps(PLAIN, train_step(nn.Sequential(*layers)), quick_feed(), STEPS)
-    assert len(recording.by_shape) == ROWS
-    times = [row.host_ms for row in recording.by_shape]
-    assert times == sorted(times, reverse=True)
-
-
-def test_the_ranges_add_no_calls():
-    step, feed = train_step(), quick_feed()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as plain:
-        step(feed.next())
-    calls = record_steps(PLAIN, step, feed, STEPS).calls_per_step
-    assert calls == pytest.approx(outermost_calls(plain.events()), rel=0.1)
-    assert calls < sum(row.count for row in plain.key_averages() if row.key.startswith("aten::"))
-
-
 def test_what_an_operator_calls_is_no_call_of_the_step():
     step = InferStep(nn.Linear(4, 4), StepPlan(mode=Mode.INFER, device="cpu"))
-    assert (
-        record_steps(PLAIN, step, Feed(torch.ones(2, 4)), STEPS).calls_per_step == 2
-    )  # linear, which calls t and addmm; to
+    assert record_step(PLAIN, step, Feed(torch.ones(2, 4))).calls_per_step == 2  # linear, which calls t and addmm; to
 
 
 def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
     path = str(tmp_path / "000-baseline.trace.json.gz")
-    recording = record_steps(PLAIN, train_step(), quick_feed(), STEPS, trace_path=path)
+    recording = record_step(PLAIN, train_step(), quick_feed(), trace_path=path)
     assert recording.trace_path == path
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     counts = {name: sum(event.get("name") == name and event["ph"] == "X" for event in events) for name in PHASES}
-    assert counts == dict.fromkeys(PHASES, STEPS)
-
-
-@pytest.mark.parametrize(("step_ms", "recorded"), [(20.0, 1), (200.0, 3)])
-def test_of_a_step_that_mostly_loads_its_batch_in_this_process_one_is_recorded(step_ms, recorded, tmp_path):
-    """Each batch takes 16 ms."""
-    path = str(tmp_path / "000-baseline.trace.json.gz")
-    profile_step(train_step(), slow_feed(), step_ms, limit_s=0.01, trace_path=path, deadline=0.0)
-    with gzip.open(path) as file:
-        assert sum(event.get("name") == "optimizer" for event in json.load(file)["traceEvents"]) == recorded
+    assert counts == dict.fromkeys(PHASES, 1)
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_a_long_step_is_recorded_once_and_one_of_many_operations_after_another(warm):
-    step = train_step()
-    recording = record_steps(PLAIN, step, quick_feed(), 1, warm=warm)
+def test_one_step_is_recorded_after_another_or_alone(warm):
+    recording = record_step(PLAIN, train_step(), quick_feed(), warm=warm)
     assert {row.name: row.calls for row in recording.operators}["aten::addmm"] == 2
 
 
-@pytest.mark.parametrize(("operations", "recorded"), [(401, 1), (400, 3)])
-def test_of_many_operations_one_step_is_recorded(operations, recorded, tmp_path):
-    path = str(tmp_path / "000-baseline.trace.json.gz")
-    profile_step(train_step(), quick_feed(), 99.0, limit_s=0.01, trace_path=path, deadline=0.0, operations=operations)
-    with gzip.open(path) as file:
-        assert sum(event.get("name") == "optimizer" for event in json.load(file)["traceEvents"]) == recorded
-
-
 def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path):
-    recording = record_steps(
-        PLAIN, train_step(), quick_feed(), STEPS, trace_path=str(tmp_path / "gone" / "trace.json.gz")
-    )
+    recording = record_step(PLAIN, train_step(), quick_feed(), trace_path=str(tmp_path / "gone" / "trace.json.gz"))
     assert recording.trace_path == ""
     assert recording.operators
-
-
-@pytest.mark.parametrize(
-    ("shapes", "text"),
-    [
-        ([[32, 64], [64, 64], []], "32x64, 64x64"),
-        ([[7]], "7"),
-        ([[], []], ""),
-        ([[[3, 3], [3]], [5]], "2 tensors, 5"),
-        ([[100, 200, 300]] * 20, "100x200x300, 100x200x300, 100x200x300, 100x200x300, 100x200…"),
-    ],
-)
-def test_shapes_in_short(shapes, text):
-    assert shapes_text(shapes) == text
 
 
 # --- what the device did --------------------------------------------------------------------------------------
@@ -305,21 +232,15 @@ RECORDED = [
 
 
 def test_the_device_is_busy_while_a_kernel_runs_and_overlapping_ones_count_once():
-    activity = with_device(PLAIN, RECORDED, STEPS)
-    assert PLAIN.step_ms * activity.device_busy_share == pytest.approx((8.0 + 1.0 + 3.0) / STEPS)
-    assert activity.kernels_per_step == pytest.approx(5 / STEPS)
+    activity = with_device(PLAIN, RECORDED)
+    assert PLAIN.step_ms * activity.device_busy_share == pytest.approx(8.0 + 1.0 + 3.0)
+    assert activity.kernels_per_step == 5
 
 
 def test_device_time_belongs_to_the_phase_that_launched_it():
-    assert with_device(PLAIN, RECORDED, STEPS).device_phases == pytest.approx(
-        {"forward": 3 / STEPS, "backward": (5 + 1) / STEPS, "host-to-device": 6 / STEPS}
+    assert with_device(PLAIN, RECORDED).device_phases == pytest.approx(
+        {"forward": 3, "backward": 5 + 1, "host-to-device": 6}
     )
-
-
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)))
-def test_the_union_of_intervals(intervals):
-    covered = {point for start, end in intervals for point in range(start, end)}
-    assert union_length((float(start), float(end)) for start, end in intervals) == len(covered)
 
 
 # --- what a step moves ----------------------------------------------------------------------------------------
@@ -355,10 +276,9 @@ def test_looking_up_rows_reads_those_rows_only():
 
 
 def test_the_work_of_a_step_is_counted():
-    work = count_work(train_step(), quick_feed())
-    assert work.flops == 2 * 8 * (16 * 32 + 32 * 4) * 3 - 2 * 8 * 16 * 32  # no gradient of the inputs
-    assert work.moved_bytes > 4 * 3 * (16 * 32 + 32 * 4)
-    assert not work.convolving
+    work = with_work(PLAIN, train_step(), quick_feed())
+    assert work.flops_per_step == 2 * 8 * (16 * 32 + 32 * 4) * 3 - 2 * 8 * 16 * 32  # no gradient of the inputs
+    assert work.moved_bytes_per_step > 4 * 3 * (16 * 32 + 32 * 4)
 
 
 class Multiplies(torch.utils.data.Dataset):
@@ -372,14 +292,10 @@ class Multiplies(torch.utils.data.Dataset):
 
 
 def test_the_work_of_loading_a_batch_is_none_of_the_step():
-    loading, loaded = (count_work(train_step(), feed) for feed in (Feed(DataLoader(Multiplies(), 8)), quick_feed()))
+    loading, loaded = (
+        with_work(PLAIN, train_step(), feed) for feed in (Feed(DataLoader(Multiplies(), 8)), quick_feed())
+    )
     assert loading == loaded
-
-
-def test_convolutions_that_do_most_of_the_work_are_noted():
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
-    feed = Feed((torch.randn(2, 3, 16, 16), torch.randint(4, (2,))))
-    assert count_work(train_step(model), feed).convolving
 
 
 # --- the profile ----------------------------------------------------------------------------------------------
@@ -403,13 +319,6 @@ def test_the_profile_of_a_small_step(tmp_path):
     assert measured.trace_path == path
     assert measured.bottleneck is Bottleneck.INPUT
     assert measured.evidence
-
-
-def test_a_step_that_beats_a_ceiling_has_it_measured_again(monkeypatch):
-    found = iter([Ceilings({"float32": 1.0}, copy_bytes_per_s=3.0), Ceilings({"float32": 1e12}, copy_bytes_per_s=1e9)])
-    monkeypatch.setattr(profiler, "machine_ceilings", lambda *arguments, **options: next(found))
-    measured = profile_step(train_step(), quick_feed(), step_ms=20.0, limit_s=0.0)
-    assert measured.ceiling_flops_per_s == 1e12
 
 
 def test_workers_that_get_ahead_do_not_hide_that_the_loop_waits():

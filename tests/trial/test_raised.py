@@ -21,7 +21,7 @@ def raised(call):
 
 
 def test_a_refusal_of_the_system_says_what_to_do():
-    result = result_of(OSError(errno.EMFILE, "Too many open files"), channel=None)
+    result = result_of(OSError(errno.EMFILE, "Too many open files"))
     assert result.reason == "OSError: [Errno 24] Too many open files"
     assert "ulimit -n" in result.hint
 
@@ -44,7 +44,7 @@ def test_a_shape_that_does_not_fit_is_told():
     ],
 )
 def test_what_runs_out_of_memory_is_told_apart(error):
-    assert result_of(error, channel=None).outcome is Outcome.OUT_OF_MEMORY
+    assert result_of(error).outcome is Outcome.OUT_OF_MEMORY
 
 
 def compiles_a_branch():
@@ -75,7 +75,7 @@ def derives_twice():
 def test_the_cause_of_a_failure_is_told_by_its_type_or_pytorchs_text(call, cause):
     error = raised(call)
     assert next(iter(causes_of(error))) is cause
-    assert cause in result_of(error, channel=None).causes
+    assert cause in result_of(error).causes
 
 
 def within_backward():

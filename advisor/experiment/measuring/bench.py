@@ -25,7 +25,6 @@ from advisor.records import (
     Objective,
     Outcome,
     Profiled,
-    TargetFailure,
     TimeSpent,
     TrialKind,
     TrialMessage,
@@ -402,8 +401,6 @@ class Bench:
                     self.inspected = message
                 case Profiled():
                     self.profiled = message
-                case TargetFailure():
-                    self.emit(events.TrialActivity(spec.trial_id, "the target failed"))
 
         return listen
 

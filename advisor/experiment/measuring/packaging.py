@@ -2,11 +2,10 @@
 
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.experiment.request import Request
-from advisor.files.scratch import SCRATCH
+from advisor.files.scratch import scratch_folder
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog
 from advisor.records import Outcome, TrialKind, TrialResult, TrialSpec, Value
@@ -19,7 +18,7 @@ _SIGNAL_CHECK_S = 0.1
 
 def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -> bytes:
     """The compiled model. Raises UsageError with the reason where the model cannot be exported."""
-    path = Path(SCRATCH.folder()) / "model.pt2"
+    path = scratch_folder() / "model.pt2"
     spec = TrialSpec(
         trial_id="model, compiled",
         target=request.target,

@@ -19,7 +19,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import process_spread, ratio_interval
-from advisor.files.scratch import SCRATCH
+from advisor.files.scratch import scratch_folder
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Exported, Outcome, StackRecord, TrialKind, TrialResult, TrialSpec, Verification
@@ -199,14 +199,14 @@ def check(
         measure_s=min(_CHECK_S, _CHECK_SHARE * request.budget_s),
         warmup_limit_s=request.budget_s,
         timeout_s=request.budget_s,
-        log_path=str(SCRATCH.folder() / "without-the-settings.log"),
+        log_path=str(scratch_folder() / "without-the-settings.log"),
         kind=TrialKind.VERIFY,
     )
     tuned = replace(
         plain,
         trial_id="with the settings",
         settings=dict(settings),
-        log_path=str(SCRATCH.folder() / "with-the-settings.log"),
+        log_path=str(scratch_folder() / "with-the-settings.log"),
         environment=catalog.environment(settings),
         export_path=str(Path(path).resolve()),
     )

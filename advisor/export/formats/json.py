@@ -17,4 +17,4 @@ class JsonReport(Format):
     def files(self, found: Found, path: str) -> Iterable[File]:
         from advisor.export.json_report import json_text
 
-        yield File("JSON report", path, lambda: json_text(found.state, found.request, found.catalog))
+        yield File("JSON report", path, lambda: json_text(found.state, found.request))

@@ -47,18 +47,28 @@ _SEEN_BY_MARKS = 0.8
 CycleOf = Callable[[int], int]
 
 
-def one_step(most: int) -> int:
-    """The cycle of data in which each batch is like the next."""
-    return 1
-
-
 class StepClock:
-    """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them."""
+    """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
 
-    def __init__(self, device: torch.device, run_steps: Callable[[int], int]) -> None:
+    By default each batch is like the next.
+    """
+
+    def __init__(
+        self, device: torch.device, run_steps: Callable[[int], int], cycle_of: CycleOf = lambda most: 1
+    ) -> None:
         self.device = device
         self.backend = backend_of(device)
         self.run_steps = run_steps
+        self.cycle_of = cycle_of
+
+    def steps_of(self, seconds: float, step_s: float, *, longest_s: float = 0.0) -> int:
+        """The number of steps in a block of about this duration: whole cycles of the data.
+
+        A cycle that fits in ``longest_s`` may make it longer.
+        """
+        steps = steps_in(seconds, step_s)
+        cycle = self.cycle_of(max(steps, steps_in(longest_s, step_s)))
+        return cycle * max(1, round(steps / cycle))
 
     def run(self, steps: int) -> Block:
         """Time a block of exactly ``steps`` steps, and wait for the device before and after it."""
@@ -95,16 +105,6 @@ class StepClock:
         return [Block(steps, count, block_s) for count, block_s in zip(samples, seconds, strict=True)]
 
 
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """The seconds of a call on a device that waits for it, until all of it is done."""
-    backend = backend_of(device)
-    backend.synchronize()
-    start = time.perf_counter()
-    call()
-    backend.synchronize()
-    return time.perf_counter() - start
-
-
 def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency | None:
     """The latency of single calls, in a pass of its own; None where the fewest do not fit in ``limit_s``."""
     calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))
@@ -119,32 +119,21 @@ def steps_in(seconds: float, step_s: float) -> int:
     return max(1, min(_LONGEST_BLOCK_STEPS, round(seconds / step_s)))
 
 
-def block_steps(seconds: float, step_s: float, cycle_of: CycleOf, *, longest_s: float = 0.0) -> int:
-    """The number of steps in a block of about this duration: whole cycles of the data.
-
-    ``cycle_of`` returns the steps in a cycle, given how many fit in ``longest_s``, the longest a block may be.
-    """
-    steps = steps_in(seconds, step_s)
-    cycle = cycle_of(max(steps, steps_in(longest_s, step_s)))
-    return cycle * max(1, round(steps / cycle))
-
-
 def measure(
     clock: StepClock,
     step_s: float,
     measure_s: float,
     *,
     at_least_s: float = 0.0,
-    cycle_of: CycleOf = one_step,
     report: Callable[[Block], None] = lambda block: None,
 ) -> list[Block]:
     """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
 
-    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Blocks hold whole cycles
-    of the data, by ``cycle_of``. ``report`` is given the last block, a few times a second, between two blocks.
+    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. ``report`` is given the
+    last block, a few times a second, between two blocks.
     """
     longest_s = 2 * measure_s / FEWEST_BLOCKS
-    steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of, longest_s=longest_s)
+    steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=longest_s)
     limit_s = max(measure_s, at_least_s)
     reported, reported_at = 0, -math.inf
 
@@ -245,14 +234,12 @@ def warm_up(
     at_least: int = 0,
     earlier: int = 0,
     earlier_step_s: float = math.inf,
-    cycle_of: CycleOf = one_step,
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
     The limit does not include the first step, which may compile for minutes. ``at_least`` further steps always run.
     The ``earlier`` steps count towards the limit, at ``earlier_step_s`` each or as long as this first one where that is
-    less: one that compiled is no measure of them. Where they took all of it, a single step is enough. Windows hold
-    whole cycles of the data, by ``cycle_of``.
+    less: one that compiled is no measure of them. Where they took all of it, a single step is enough.
     """
     start = time.perf_counter()
     first = clock.run(1)
@@ -262,7 +249,7 @@ def warm_up(
         return WarmUp(first.seconds, 1, usual_s, steady=True)
     spent_s, steps, windows = before_s, 1, [first.seconds]
     while True:
-        block = clock.run(block_steps(_WINDOW_S, min(windows[-3:]), cycle_of, longest_s=_LONGEST_WINDOW_S))
+        block = clock.run(clock.steps_of(_WINDOW_S, min(windows[-3:]), longest_s=_LONGEST_WINDOW_S))
         steps += block.steps
         spent_s += block.seconds
         windows.append(block.seconds / block.steps)

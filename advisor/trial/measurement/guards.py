@@ -11,10 +11,10 @@ from typing import Any
 
 import psutil
 
-from advisor.machine.hardware import POWER_CAP, SLOWDOWNS, GpuGauges, GpuReading, compute_pids, own_pids, process_name
+from advisor.machine.hardware import POWER_CAP, SLOWDOWNS, GpuGauges, compute_pids, own_pids, process_name
 from advisor.machine.host import CoresInUse
 from advisor.machine.nvml import NVML, Nvml, NvmlUnavailableError
-from advisor.records import Block, GpuReadings
+from advisor.records import Block, GpuReading, GpuReadings
 
 _MEANWHILE = "while it was measured"
 # A measurement is disturbed by this much work of others (cores), once this share of all cores is busy.

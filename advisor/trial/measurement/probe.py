@@ -1,7 +1,6 @@
 """The numerics probe: the results of the first steps, on the same weights and batches in every trial."""
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,9 +29,8 @@ class Probe:
 
     ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
-    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``operations`` counts
-    those behind the model's first output; ``loss_at`` is the code that reads the model's own loss from it, empty where
-    it has none.
+    because a gradient scaler skipped their update. ``operations`` counts those behind the model's first output;
+    ``loss_at`` is the code that reads the model's own loss from it, empty where it has none.
     """
 
     seconds: float
@@ -41,24 +39,15 @@ class Probe:
     outputs: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     skipped_steps: int = 0
-    scale: float | None = None
     usual_step_s: float = 0.0
     operations: int = 0
     loss_at: str = ""
 
-    def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
-        """Notes on the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
-        if self.scale is None or scale_now is None:
-            return ()
-        if self.skipped_steps == self.steps:
-            return (f"the gradient scaler skipped all of the first {self.steps} updates",)
-        notes = []
-        if self.skipped_steps:
-            skipped = f"the gradient scaler skipped {self.skipped_steps} of the first {self.steps} updates"
-            notes.append(f"{skipped}; its scale settled at {self.scale:.6g}")
-        if scale_now < self.scale:
-            notes.append(f"the gradient scaler's scale fell from {self.scale:.6g} to {scale_now:.6g} in later steps")
-        return tuple(notes)
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A note on the gradient scaler, where it skipped updates."""
+        skipped = f"the gradient scaler skipped {self.skipped_steps} of the first {self.steps} updates"
+        return (skipped,) if self.skipped_steps else ()
 
 
 def probe_training(
@@ -84,11 +73,11 @@ def probe_training(
     with contextlib.closing(_FirstOutput(model, step)) as output:
         for batch in batches:
             while True:
-                scale, started = scale_of(step), time.perf_counter()
+                scale, started = _scale_of(step), time.perf_counter()
                 loss = float(step(batch))
                 step_s.append(time.perf_counter() - started)
                 # The scale falls when, and only when, an update is skipped.
-                if scale is None or (scale_of(step) or 0.0) >= scale:
+                if scale is None or (_scale_of(step) or 0.0) >= scale:
                     break
                 skipped += 1
                 if skipped > _MOST_SKIPPED_STEPS:  # in all: at no scale that is worth anything are they finite
@@ -108,7 +97,6 @@ def probe_training(
         outputs=output.sample,
         weights=tuple(norms) if norms and norms[0] else (),
         skipped_steps=skipped,
-        scale=scale_of(step),
         usual_step_s=(seconds - max(step_s)) / (len(step_s) - 1) if several else seconds,
         operations=output.operations,
         loss_at=output.loss_at,
@@ -137,21 +125,7 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
     return Probe(seconds, steps, outputs=sample, usual_step_s=usual_step_s)
 
 
-def divergence_notes(probe: Probe, step: Callable[[Any], torch.Tensor], batch: Any) -> tuple[str, ...]:
-    """A note when the loss is no longer finite after all other steps.
-
-    One more training step tells. Where the first steps show it already, nothing is said again.
-    """
-    if not probe.losses or not all(map(math.isfinite, probe.losses)):
-        return ()
-    loss = float(step(batch))
-    if math.isfinite(loss):
-        return ()
-    finite = f"the loss was finite in the first {len(probe.losses)} steps"
-    return (f"{finite} and is {loss} after warming up and timing: check the learning rate and the data",)
-
-
-def scale_of(step: Any) -> float | None:
+def _scale_of(step: Any) -> float | None:
     """The present scale of a step's gradient scaler, None where it has none."""
     scaler = getattr(step, "scaler", None)
     return float(scaler.get_scale()) if scaler is not None else None

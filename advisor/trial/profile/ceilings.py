@@ -16,7 +16,6 @@ from advisor.machine.device import backend_of
 from advisor.machine.host import host_info
 from advisor.process.meanwhile import replaced
 from advisor.records import Ceilings
-from advisor.trial.measurement.clock import seconds_of
 
 # Matrices grow until the next size would take too long. By whether the device has memory of its own, as GPUs have.
 _SIZES = {True: (2048, 8192), False: (256, 512, 1024, 2048)}
@@ -122,11 +121,12 @@ def _call_overhead_s() -> float:
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
     """The shortest of several calls after one to warm up, fewer where they take long: what disturbs only adds time."""
-    seconds_of(call, device)
+    backend = backend_of(device)
+    backend.seconds_of(call)
     started = time.perf_counter()
     times: list[float] = []
     while len(times) < _FEWEST_REPEATS or (len(times) < _MOST_REPEATS and time.perf_counter() - started < _LIMIT_S):
-        times.append(seconds_of(call, device))
+        times.append(backend.seconds_of(call))
     return min(times)
 
 

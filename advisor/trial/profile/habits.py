@@ -30,7 +30,6 @@ from advisor.process.meanwhile import replaced
 from advisor.records import HabitRow, Profile, SyncPlace
 from advisor.step.compile import uncompiled
 from advisor.step.step import GRAD_CONTEXTS, InferStep, TrainStep, evaluating
-from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.feed import Feed
 
 GRAD_MODES = ("grad", "no_grad", "inference_mode")
@@ -84,7 +83,7 @@ def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
             parameter.grad = None if gradient is None else torch.zeros_like(gradient)
         clearing = copy.copy(step)
         clearing.plan = replace(step.plan, zero_grad=way)
-        return seconds_of(clearing.zero_grad, step.device)
+        return backend_of(step.device).seconds_of(clearing.zero_grad)
 
     try:
         times_s = _in_rounds(cleared, WAYS_TO_CLEAR, limit_s)
@@ -108,9 +107,7 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
     with evaluating(step.model):
         try:
             peaks = {way: backend.peak_of(functools.partial(validate, way)) for way in GRAD_MODES}
-            times_s = _in_rounds(
-                lambda way: seconds_of(functools.partial(validate, way), step.device), GRAD_MODES, limit_s
-            )
+            times_s = _in_rounds(lambda way: backend.seconds_of(functools.partial(validate, way)), GRAD_MODES, limit_s)
         except Exception:  # the user's model, in a mode that this workload may never use
             return ()
     return tuple(

@@ -3,12 +3,12 @@
 import contextlib
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
+from advisor.figures.formatting import format_percent
 from advisor.figures.roof import INPUT_BOUND_SHARE, overhead_share, step_copy_share, step_roof_share
 from advisor.machine.device import backend_of
 from advisor.records import Bottleneck, Phase, Profile
@@ -18,29 +18,11 @@ from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
 from advisor.trial.profile.phases import measure_phases
-from advisor.trial.profile.recording import record_steps
+from advisor.trial.profile.recording import record_step
 from advisor.trial.profile.traffic import TrafficCounter
 
-_RECORDED_STEPS = 3
+# A step that takes longer is recorded without one before it. Milliseconds.
 _LONG_STEP_MS = 1000.0
-# Of a model with more operations than this one step is recorded: reading the records takes longer than the steps, up to
-# a second for each on an H200's host. A count; of eleven models in test_compile_time.py three have more. The same holds
-# where this process loads its batches itself, for most of a step: a batch of 128 images takes thousands of operations.
-_MANY_OPERATIONS = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The counted work of a step: None where the counter cannot follow the model.
-
-    ``convolving`` when convolutions do most of the arithmetic. ``host_made`` are the tensors that are made on the host
-    and copied to the device, None on the CPU.
-    """
-
-    flops: int | None = None
-    convolving: bool = False
-    moved_bytes: int | None = None
-    host_made: int | None = None
 
 
 def profile_step(
@@ -51,29 +33,17 @@ def profile_step(
     limit_s: float,
     trace_path: str = "",
     deadline: float = math.inf,
-    operations: int = 0,
 ) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it.
 
-    ``limit_s`` is for the phases. A Chrome trace of some steps goes to ``trace_path``, when there is one. The machine's
-    ceilings are not measured shortly before ``deadline``, of ``time.monotonic()``. ``operations`` are those of the
-    forward pass, as far as they were counted.
+    ``limit_s`` is for the phases. A Chrome trace of a step goes to ``trace_path``, when there is one. The machine's
+    ceilings are not measured shortly before ``deadline``, of ``time.monotonic()``.
     """
-    phases = _phases(step, feed, step_ms, limit_s)
-    is_long = step_ms >= _LONG_STEP_MS
-    many = operations > _MANY_OPERATIONS or (not feed.queued_batches and phases[Phase.DATA_WAIT] > step_ms / 2)
-    steps = 1 if is_long or many else _RECORDED_STEPS
-    measured = Profile(step_ms=step_ms, phases=phases)
-    measured = record_steps(measured, step, feed, steps, trace_path=trace_path, warm=not is_long)
-    work = count_work(step, feed)
-    measured = replace(
-        measured,
-        flops_per_step=work.flops,
-        moved_bytes_per_step=work.moved_bytes,
-        host_to_device_bytes=_host_to_device_bytes(step, feed),
-        host_made_tensors=work.host_made,
-    )
-    measured = _under_the_roof(measured, step, deadline, convolving=work.convolving)
+    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s))
+    measured = record_step(measured, step, feed, trace_path=trace_path, warm=step_ms < _LONG_STEP_MS)
+    measured = with_work(measured, step, feed)
+    measured = replace(measured, host_to_device_bytes=_host_to_device_bytes(step, feed))
+    measured = _under_the_roof(measured, step, deadline)
     bottleneck, evidence = judge(measured)
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
@@ -87,20 +57,24 @@ def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
 
-def count_work(step: TrainStep | InferStep, feed: Feed) -> Work:
-    """Floating-point operations of one step by PyTorch's counter, and what its operators read, write and copy."""
+def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
+    """The profile with the counted work of a step; as it is where the counters cannot follow the model.
+
+    Floating-point operations are by PyTorch's counter. Of compiled code nobody sees what its operators read and write.
+    """
     counter, traffic = FlopCounterMode(display=False), TrafficCounter()
     batch = feed.next()  # what loads it in this process is no work of the step
     # The counters dispatch in Python and some custom operators refuse that: the profile is worth having without them.
     with contextlib.suppress(RuntimeError, NotImplementedError, TypeError, AttributeError), traffic, counter:
         step(batch)
-        counts = counter.get_flop_counts().get("Global", {})
-        total = counter.get_total_flops()
-        convolving = sum(flops for operator, flops in counts.items() if "convolution" in str(operator))
-        moved_bytes = None if (step.plan.compiles_with != "none" or is_compiled(step.model)) else traffic.moved_bytes
-        host_made = None if step.device.type == "cpu" else traffic.host_made
-        return Work(total, 2 * convolving > total, moved_bytes, host_made)
-    return Work()
+        compiled = step.plan.compiles_with != "none" or is_compiled(step.model)
+        return replace(
+            measured,
+            flops_per_step=counter.get_total_flops(),
+            moved_bytes_per_step=None if compiled else traffic.moved_bytes,
+            host_made_tensors=None if step.device.type == "cpu" else traffic.host_made,
+        )
+    return measured
 
 
 def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: float) -> dict[str, float]:
@@ -116,27 +90,24 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: fl
     return {**phases, Phase.DATA_WAIT: max(phases[Phase.DATA_WAIT], step_ms - others_ms)}
 
 
-def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float, *, convolving: bool) -> Profile:
-    """The profile with the machine's ceilings, measured again when the step does better: that was a bad moment."""
+def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float) -> Profile:
+    """The profile with the machine's ceilings."""
     own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
     dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
     # By default convolutions of float32 run in TF32, and matrix products do not.
+    convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
     in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
     tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
-    for _ in range(2):
-        ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
-        measured = replace(
-            measured,
-            ceilings=ceilings,
-            ceiling_dtype=name,
-            ceiling_flops_per_s=ceilings.matmul_flops_per_s.get(name),
-            copy_bytes_per_s=ceilings.copy_bytes_per_s,
-            call_overhead_s=ceilings.call_overhead_s,
-        )
-        if (step_roof_share(measured) or 0.0) <= 1:
-            break
-    return measured
+    ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
+    return replace(
+        measured,
+        ceilings=ceilings,
+        ceiling_dtype=name,
+        ceiling_flops_per_s=ceilings.matmul_flops_per_s.get(name),
+        copy_bytes_per_s=ceilings.copy_bytes_per_s,
+        call_overhead_s=ceilings.call_overhead_s,
+    )
 
 
 def _host_to_device_bytes(step: TrainStep | InferStep, feed: Feed) -> int | None:
@@ -153,6 +124,8 @@ _LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
 # Below this share of both roofs, neither of them holds the step up.
 _FAR_SHARE = 0.1
+# Copying the batch is named beside the wait for data where it takes a larger share of the step. Unitless.
+_LEAST_COPYING = 0.01
 
 
 def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
@@ -160,11 +133,9 @@ def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
     waiting, copying = measured.share(Phase.DATA_WAIT), measured.share(Phase.HOST_TO_DEVICE)
     if _starves(measured, waiting + copying):
         if copying > waiting and measured.host_to_device_bytes:
-            return Bottleneck.COPY, _copy_evidence(measured, copying)
-        if measured.phases.get(Phase.HOST_TO_DEVICE, 0.0) < 0.01 * measured.phases.get(Phase.DATA_WAIT, 0.0):
-            return Bottleneck.INPUT, f"waiting for data takes {format_percent(waiting)} of the step"
-        fetching = format_percent(waiting + copying)
-        return Bottleneck.INPUT, f"waiting for data and copying it take {fetching} of the step"
+            return Bottleneck.COPY, f"copying the batch to the GPU takes {format_percent(copying)} of the step"
+        copied = f", copying it {format_percent(copying)}" if copying > _LEAST_COPYING else ""
+        return Bottleneck.INPUT, f"waiting for data takes {format_percent(waiting)} of the step{copied}"
     busy = measured.device_busy_share
     if busy is not None and busy < _LAUNCH_BOUND_BUSY:
         kernels = f" for {measured.kernels_per_step:.0f} kernels" if measured.kernels_per_step else ""
@@ -191,45 +162,16 @@ def _starves(measured: Profile, fetching: float) -> bool:
     return min(fetching, idle) > INPUT_BOUND_SHARE or (busy < _LAUNCH_BOUND_BUSY and fetching > idle / 2)
 
 
-def _copy_evidence(measured: Profile, copying: float) -> str:
-    moved_bytes = measured.host_to_device_bytes or 0
-    copy_ms = measured.phases[Phase.HOST_TO_DEVICE]
-    rates = measured.ceilings.host_to_device_bytes_per_s if measured.ceilings else {}
-    known = " and ".join(f"{_rate(rate)} from {memory} memory" for memory, rate in rates.items())
-    return (
-        f"copying the batch to the GPU takes {format_percent(copying)} of the step: {format_bytes(moved_bytes)} in "
-        f"{format_ms(copy_ms)} is {_rate(moved_bytes / (copy_ms / 1e3))}{known and f'; this machine reaches {known}'}"
-    )
-
-
 def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
     """The nearer of the two limits of a busy device: arithmetic or memory traffic."""
     share, moved = step_roof_share(measured), step_copy_share(measured)
-    rate = f"{measured.ceiling_dtype} matrix-product rate"
+    products = f"{format_percent(share)} of this machine's {measured.ceiling_dtype} matrix-product rate"
+    copies = "" if moved is None else f"{format_percent(moved)} of the rate of a copy in memory"
     if max(share or 0.0, 1.0 if moved is None else moved) < _FAR_SHARE:
-        calls = f" ({measured.calls_per_step:.0f} calls)" if measured.calls_per_step else ""
-        return None, (
-            f"probably the overhead of many small operators{calls}, or of other programs: the step reaches "
-            f"{format_percent(share or 0.0)} of the {rate} and {format_percent(moved or 0.0)} of what a copy in memory "
-            "reaches"
-        )
+        reached = " and ".join(filter(None, (products if share else "", copies)))
+        return None, f"probably many small operators, or other programs: the step reaches {reached}"
     if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
-        return Bottleneck.COMPUTE, f"the step reaches {format_percent(share)} of this machine's {rate}"
-    reached = "an unknown share" if share is None else format_percent(share)
-    little = "the step multiplies no matrices" if measured.flops_per_step == 0 else f"reaches {reached} of its {rate}"
-    return Bottleneck.MEMORY, f"the device is busy, yet {little}: it moves bytes{_traffic(measured, moved)}"
-
-
-def _traffic(measured: Profile, moved: float | None) -> str:
-    """A phrase on the bytes moved per step, if counted, and their rate against the machine's copy rate."""
-    if moved is None or not measured.moved_bytes_per_step or not measured.copy_bytes_per_s:
-        return ""
-    rate = _rate(measured.moved_bytes_per_step / (measured.step_ms / 1e3))
-    amount = f", about {format_bytes(measured.moved_bytes_per_step)} a step, {rate}"
-    if moved > 1:
-        return f"{amount}, more than a copy in memory reaches ({_rate(measured.copy_bytes_per_s)}): caches help"
-    return f"{amount}, {format_percent(moved)} of what a copy reaches"
-
-
-def _rate(bytes_per_s: float) -> str:
-    return format_rate(bytes_per_s, "B")
+        return Bottleneck.COMPUTE, f"the step reaches {products}"
+    if not measured.flops_per_step:
+        products = "no matrix product" if measured.flops_per_step == 0 else "an unknown share of the arithmetic"
+    return Bottleneck.MEMORY, f"the device is busy and the step reaches {copies or f'only {products}'}"

@@ -1,4 +1,4 @@
-"""Records of torch.profiler for a few steps: operator tables, the device's time by phase, and a Chrome trace."""
+"""Records of torch.profiler for a step: operator tables, the device's time by phase, and a Chrome trace."""
 
 import bisect
 import contextlib
@@ -40,58 +40,56 @@ _FAMILIES = {
 }
 
 
-def record_steps(
-    measured: Profile, step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "", warm: bool = True
+def record_step(
+    measured: Profile, step: TrainStep | InferStep, feed: Feed, *, trace_path: str = "", warm: bool = True
 ) -> Profile:
-    """Run ``steps`` steps under the profiler, each phase in a range of its name, and add what it saw to the profile.
+    """Run a step under the profiler, each phase in a range of its name, and add what it saw to the profile.
 
-    ``warm``: one more step runs before them and is not counted, since the profiler's own start is in it.
+    ``warm``: another step runs before it and is not recorded, since the profiler's own start is in it.
     """
     backend = backend_of(step.device)
     on_device = len(backend.activities) > 1
-    warm_steps = 1 if warm else 0
 
     def annotated(phase: str, call: Callable[[], Any]) -> Any:
         with record_function(phase):
             return call()
 
-    rounds = schedule(wait=0, warmup=warm_steps, active=steps, repeat=1) if warm_steps else None
+    rounds = schedule(wait=0, warmup=1, active=1, repeat=1) if warm else None
     with profile(activities=backend.activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
-        for number in range(warm_steps + steps):
+        for _ in range(2 if warm else 1):
             run_in_phases(step, feed, annotated)
-            if number + 1 in (warm_steps, warm_steps + steps):
-                backend.synchronize()  # no kernel may reach from one part into the next
+            backend.synchronize()  # no kernel may reach from one step into the next
             recorded.step()
     events = list(recorded.events() or [])
     by_shape = recorded.key_averages(group_by_input_shape=True)
     measured = replace(
         measured,
-        operators=operator_rows(recorded.key_averages(), steps, on_device=on_device),
-        by_shape=operator_rows(by_shape, steps, on_device=on_device),
-        calls_per_step=outermost_calls(events) / steps,
+        operators=_operator_rows(recorded.key_averages(), on_device=on_device),
+        by_shape=_operator_rows(by_shape, on_device=on_device),
+        calls_per_step=outermost_calls(events),
         trace_path=_write_trace(recorded, trace_path) if trace_path else "",
         called=called_families(events),
     )
-    return with_device(measured, events, steps) if on_device else measured
+    return with_device(measured, events) if on_device else measured
 
 
-def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tuple[OperatorRow, ...]:
-    """The rows that take longest by themselves, per step. Ranges are none: what runs in them has rows of its own."""
+def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[OperatorRow, ...]:
+    """The rows that take longest by themselves. Ranges are none: what runs in them has rows of its own."""
     rows = [
         OperatorRow(
             name=row.key,
-            calls=row.count / steps,
-            host_ms=_ms_per_step(row.self_cpu_time_total, steps),
-            device_ms=_ms_per_step(row.self_device_time_total, steps),
-            host_total_ms=_ms_per_step(row.cpu_time_total, steps),
-            device_total_ms=_ms_per_step(row.device_time_total, steps),
+            calls=row.count,
+            host_ms=row.self_cpu_time_total / 1e3,
+            device_ms=row.self_device_time_total / 1e3,
+            host_total_ms=row.cpu_time_total / 1e3,
+            device_total_ms=row.device_time_total / 1e3,
             shapes=shapes_text(row.input_shapes or ()),
         )
         for row in averages
         if row.device_type == DeviceType.CPU
         and not is_range(row)
         # The profiler and this module wait at the end: two calls. A step that waits has more.
-        and not (row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
+        and not (row.key == _OWN_WAIT and row.count <= 2)
     ]
     rows.sort(key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
     return tuple(rows[:ROWS])
@@ -120,8 +118,8 @@ def called_families(events: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def with_device(measured: Profile, events: Sequence[Any], steps: int) -> Profile:
-    """The profile with the device's part of the recorded steps. Ranges show up on the device too, and are left out.
+def with_device(measured: Profile, events: Sequence[Any]) -> Profile:
+    """The profile with the device's part of the recorded step. Ranges show up on the device too, and are left out.
 
     The device is busy while a kernel runs; transfers between host and device are no part of that, but of what each
     phase launched.
@@ -130,9 +128,9 @@ def with_device(measured: Profile, events: Sequence[Any], steps: int) -> Profile
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
     return replace(
         measured,
-        kernels_per_step=len(computing) / steps,
-        device_busy_share=min(1.0, _ms_per_step(busy_us(computing), steps) / measured.step_ms),
-        device_phases=_device_phases(events, on_device, steps),
+        kernels_per_step=len(computing),
+        device_busy_share=min(1.0, busy_us(computing) / 1e3 / measured.step_ms),
+        device_phases=_device_phases(events, on_device),
     )
 
 
@@ -161,8 +159,8 @@ def shapes_text(shapes: Sequence[Any]) -> str:
     return text if len(text) <= _SHAPES_WIDTH else f"{text[: _SHAPES_WIDTH - 1]}…"
 
 
-def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) -> dict[str, float]:
-    """Milliseconds per step of device time, by the phase that launched it.
+def _device_phases(events: Sequence[Any], on_device: Sequence[Any]) -> dict[str, float]:
+    """Milliseconds of device time, by the phase that launched it.
 
     The profiler's own totals of a range miss the backward pass, which a thread of its own launches. A kernel and the
     call that launched it share a correlation id; it belongs to the phase that the host was in at that call.
@@ -177,7 +175,7 @@ def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) 
         _, end, phase = spans[bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1]
         if spans[0][0] <= time_us <= end:
             ran[phase].append((event.time_range.start, event.time_range.end))
-    return {phase: _ms_per_step(union_length(intervals), steps) for phase, intervals in ran.items()}
+    return {phase: union_length(intervals) / 1e3 for phase, intervals in ran.items()}
 
 
 def _is_operator(event: Any) -> bool:
@@ -188,10 +186,6 @@ def is_range(event: Any) -> bool:
     """Whether an event or a row is a named range, ours or the user's, and not work."""
     name: str = event.key
     return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith(_RANGES)
-
-
-def _ms_per_step(duration_us: float, steps: int) -> float:
-    return duration_us / 1e3 / steps
 
 
 def _write_trace(recorded: profile, path: str) -> str:

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from advisor.process import household
-from advisor.process.channel import Channel, GarbageError, Inbox
+from advisor.process.channel import Channel, GarbageError, receive_message
 from advisor.process.household import lead_own_group
 from advisor.process.importing import program_of_rank
 from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
-from advisor.records import Activity, Finished, Outcome, RankJoined, Started, TrialResult, TrialSpec, World
+from advisor.records import Activity, Finished, Outcome, RankJoined, TrialResult, TrialSpec, World
 from advisor.trial.fresh import merged_environment
 from advisor.trial.ranks import failures
 from advisor.trial.ranks.failures import SEES_LOG
@@ -48,10 +48,9 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     lead_own_group()
     redirect_output(spec.log_path)
     started = time.perf_counter()
-    folder = Path(tempfile.mkdtemp(prefix="r", dir=os.environ.get("TMPDIR")))
+    folder = Path(tempfile.mkdtemp(prefix="r", dir=os.environ[household.SOCKETS]))
     launcher = Launcher(spec, folder)
     channel = Channel(connection)
-    channel.send(Started(startup_s))
     try:
         result = launcher.run(channel, asked_at + spec.timeout_s - _BEFORE_TIME_OUT_S)
     except Exception as error:  # a bug of ours is the trial's result, too
@@ -68,7 +67,6 @@ class _Rank:
     """A rank as its launcher knows it: its process, what it said last, its result, and its end."""
 
     connection: Connection
-    inbox: Inbox
     number: int = -1
     pid: int = 0
     doing: str = ""
@@ -131,12 +129,12 @@ class Launcher:
             accepted, _ = self._server.accept()
             connection = Connection(accepted.detach())
             connection.send((self._spec, list(sys.path)))
-            self._ranks.append(_Rank(connection, Inbox(connection)))
+            self._ranks.append(_Rank(connection))
         for one in live:
             if one.connection not in ready:
                 continue
             try:
-                message = one.inbox.read()
+                message = receive_message(one.connection)
             except (EOFError, OSError) as error:
                 one.ended = True
                 if isinstance(error, GarbageError):

@@ -66,7 +66,7 @@ def main(address: str) -> None:
     try:
         result = RankTrial(spec, channel).run()
     except BaseException as error:  # whatever the user's code raises is the trial's result
-        failure, result = error, result_of(error, channel)
+        failure, result = error, result_of(error)
         if waited_for_others(error):
             channel.send(Activity(WAITING))
     flush_streams()

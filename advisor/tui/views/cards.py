@@ -53,7 +53,7 @@ def row_facts(row: Row, context: Context) -> list[Fact]:
             rows.append(("Alone", f"{by_itself.words}: {steps_text(by_itself)}"))
         rows += _start_up(record.result, record.break_even_steps if record.alone else None, figures)
         rows += [*_bound(row, context), *_latency(record.result)]
-        rows += [("Shown", text) for text in shown_by(record, state, context.catalog)]
+        rows += [("Shown", worth)] if (worth := shown_by(record)) else []
         rows += [("GPU", troubles)] if (troubles := troubles_text(record.result.gpu)) is not None else []
         rows += remarks(record.result)
     rows += [(_value_label(value), _value_text(value)) for value in row.values]

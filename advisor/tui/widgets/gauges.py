@@ -12,7 +12,7 @@ from textual.reactive import reactive
 from textual.widgets import Static
 
 from advisor.figures.formatting import format_bytes
-from advisor.records import GpuSample, HostSample
+from advisor.records import GpuReading, HostSample
 from advisor.tui.context import Recorded
 from advisor.tui.text import DIM, meter, sparkline
 
@@ -25,7 +25,7 @@ _LEAST_LINE = 6
 class Reading:
     """All gauges at one moment."""
 
-    gpus: tuple[GpuSample, ...] = ()
+    gpus: tuple[GpuReading, ...] = ()
     host: HostSample | None = None
 
 
@@ -90,7 +90,7 @@ class GaugeStrip(Static):
         return gauges_text(self.reading, self.device_uuid, tuple(self._history), width)
 
 
-def gpu_of(reading: Reading, uuid: str | None) -> GpuSample | None:
+def gpu_of(reading: Reading, uuid: str | None) -> GpuReading | None:
     """Return the GPU that is measured on, or the first."""
     wanted = (uuid or "").removeprefix("GPU-").lower()
     named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in reading.gpus}
@@ -110,7 +110,7 @@ def gauges_text(reading: Reading, uuid: str | None, history: tuple[float, ...], 
     return line
 
 
-def _gpu_parts(gpu: GpuSample, history: tuple[float, ...], width: int) -> list[Content]:
+def _gpu_parts(gpu: GpuReading, history: tuple[float, ...], width: int) -> list[Content]:
     share = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
     line = sparkline(history, max(_LEAST_LINE, min(_HISTORY, width // 8)))
     wide = width >= 100

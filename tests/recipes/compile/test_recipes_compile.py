@@ -231,13 +231,6 @@ def test_how_often_three_lengths_compile(value, graphs, eager_backend):
     assert counters["frames"]["ok"] == graphs
 
 
-def test_candidates_of_dynamic(compilers):
-    assert proposed("compile_dynamic", gpu_facts(varying_shapes=True)) == [True, False]
-    assert reason("compile_dynamic", gpu_facts()) == "every batch that was looked at has the same shapes"
-    assert CATALOG["compile_dynamic"].accepts(True)
-    assert not CATALOG["compile_dynamic"].accepts("true")
-
-
 # --- compile.optimizer ----------------------------------------------------------------------------------------
 
 
@@ -276,19 +269,6 @@ def test_a_schedule_does_not_compile_the_optimizer_again(optimizer, eager_backen
         losses_of(step, 1)
     assert counters["frames"]["total"] == compiled
     assert components.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 / 16)
-
-
-def test_the_optimizers_code_trains(eager_backend):
-    torch.manual_seed(0)
-    model = nn.Linear(8, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    namespace = {"torch": torch, "optimizer": optimizer, "device": torch.device("cpu")}
-    before = model.weight.detach().clone()
-    exec(CATALOG["compile_optimizer"].code(True), namespace)
-    model(torch.randn(4, 8)).sum().backward()
-    namespace["optimizer_step"]()
-    assert not torch.equal(model.weight, before)
-    assert counters["frames"]["ok"] > 0
 
 
 def test_candidates_of_the_compiled_optimizer(compilers):

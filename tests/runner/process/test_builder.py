@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 
-import psutil
 import pytest
 import torch
 from planted import TINY_TARGET
@@ -71,20 +70,6 @@ def test_settings_are_applied_to_the_fork_alone(built):
     assert changed.measured
     assert changed.losses != plain.losses
     assert run(runner, spec).losses == plain.losses
-
-
-def test_forks_have_the_usual_number_of_threads(built, tmp_path):
-    file = tmp_path / "threads"
-    note = f"Path({str(file)!r}).write_text(str(torch.get_num_threads())); return 1.0 * x"
-    runner, problem, spec = built(
-        f"from pathlib import Path\nimport torch\n{TINY_TARGET.replace('return 1.0 * x', note)}"
-    )
-    assert not problem
-    run(Runner(), spec)
-    usual = file.read_text()
-    file.unlink()
-    run(runner, spec)
-    assert file.read_text() == usual
 
 
 @pytest.mark.parametrize(
@@ -249,14 +234,6 @@ def test_building_can_be_cancelled(tmp_path):
     started = time.monotonic()
     assert runner.build_once(spec.target, spec.seed, str(tmp_path / "build.log"), SOON_S)
     assert time.monotonic() - started < SOON_S / 2
-
-
-def test_a_builder_ends_with_its_runner(built):
-    runner, _, _ = built(TINY_TARGET)
-    pid = runner._builder._process.pid
-    assert psutil.pid_exists(pid)
-    runner.forget_build()
-    assert gone(pid)
 
 
 def test_a_program_that_leaves_its_builder_alone_ends(tmp_path):

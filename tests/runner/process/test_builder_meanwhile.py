@@ -33,7 +33,7 @@ import multiprocessing, pathlib, sys, time, torch
 from multiprocessing.reduction import send_handle
 from advisor.records import Finished, Forked, TargetSpec, TrialSpec
 from advisor.trial import builder
-from advisor.process.channel import Inbox
+from advisor.process.channel import receive_message
 
 folder = pathlib.Path(sys.argv[1])
 fork = multiprocessing.get_context("fork")
@@ -44,20 +44,18 @@ ours, theirs = fork.Pipe()
 process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, str(folder / "build.log")))
 process.start()
 theirs.close()
-told = Inbox(ours)
-assert not told.next(60).problem
+assert not receive_message(ours, 60).problem
 for number in range(4):
     assert (folder / "imported").exists() == (number >= 3)
     mine, trials = fork.Pipe()
     spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, str(folder / "trial.log"))
     ours.send((spec, time.monotonic(), 0))
     send_handle(ours, trials.fileno(), process.pid)
-    pid = told.next(60).pid
-    box = Inbox(mine)
-    while not isinstance(message := box.next(60), Finished):
+    pid = receive_message(ours, 60).pid
+    while not isinstance(message := receive_message(mine, 60), Finished):
         pass
     assert message.result.measured, message.result
-    ended = told.next(60)
+    ended = receive_message(ours, 60)
     assert (ended.pid, ended.exitcode) == (pid, 0)
 process.kill()  # it holds our end as well, so it would wait for ever
 process.join()
@@ -82,9 +80,9 @@ LEAVES_SLOWLY = (
 SERVES_AT_ONCE = """
 import multiprocessing, sys, time
 from multiprocessing.reduction import send_handle
-from advisor.records import Finished, Forked, Started, TargetSpec, TrialSpec
+from advisor.records import Activity, Finished, Forked, TargetSpec, TrialSpec
 from advisor.trial import builder
-from advisor.process.channel import Inbox
+from advisor.process.channel import receive_message
 
 folder = sys.argv[1]
 fork = multiprocessing.get_context("fork")
@@ -93,8 +91,7 @@ target = TargetSpec("target.py", folder, device="cpu")
 process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, f"{folder}/build.log"))
 process.start()
 theirs.close()
-told = Inbox(ours)
-assert not told.next(60).problem
+assert not receive_message(ours, 60).problem
 ends, last = [], 0  # a trial whose parent is gone is killed
 for number in range(3):
     mine, trials = fork.Pipe()
@@ -102,15 +99,14 @@ for number in range(3):
     spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, f"{folder}/trial.log")
     ours.send((spec, time.monotonic(), last))
     send_handle(ours, trials.fileno(), process.pid)
-    assert isinstance(forked := told.next(60), Forked)
+    assert isinstance(forked := receive_message(ours, 60), Forked)
     before, last = last, forked.pid
-    box = Inbox(mine)
-    while not isinstance(message := box.next(60), Finished):
-        if isinstance(message, Started):
+    while not isinstance(message := receive_message(mine, 60), Finished):
+        if message == Activity('loading the model'):
             print(time.monotonic())
     assert message.result.measured, message.result
-    assert not before or told.next(60).pid == before
-assert told.next(60).exitcode == 0
+    assert not before or receive_message(ours, 60).pid == before
+assert receive_message(ours, 60).exitcode == 0
 process.kill()  # it holds our end as well, so it would wait for ever
 process.join()
 """

@@ -1,7 +1,6 @@
 """What compiles in a process beside the trials: real processes throughout."""
 
 import dataclasses
-import threading
 import time
 
 import psutil
@@ -64,13 +63,6 @@ def pid_in(folder):
     raise TimeoutError
 
 
-def test_what_is_only_compiled_has_first_steps_and_no_timings(runner, specs):
-    result = run(runner, specs("tiny", TINY_TARGET, kind=TrialKind.COMPILE))
-    assert (result.outcome, result.blocks) == (Outcome.MEASURED, ())
-    assert result.warmup_s > 0
-    assert not result.measured
-
-
 def test_a_trial_is_built_and_timed_beside_it(runner, specs, tmp_path):
     runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
     assert runner.run(specs("trial", building(BEGUN)), lambda message: None).measured
@@ -101,13 +93,6 @@ def test_it_ends_with_the_session(runner, specs, tmp_path, end):
     pid = pid_in(tmp_path)
     getattr(runner, end)()
     assert gone(pid)
-
-
-def test_a_trial_that_is_skipped_leaves_it_alone(runner, specs, tmp_path):
-    runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
-    threading.Timer(1.0, runner.skip).start()
-    assert run(runner, specs("trial", building("time.sleep(600)"))).outcome is Outcome.CANCELLED
-    assert psutil.pid_exists(pid_in(tmp_path))
 
 
 def test_a_trial_that_is_forked_beside_it_takes_no_notice(runner, specs, tmp_path):
@@ -189,28 +174,3 @@ def test_what_was_compiled_beside_is_part_of_the_warm_up_that_is_told(bench, tmp
     assert result.warmup_s > 1.4, "as long as it takes to compile"
     assert bench.warming_up_s - spent_s > 1.0, "as the session waited for it"
     assert bench.run(bench.spec("other", COMPILING)).warmup_s < 1.0
-
-
-SLEEPS_IN_ITS_FIRST_LOSS = """
-import time
-calls = []
-
-def loss_of(output, target):
-    calls.append(1)
-    time.sleep(0.4 if len(calls) == 1 else 0.0)
-    if len(calls) > FEWEST:
-        raise RuntimeError("no more")
-    return nn.functional.cross_entropy(output, target)
-"""
-
-
-@pytest.mark.parametrize(
-    ("fewest", "settings", "measured"), [(10**9, {"precision.autocast": "bfloat16"}, True), (2, {}, False)]
-)
-def test_all_since_the_first_forward_pass_counts_as_warming_up(bench, tmp_path, fewest, settings, measured):
-    text = TINY_TARGET.replace("def build():", f"FEWEST = {fewest}\n{SLEEPS_IN_ITS_FIRST_LOSS}\ndef build():")
-    (tmp_path / "target.py").write_text(text.replace("nn.CrossEntropyLoss()", "loss_of"), encoding="utf-8")
-    result = bench.run(bench.spec("one", settings))
-    assert result.measured is measured, result
-    assert bench.warming_up_s > 0.35, "the try of a loss under autocast, and first steps that failed"
-    assert bench.time_spent().outside_s >= 0

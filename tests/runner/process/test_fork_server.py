@@ -4,22 +4,18 @@ import contextlib
 import errno
 import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-import forked
 import psutil
 import pytest
 from planted import TINY_TARGET
 
-from advisor.files.scratch import SCRATCH
 from advisor.process import household
 from advisor.records import Outcome, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner, fork_server
@@ -53,12 +49,6 @@ def gone(pid):
                 continue
         return True
     return False
-
-
-def test_no_garbage_is_looked_for_while_the_fork_server_imports():
-    """Hundreds of thousands of objects would be looked through, many times; a trial collects as a program does."""
-    done = forked.run("import gc; print(gc.isenabled(), gc.get_stats()[2]['collections'], gc.get_freeze_count() > 1e5)")
-    assert done.stdout == "True 0 True\n"
 
 
 @pytest.fixture
@@ -107,14 +97,6 @@ def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(imports_n
     assert a_process_is_started()
 
 
-def test_it_is_started_again_where_the_folder_of_its_socket_was_removed(imports_nothing):
-    before = fork_server._pid()
-    shutil.rmtree(SCRATCH.folder())
-    assert a_process_is_started()
-    assert fork_server._pid() != before
-    assert gone(before)
-
-
 DAEMON = """
 if os.fork() == 0:
     os.setsid()
@@ -151,13 +133,13 @@ def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path, late):
 SESSION = """
 import sys
 from pathlib import Path
-from advisor.files.scratch import SCRATCH
+from advisor.files.scratch import scratch_folder
 from advisor.records import TargetSpec
 from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()
-    Path(sys.argv[1], "scratch").write_text(str(SCRATCH.folder()))
+    Path(sys.argv[1], "scratch").write_text(str(scratch_folder()))
     Runner().build_once(TargetSpec("target.py", sys.argv[1], device="cpu"), 0, sys.argv[1] + "/build.log", 600.0)
 """
 
@@ -205,19 +187,6 @@ def test_a_fork_server_ends_with_a_session_that_ends_while(meanwhile, tmp_path, 
         assert gone(pid)
     finally:
         household.kill(pid)
-
-
-def test_programs_that_a_trial_starts_put_temporary_files_where_they_are_removed(spec, tmp_path):
-    body = f"""
-    import tempfile
-    with open({str(tmp_path / "told")!r}, "w") as file:
-        print(tempfile.gettempdir(), os.environ["TMPDIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"], file=file)
-    """
-    assert Runner().run(spec(in_build(body)), lambda message: None).measured
-    own, programs, compiled = (tmp_path / "told").read_text().split()
-    assert own == tempfile.gettempdir()
-    assert programs == str(SCRATCH.folder())
-    assert programs not in compiled
 
 
 @pytest.fixture

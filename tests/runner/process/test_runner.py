@@ -5,7 +5,6 @@ import textwrap
 import time
 from statistics import median
 
-import forked
 import pytest
 from planted import TINY_TARGET
 from trial_processes import SLEEPING, SOON_S, appears, building, gone, spec_of
@@ -18,8 +17,6 @@ from advisor.records import (
     Outcome,
     Profiled,
     Ready,
-    Started,
-    TargetFailure,
     TrialKind,
 )
 from advisor.runner.trials import Runner
@@ -41,7 +38,6 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
     assert result.peak_reserved_bytes > 2**20
     assert min(result.build_s, result.prepare_s, result.warmup_s) >= 0
     assert result.wall_s > result.warmup_s
-    assert isinstance(messages[0], Started)
     assert isinstance(messages[-1], Finished)
     activities = [message.text for message in messages if isinstance(message, Activity)]
     assert activities == [
@@ -87,11 +83,6 @@ def test_a_schedule_made_for_fewer_steps_than_a_trial_makes_stays_at_its_last_ra
     assert sum(block.steps for block in result.blocks) > 4
 
 
-def test_a_warm_fork_server_starts_a_trial_at_once(trial):
-    """One that was cold would import for seconds, each time; on a busy machine some trials wait for a core."""
-    assert any(trial(TINY_TARGET)[0].startup_s < 0.2 for _ in range(20))
-
-
 OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: nn.functional.cross_entropy(a(b[0]), b[1])")
 
 
@@ -107,17 +98,10 @@ def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial
 
 
 def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
-    result, messages = trial(
-        TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), kind=TrialKind.BASELINE
-    )
-    failure = next(message for message in messages if isinstance(message, TargetFailure))
-    assert (result.outcome, result.reason) == (Outcome.FAILED, failure.message)
-    assert "works in neither form" in failure.message
-    assert "loss(output, target)" in failure.hint
-
-
-def test_two_trials_see_the_same_weights_and_batches(trial):
-    assert trial(TINY_TARGET)[0].losses == trial(TINY_TARGET)[0].losses
+    result, _ = trial(TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), kind=TrialKind.BASELINE)
+    assert result.outcome is Outcome.FAILED
+    assert "works in neither form" in result.reason
+    assert "loss(output, target)" in result.hint
 
 
 @pytest.mark.timed
@@ -137,13 +121,6 @@ def test_looking_at_the_numerics_counts_as_measuring_and_not_as_warming_up(trial
     assert result.measuring_s + result.warmup_s < result.wall_s
 
 
-def test_settings_are_applied_over_the_users_own(trial):
-    plain, _ = trial(TINY_TARGET)
-    tuned, _ = trial(TINY_TARGET, settings={"precision.autocast": "bfloat16"})
-    assert tuned.losses != plain.losses
-    assert tuned.losses == pytest.approx(plain.losses, rel=0.05)
-
-
 MISSING = "/nowhere/libmissing.so"
 
 
@@ -159,24 +136,12 @@ def test_an_environment_gets_a_fresh_interpreter_that_is_the_same_process(trial,
     value, again, preload, pid, group = (tmp_path / "seen.txt").read_text().split()
     assert (f"{value} {again}", preload) == ("a value", MISSING)
     assert pid == group != str(os.getpid())
-    assert [type(message) for message in messages[:2]] == [Started, Activity]
+    assert isinstance(messages[0], Activity)
     log = (tmp_path / "logs" / "trial.log").read_text()
     assert "from the fresh interpreter" in log
     assert MISSING in log, "a library that cannot be preloaded is named"
     assert "fresh interpreter" not in capfd.readouterr().err
     assert gone(int(pid))
-
-
-def test_a_trial_in_a_fresh_interpreter_is_cancelled_like_any(tmp_path):
-    (tmp_path / "target.py").write_text(building("time.sleep(600)"), encoding="utf-8")
-    runner = Runner()
-
-    def listen(message):
-        if isinstance(message, Activity):  # it loads the model
-            runner.cancel()
-
-    result = runner.run(spec_of(tmp_path, "target.py", environment={"PLANTED": "1"}), listen)
-    assert result.outcome is Outcome.CANCELLED
 
 
 def test_output_of_the_target_lands_in_the_log(trial, tmp_path, capfd):
@@ -349,27 +314,6 @@ def test_an_interruption_means_nothing_to_a_process_that_is_about_to_become_a_tr
     assert (printed[0], errors) == ("0", "")
 
 
-def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
-    script = textwrap.dedent(
-        """
-        import os
-        from multiprocessing import resource_tracker
-        from advisor.runner import fork_server
-        from advisor.runner.trials import Runner
-
-        fork_server._PRELOAD = []  # who cleans up is no question of what is imported
-        Runner.prepare()
-        resource_tracker.register("/perf-advisor-test", "semaphore")
-        assert "PYTHONWARNINGS" not in os.environ
-        """
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, env=environment
-    )
-    assert "leaked" not in ended.stderr
-
-
 @pytest.mark.timed
 def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
     """The first trial waits for the fork server to import torch; leaving the app in that moment must not."""
@@ -394,29 +338,3 @@ def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
     outcome, seconds = ended.stdout.split()
     assert outcome == "cancelled"
     assert float(seconds) < 1.5
-
-
-NOBODY_LISTENS = """
-import multiprocessing, sys, time
-from advisor.records import TargetSpec, TrialSpec
-from advisor.trial.main import trial_main
-
-fork = multiprocessing.get_context("fork")
-spec = TrialSpec("t", TargetSpec("target.py", "."), {}, 0.1, 0.1, 10.0, sys.argv[1])
-for attempt in range(20):
-    ours, theirs = fork.Pipe()
-    ours.close()
-    trial = fork.Process(target=trial_main, args=(spec, theirs, time.monotonic()))
-    trial.start()
-    trial.join()
-"""
-
-
-def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal(tmp_path):
-    done = forked.run(NOBODY_LISTENS, str(tmp_path / "trial.log"))
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-def test_in_a_trial_an_interruption_means_what_it_means_to_python(trial):
-    result, _ = trial(building("import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"))
-    assert result.measured, result.reason

@@ -12,7 +12,6 @@ from trial_processes import SLEEPING, SOON_S, appears, building, gone, spec_of
 
 from advisor.records import (
     Outcome,
-    TargetFailure,
     TargetSpec,
     TrialKind,
 )
@@ -22,19 +21,17 @@ pytestmark = pytest.mark.usefixtures("warm_fork_server")
 
 
 def test_a_target_that_cannot_be_loaded(trial):
-    result, messages = trial("x = 1\n")
-    failure = next(message for message in messages if isinstance(message, TargetFailure))
-    assert failure.message == "target.py ended without a training loop: no model was called in its own thread."
-    assert failure.hint.startswith(
+    result, _ = trial("x = 1\n")
+    assert result.outcome is Outcome.FAILED
+    assert result.reason == "target.py ended without a training loop: no model was called in its own thread."
+    assert result.hint.startswith(
         "Give it the arguments that make it train, after --; or name the function that makes your model, as in "
     )
-    assert (result.outcome, result.reason, result.hint) == (Outcome.FAILED, failure.message, failure.hint)
 
 
 def test_a_first_step_that_fails_is_the_targets(trial):
     text = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
-    result, messages = trial(text, kind=TrialKind.BASELINE)
-    assert any(isinstance(message, TargetFailure) for message in messages)
+    result, _ = trial(text, kind=TrialKind.BASELINE)
     # Newer versions of PyTorch name the operator first.
     assert re.match(r"the first step failed: RuntimeError: (addmm: )?mat1 and mat2", result.reason)
     assert "loss" in result.hint
@@ -44,18 +41,11 @@ def test_a_first_step_that_fails_is_the_targets(trial):
 def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
     slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(1.0); return 1.0 * x")
     started = time.monotonic()
-    result, messages = trial(slow, kind=TrialKind.BASELINE, timeout_s=10.0)
+    result, _ = trial(slow, kind=TrialKind.BASELINE, timeout_s=10.0)
     assert time.monotonic() - started < 10.0
     assert (result.outcome, result.blocks) == (Outcome.TIMED_OUT, ())
     assert re.search(r"one step takes about 1 s: measuring the baseline alone needs", result.reason)
     assert "--budget" in result.hint
-    assert any(isinstance(message, TargetFailure) for message in messages)
-
-
-def test_a_step_of_microseconds_is_timed_in_blocks_of_many(trial):
-    result, _ = trial("import torch\n\n\ndef build():\n    return torch.nn.Identity(), torch.randn(2, 2)\n")
-    assert result.outcome is Outcome.MEASURED
-    assert all(block.steps >= 100 and block.step_ms < 0.5 for block in result.blocks)
 
 
 def test_an_unknown_setting_fails_the_trial(trial):
@@ -137,10 +127,6 @@ def test_being_killed_is_for_want_of_memory_where_the_kernel_says_so(trial, monk
     assert "SIGKILL" in result.reason
 
 
-def test_a_time_limit_of_years_is_waited_for(trial):
-    assert trial(TINY_TARGET, timeout_s=1e10)[0].measured
-
-
 def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
     pids = tmp_path / "pids"
     result, _ = trial(building(SLEEPING.format(path=str(pids))), timeout_s=3.0)
@@ -185,35 +171,6 @@ def test_steps_that_the_time_does_not_hold_are_told_a_smaller_batch(trial, size,
     result, _ = trial(SLOW.format(seconds=60, size=size), timeout_s=4.0, kind=TrialKind.BASELINE)
     assert result.reason == "no result after 4 s (first steps)"
     assert told in result.hint
-
-
-@pytest.mark.parametrize(("size", "told"), [(8, "--batch-size 4."), (1, "less work in it.")])
-def test_steps_too_long_for_a_baseline_are_told_what_makes_them_shorter(trial, size, told):
-    result, _ = trial(SLOW.format(seconds=4, size=size), timeout_s=22.0, kind=TrialKind.BASELINE)
-    assert result.outcome is Outcome.TIMED_OUT
-    assert "one step takes about 4 s" in result.reason
-    assert result.hint.endswith(f"or a shorter step with {told}")
-
-
-def test_a_step_of_ones_own_is_not_told_an_option_that_does_not_reach_it(trial):
-    source = """
-import time
-import advisor
-import torch
-
-
-def build():
-    model = torch.nn.Linear(2, 2)
-
-    def step(batch):
-        time.sleep(4)
-        return model(torch.ones(2, 2)).sum()
-
-    return advisor.Workload(step=step, models=[model], data=range(8))
-"""
-    result, _ = trial(source, timeout_s=22.0, kind=TrialKind.BASELINE)
-    assert "one step takes about 4 s" in result.reason
-    assert result.hint.endswith("or a shorter step with less work in it.")
 
 
 @pytest.mark.timed

@@ -8,7 +8,7 @@ from advisor.records import (
     Ceilings,
     Finding,
     GpuProcess,
-    GpuSample,
+    GpuReading,
     HabitRow,
     HostSample,
     LoaderFacts,
@@ -39,7 +39,7 @@ H200 = h200(
     processes=(GpuProcess(4711, "python", int(0.5 * GIB)),),
     **IDLE,
 )
-SAMPLE = GpuSample(UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980)
+SAMPLE = GpuReading(UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980)
 READING = Reading((SAMPLE,), HostSample(35.0, 12 * GIB, 128 * GIB))
 RESNET = resnet50(
     device_uuid=UUID,
@@ -48,7 +48,7 @@ RESNET = resnet50(
     data_kind="DataLoader of a TensorDataset",
     loss="cross_entropy(output, target)",
     optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 161),
-    loader=LoaderFacts(64, 0, False, False, None, 32, False, False, True),
+    loader=LoaderFacts(64, 0, False, False, None, 32, False, False),
     current={"precision.float32_matmul": "highest", "data.num_workers": 0},
     notes=("the weights are random: no [pretrained] weights were asked for",),
 )

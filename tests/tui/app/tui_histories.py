@@ -360,7 +360,6 @@ def cpu_demo() -> list[Event]:
         device_name="CPU",
         model="DemoNet",
         parameters=1_204_000,
-        trainable_parameters=1_204_000,
         parameter_bytes=4_816_000,
         parameter_tensors=14,
         families={"linear": 4},
