@@ -67,10 +67,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The outcome of a move: runs by their settings, those in turn, or the result of an instrument.
-
-    ``others`` are moves that were measured on other GPUs meanwhile, with their own outcomes.
-    """
+    """The outcome of a move: runs by their settings, those in turn, or the result of an instrument."""
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
     turns: Turns | None = None
@@ -78,7 +75,6 @@ class Evidence:
     reference: TrialResult | None = None
     facts: Facts | None = None
     cpu_step_ms: float | None = None
-    others: tuple[tuple[Move, Evidence], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,10 +256,7 @@ class Known:
                 known = known._simplified(move)
             case Kind.TURNS:
                 known = known._after_turns(move)
-        known = known._with_best_stack()._with_accepted()
-        for other, beside in evidence.others:
-            known = known.after(other, beside)
-        return known
+        return known._with_best_stack()._with_accepted()
 
     def with_consent(self, consent: Consent) -> Known:
         """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""

@@ -192,10 +192,7 @@ class Session:
         known = self._trials.publish(self._current)
         if not self.request.wants_several and not known.plan.candidates:
             self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
-        elif not self.request.wants_several and self.request.uses_other_gpus:
-            self._trials.other_gpus.find(known)
         self._search(known)
-        self._trials.other_gpus.stop()
         if self.request.wants_several:
             self._search_on_several(gpus, self._current)
         self._conclude(self._current)

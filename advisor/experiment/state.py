@@ -171,7 +171,7 @@ class SessionState:
                 self.running, self.activity = event.name, "starting"
                 self.expected_s, self.live_ms = event.expected_s, ()
                 self.logs[event.name] = event.log_path
-            case events.TrialActivity() if self.running in ("", event.name):  # others may run on other GPUs
+            case events.TrialActivity():
                 self.activity = event.text
             case events.BlockTimed() if event.name == self.running:
                 self.live_ms, self.live_samples = (*self.live_ms, event.step_ms), event.samples

@@ -36,7 +36,7 @@ from advisor.records import (
 )
 from advisor.runner.builder import NOT_IMPORTED, TOO_LONG
 from advisor.runner.process_stack import advice
-from advisor.runner.trials import Lane, Runner
+from advisor.runner.trials import Runner
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
@@ -281,38 +281,11 @@ class Bench:
         result = self.checked(result)
         wall_s = self.budget.spent_s - started
         self.tell_end(spec, result, wall_s)
-        if not result.device:
-            self._account(spec, result, wall_s)
+        self._account(spec, result, wall_s)
         # The warm-up as if nothing had been compiled beside others, as in a person's own run.
         beside_s = self._compiled_beside.get(Settings(spec.settings), 0.0)
         warmup_s = None if result.warmup_s is None else max(beside_s, result.warmup_s)
         return replace(result, wall_s=wall_s, warmup_s=warmup_s)
-
-    def run_beside(
-        self, spec: TrialSpec, others: Mapping[str, Callable[[], TrialSpec | None]]
-    ) -> tuple[TrialResult, list[tuple[TrialSpec, TrialResult]]]:
-        """Run a trial, and others on other GPUs meanwhile: its result, and theirs.
-
-        ``others`` give for each device the next trial that is to run there, until the first one has ended.
-        Raises SessionCancelledError when the session is cancelled meanwhile.
-        """
-        results: dict[str, list[tuple[TrialSpec, TrialResult]]] = {device: [] for device in ("", *others)}
-
-        def lane(device: str, next_spec: Callable[[], TrialSpec | None]) -> Lane:
-            """The trials of one device, the session's own where ``device`` is empty, one after the other."""
-            while not results[""] and (spec := next_spec()) is not None:
-                if device:
-                    spec = replace(spec, target=replace(spec.target, device=device, sized_for=spec.target.device))
-                spec = self._limited_where_it_may_hang(spec)
-                self.announce(spec, self.expected_s(spec.settings))
-                started = self.budget.spent_s
-                result = yield spec, self.listener(spec)
-                results[device].append((spec, self._ended(spec, replace(result, device=device), started)))
-
-        self.wait_while_paused()
-        self.runner.run_lanes([lane("", lambda: spec), *(lane(device, one) for device, one in others.items())])
-        (_, own), *_ = results.pop("")
-        return own, [found for of_device in results.values() for found in of_device]
 
     def _limited_where_it_may_hang(self, spec: TrialSpec) -> TrialSpec:
         """A trial that compiles nothing hangs when it takes much longer than usual; the others need that time."""

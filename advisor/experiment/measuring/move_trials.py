@@ -10,7 +10,6 @@ from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
-from advisor.experiment.measuring.other_gpus import OtherGpuTrials
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
@@ -58,7 +57,6 @@ class MoveTrials:
         self._consent = consent
         self._report = report
         self._stage = ""
-        self.other_gpus = OtherGpuTrials(bench, self, self._spec)
 
     # --- what things cost -----------------------------------------------------------------------------------------
 
@@ -173,8 +171,6 @@ class MoveTrials:
         return bench.wait_until_compiled(move.name, min(usual_s, left_s))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
-        if moves_beside := self.other_gpus.moves_beside(move, known):
-            return self.other_gpus.measure(move, moves_beside, known)
         spec = self._spec(move, known)
         if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
             self.bench.compile_beside(settings)
