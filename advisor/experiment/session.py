@@ -19,7 +19,7 @@ from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.measuring.verification import verify
-from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, PastSession
+from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import hints_for, keep_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
@@ -223,8 +223,8 @@ class Session:
     def _announce(self) -> None:
         for problem in self.catalog.problems:
             self._reporter.warn(f"a recipe could not be loaded: {problem}")
-        if self._past_session is not None and self._past_session.damaged:
-            self._reporter.warn(self._past_session.damage, once=ABOUT_DAMAGE)
+        if self._past_session is not None and self._past_session.damage:
+            self._reporter.post(events.Said(self._past_session.damage, "warning"))  # the journal shows it by itself
         decisions, values = self._reporter.decisions()
         for recipe, decision in decisions.items():
             self._reporter.post(events.Decided(recipe, decision, values.get(recipe)))  # in the journal already

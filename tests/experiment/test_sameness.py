@@ -89,12 +89,8 @@ def test_a_config_of_version_0_1_is_read():
     path = sessions_folder() / f"{session}.jsonl"
     header, _, rest = path.read_text().partition("\n")
     config = {"mapping": [["lr", 0.1], ["on", {"date": "2024-01-02"}], ["of", {"tuple": [{"mapping": [[1, None]]}]}]]}
-    path.write_text(json.dumps(without_check(header) | {"config": config}) + "\n" + rest)
+    path.write_text(json.dumps(json.loads(header) | {"config": config}) + "\n" + rest)
     assert open_session().request.target.config == {"lr": 0.1, "on": "2024-01-02", "of": [{1: None}]}
-
-
-def without_check(line):
-    return {key: value for key, value in json.loads(line).items() if key != "check"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +100,7 @@ def test_a_damaged_config_makes_the_session_unreadable_and_no_traceback(damaged)
     session = recorded(config={"a": 1})
     path = sessions_folder() / f"{session}.jsonl"
     first, _, rest = path.read_text().partition("\n")
-    path.write_text(json.dumps({**without_check(first), "config": damaged}) + "\n" + rest)
+    path.write_text(json.dumps({**json.loads(first), "config": damaged}) + "\n" + rest)
     with pytest.raises(UsageError, match="cannot be read"):
         open_session(session)
 
