@@ -69,7 +69,7 @@ class Session:
         self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
-        self._reporter = Reporter(emit, journal, self._past)
+        self._reporter = Reporter(emit, journal, self._past if past else None)
         self._lock = threading.Lock()
         self._closed = False
         self._running_afterwards = ""
@@ -82,7 +82,7 @@ class Session:
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
         self._trials = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
-        self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
+        self._follows_decisions = False  # the search has ended under the decisions that it knows of
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 
@@ -137,9 +137,12 @@ class Session:
         With a ``value`` only that one of the recipe's values is accepted. A running ``rework`` is ended, since it does
         not know of the decision: call that again.
         """
-        is_new = self._reporter.emit_new(events.Decided(recipe_id, decision, value))
+        decisions, values = self._reporter.decisions()
+        if (decisions.get(recipe_id), values.get(recipe_id)) == (decision, value):
+            return
+        self._reporter.emit(events.Decided(recipe_id, decision, value))
         with self._lock:
-            if is_new and self._running_afterwards == _REWORK:
+            if self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
@@ -148,8 +151,11 @@ class Session:
 
     def rework(self) -> None:
         """Find the stack again under the present decisions; nothing happens when they are followed already."""
-        if self._known is not None and self._known is not self._found_by_decisions.get(self._decided):
-            self._run_afterwards(_REWORK, self._rework)
+        if self._known is None:
+            return
+        consent = self._known.plan.consent
+        if not (self._follows_decisions and consent.decided == self._consented(consent).decided):
+            self._run_afterwards(_REWORK, lambda: self._go_on(None, follow=True))
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
@@ -165,7 +171,7 @@ class Session:
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""
         if self._known is not None:
-            self._run_afterwards("more", lambda: self._try_more(seconds))
+            self._run_afterwards("more", lambda: self._go_on(seconds))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
@@ -181,10 +187,6 @@ class Session:
         self._trials.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
         self._read_source(*(place.file for place in facts.workload.places))
-        if self._past.facts is not None and self._past.baseline is not None:
-            protects, self._reporter.protects_record = self._reporter.protects_record, True
-            check_same_machine(self._past.facts, facts)  # where it is not, the record stays as it is
-            self._reporter.protects_record = protects
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         if self.request.wants_several:
@@ -260,13 +262,13 @@ class Session:
         )
         plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
         known = Known.begin(plan, judge)
-        if self._past_session is not None:
+        if self._past_session is not None and self._past.facts is not None and self._past.baseline is not None:
+            check_same_machine(self._past.facts, facts)
             known = take_over(known, self._past, self._past_session.events)
-            self._reporter.mark_as_posted(self._past_session.events)
+            self._reporter.emit(events.RunMeasured({}, result))  # a repeat of the past session's baseline
         self._known = known
         self._reporter.emit(events.FactsFound(known.plan.facts))
-        if busy := caveats.of_other_programs(judge, facts):
-            self._reporter.warn(busy, once="company")
+        self._reporter.warn(caveats.of_other_programs(judge, facts), "company")
         if not finite(result):
             self._reporter.warn(
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
@@ -274,9 +276,10 @@ class Session:
             )
 
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
-        """Search from a state, and keep the result for when the same decisions come back."""
-        known = search(known, self._trials, wanted=wanted)
-        self._known = self._found_by_decisions[known.plan.consent.decided] = known
+        """Search from a state under the person's decisions."""
+        self._follows_decisions = False
+        self._known = search(known, self._trials, wanted=wanted)
+        self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:
         """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
@@ -286,9 +289,9 @@ class Session:
         if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
             keep_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
-        for warning in filter(None, (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known))):
+        for warning in (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
             self._reporter.warn(warning)
-        self._reporter.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
+        self._reporter.warn(caveats.of_noise(known), "noise")
         self._trials.enter("done")
         self._trials.tell_progress(known)
 
@@ -298,46 +301,30 @@ class Session:
             self._reporter.skip(candidate, reason)
         for recipe, refusal in closing.refusals(known, self._bench):
             about = f"accepted {recipe}"
-            if refusal:
-                self._reporter.warn(refusal, once=about)
-            self._reporter.correct(about, refusal, f"{recipe} is in the stack now")
+            self._reporter.warn(refusal, about)
+            if not refusal:
+                self._reporter.withdraw(about, f"{recipe} is in the stack now")
 
     # --- after the session -------------------------------------------------------------------------------------
-
-    def _rework(self) -> None:
-        """Follow the decisions: the stack without the rejected, with the accepted, in turn with the baseline."""
-        found = self._found_by_decisions.get(self._decided)
-        if found is not None:
-            self._known = found
-            self._reporter.report(found)
-        else:
-            self._begin_anew()
-            self._known = known = self._trials.publish(self._current)
-            self._search(known, wanted=lambda move: _follows_decisions(move, known))
-            self._trials.enter("done")
-        self._tell_what_is_left(self._current)
 
     def _retry(self, name: str) -> None:
         known = self._current
         record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
-        followed = self._found_by_decisions.get(self._decided) is known
         self._begin_anew()
-        self._found_by_decisions.clear()
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._trials.measure(move, known)
         self._known = known.without_runs(settings).after(move, evidence)
-        if followed:
-            self._found_by_decisions[self._decided] = self._known
         self._reporter.report(self._current)
 
-    def _try_more(self, seconds: float | None) -> None:
+    def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:
+        """Search on, for this long or as long as the session had; ``follow``: no further than decisions ask for."""
         self._begin_anew(seconds)
-        before = self._current
-        self._search(self._trials.publish(before))
-        if self._current.judge.runs == before.judge.runs:
+        before = self._trials.publish(self._current)
+        self._search(before, wanted=(lambda move: _follows_decisions(move, before)) if follow else lambda move: True)
+        if self._current.judge.runs == before.judge.runs and not follow:
             self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
         self._tell_what_is_left(self._current)
         self._trials.enter("done")
@@ -367,10 +354,6 @@ class Session:
         assert self._known is not None, "the baseline was measured"
         return self._known
 
-    @property
-    def _decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
-        return self._consented(self._current.plan.consent).decided
-
     def _consented(self, consent: Consent) -> Consent:
         decisions, values = self._reporter.decisions()
         return replace(consent, decisions=decisions, values=values)
@@ -379,11 +362,8 @@ class Session:
         """Post the new events. A cancelled session goes on from here."""
         self._known = known
         self._reporter.report(known)
-        for text, once in caveats.of_failures(known):
-            self._reporter.warn(text, once=once)
-        noisy = caveats.of_noise(known)
-        if noisy and Kind.CONTROL in known.done:
-            self._reporter.warn(noisy, once="noise")
+        for text, about in caveats.of_failures(known):
+            self._reporter.warn(text, about)
 
     def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
         """Run work; whatever it raises becomes an event."""

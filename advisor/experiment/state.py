@@ -155,16 +155,6 @@ class SessionState:
         if isinstance(event, events.StackMeasured | events.Ranked | events.Decided):
             self._follow_decisions()
 
-    def holds(self, event: events.Event) -> bool:
-        """Whether the state has what an event of these kinds says, so that nothing changes by it."""
-        match event:
-            case events.TrialMeasured(record):
-                return self.trials.get(record.candidate.name) == record
-            case events.Decided(recipe, decision, value):
-                return (self.decisions.get(recipe), self.accepted_values.get(recipe)) == (decision, value)
-            case _:
-                return all(getattr(self, name) == getattr(event, of) for name, of in _SET_BY[type(event)].items())
-
     def _follow_trial(self, event: events.Event) -> None:
         match event:
             case events.TrialStarted():

@@ -1,6 +1,6 @@
 """The trials of the search's moves: what they cost, whether there is time for them, and their results."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from advisor.experiment import events
@@ -152,6 +152,8 @@ class MoveTrials:
                 return None
             case _:
                 evidence = self._trial(move, known)
+        for event in runs_of(move, evidence):
+            self.bench.emit(event)
         return evidence
 
     def _is_compiled(self, move: Move, known: Known) -> bool:
@@ -260,6 +262,15 @@ class MoveTrials:
     def tell_progress(self, known: Known) -> None:
         """Post how far the session is."""
         self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
+
+
+def runs_of(move: Move, evidence: Evidence) -> Iterator[events.Event]:
+    """The events that tell a resumed session what a move has measured."""
+    turns, settings = evidence.turns, dict(move.settings)
+    for of_run, result in evidence.runs:
+        yield events.RunMeasured(dict(of_run), result, settings if turns and not turns.by_block else None)
+    if turns and turns.by_block:
+        yield events.TurnsMeasured(settings, turns.new[0].blocks, turns.old[0].blocks, turns.new[0])
 
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialResult
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
     """Add all runs of the past session to the knowledge. All are compared with its first baseline.
 
-    The present run of the baseline is one of its repeats. The stack is the recorded one, unless the goal is another
-    now, it needs consent that is no longer given, or a decision has changed it since it was measured.
+    The present run of the baseline is one of its repeats. The stack is the recorded one, less what has no consent any
+    more, unless the goal is another now or a decision has changed it since it was measured.
     """
     if past.baseline is None or past.facts is None:
         return known
@@ -48,9 +48,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     done = frozenset(kind for kind, is_done in used.items() if is_done)
     taken = replace(Known.begin(plan, judge), tried=tried, done=done)
     if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
-        recorded = taken.with_permitted(_worked_on(judge, past.stack), past.stack.dropped)
-        if plan.consent.permits(recorded.stack):
-            return recorded
+        return taken.with_permitted(_worked_on(judge, past.stack), past.stack.dropped)
     return replace(taken, stack=taken.best_usable())
 
 
