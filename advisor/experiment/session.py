@@ -20,7 +20,7 @@ from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.past.journal import Journal, PastSession
-from advisor.experiment.past.resuming import hints_for, keep_hints, take_over, workload_name
+from advisor.experiment.past.resuming import hints_for, save_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
@@ -121,7 +121,7 @@ class Session:
         """Give the session this much more time."""
         self._bench.budget.extended_s += seconds
         if self._known is not None:
-            self._trials.tell_progress(self._known)
+            self._trials.post_progress(self._known)
 
     def finish(self) -> None:
         """End the running trial and the search, and report as at the end of any session."""
@@ -182,7 +182,7 @@ class Session:
         hardware = inspect_hardware()
         self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
-        gpus = gpus_in_use(self.request, hardware)  # too few are told before anything is measured
+        gpus = gpus_in_use(self.request, hardware)  # too few are an error before anything is measured
         findings = self._read_source()
         self._trials.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
@@ -284,18 +284,18 @@ class Session:
     def _conclude(self, known: Known) -> None:
         """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
         self._reporter.report_stack(known, at_end=True)
-        self._tell_what_is_left(known)
+        self._report_left_out(known)
         budget = self._bench.budget
         if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
-            keep_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
+            save_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
         for warning in (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
             self._reporter.warn(warning)
         self._reporter.warn(caveats.of_noise(known), "noise")
         self._trials.enter("done")
-        self._trials.tell_progress(known)
+        self._trials.post_progress(known)
 
-    def _tell_what_is_left(self, known: Known) -> None:
+    def _report_left_out(self, known: Known) -> None:
         """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
         for candidate, reason in closing.left_out(known, self._bench):
             self._reporter.skip(candidate, reason)
@@ -311,7 +311,7 @@ class Session:
         known = self._current
         record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
-        self._begin_anew()
+        self._restart()
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
@@ -321,18 +321,18 @@ class Session:
 
     def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:
         """Search on, for this long or as long as the session had; ``follow``: no further than decisions ask for."""
-        self._begin_anew(seconds)
+        self._restart(seconds)
         before = self._trials.publish(self._current)
         self._search(before, wanted=(lambda move: _follows_decisions(move, before)) if follow else lambda move: True)
         if self._current.judge.runs == before.judge.runs and not follow:
             self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
-        self._tell_what_is_left(self._current)
+        self._report_left_out(self._current)
         self._trials.enter("done")
 
-    def _begin_anew(self, seconds: float | None = None) -> None:
+    def _restart(self, seconds: float | None = None) -> None:
         """Begin a budget for measurements after the session: as long as the session's, or of this length."""
-        self._steering.begin_anew()
-        self._bench.budget.begin_anew(seconds)
+        self._steering.restart()
+        self._bench.budget.restart(seconds)
 
     def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""

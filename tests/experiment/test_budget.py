@@ -140,7 +140,7 @@ def test_a_budget_that_begins_anew_knows_what_trials_take(clock):
     budget.learn(4.0, PLAIN)
     budget.learn(20.0, DEFAULT, cost=1)
     clock.now += 70
-    budget.begin_anew()
+    budget.restart()
     assert (budget.left_s, budget.expected_s(), budget.expected_s(TUNED, cost=1)) == (60, 4.0, 20.0)
 
 

@@ -8,7 +8,7 @@ from facts import gpu_facts, loader_facts
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, keep_hints, workload_name
+from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, save_hints, workload_name
 from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
@@ -31,14 +31,14 @@ def state(tmp_path, monkeypatch):
 
 
 def test_hints_are_of_one_workload(state):
-    keep_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
+    save_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
     assert hints_for("mine") == Hints({"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
     assert hints_for("another") == Hints()
 
 
 def test_a_later_session_replaces_the_stack_and_keeps_what_it_did_not_see(state):
-    keep_hints("mine", {"precision.autocast": "bfloat16"}, 12.5)
-    keep_hints("mine", {"step.cuda_graph": True}, None)
+    save_hints("mine", {"precision.autocast": "bfloat16"}, 12.5)
+    save_hints("mine", {"step.cuda_graph": True}, None)
     assert hints_for("mine") == Hints({"step.cuda_graph": True}, 12.5)
 
 
@@ -46,13 +46,13 @@ def test_a_later_session_replaces_the_stack_and_keeps_what_it_did_not_see(state)
 def test_a_file_that_cannot_be_read_gives_no_hints(state, text):
     (state / HINTS_FILE).write_text(text)
     assert hints_for("mine") == Hints()
-    keep_hints("mine", {"step.cuda_graph": True}, None)
+    save_hints("mine", {"step.cuda_graph": True}, None)
     assert hints_for("mine").settings == {"step.cuda_graph": True}
 
 
 def test_the_oldest_hints_make_room(state):
     for number in range(205):
-        keep_hints(str(number), {"step.cuda_graph": True}, None)
+        save_hints(str(number), {"step.cuda_graph": True}, None)
     assert hints_for("204").settings
     assert not hints_for("0").settings
 

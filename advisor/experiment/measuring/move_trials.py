@@ -109,7 +109,7 @@ class MoveTrials:
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
         """The seconds that a stack with priority leaves to the turns: none where its code is ready."""
-        return self.reserve_s(known) if compiles_anew(self.bench, move.settings) else 0.0
+        return self.reserve_s(known) if has_to_compile(self.bench, move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -162,7 +162,7 @@ class MoveTrials:
         What is late is looked at from time to time, until the turns of the stack have to begin.
         """
         bench = self.bench
-        if bench.has_compiled_beside() and compiles_anew(bench, move.settings):
+        if bench.has_compiled_beside() and has_to_compile(bench, move.settings):
             if not may_compile_beside(bench, known, move.settings):
                 return True
             bench.compile_beside(move.settings)
@@ -191,7 +191,7 @@ class MoveTrials:
             return None
         possible = [other.settings for other in rank(moves(known), known, self) if compiles or other.has_priority]
         for settings in [compiled_next(known, move.settings), *possible] if move.kind is Kind.STACK else possible:
-            new = settings not in (move.settings, known.stack) and compiles_anew(self.bench, settings)
+            new = settings not in (move.settings, known.stack) and has_to_compile(self.bench, settings)
             if new and may_compile_beside(self.bench, known, settings):
                 return settings
         return None
@@ -245,11 +245,11 @@ class MoveTrials:
 
     def publish(self, known: Known) -> Known:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
-        self.tell_progress(known)  # first: the lines that are written of what is new carry it
+        self.post_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
         followed = known.with_consent(self._consent(known.plan.consent))
         if followed is not known:
-            self.tell_progress(followed)
+            self.post_progress(followed)
             self._report(followed)
         return followed
 
@@ -259,9 +259,9 @@ class MoveTrials:
             self._stage = stage
             self.bench.emit(events.StageStarted(stage))
 
-    def tell_progress(self, known: Known) -> None:
+    def post_progress(self, known: Known) -> None:
         """Post how far the session is."""
-        self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
+        self.bench.post_progress(sum(self.cost_s(move, known) for move in moves(known)))
 
 
 def runs_of(move: Move, evidence: Evidence) -> Iterator[events.Event]:
@@ -282,7 +282,7 @@ _CORES_FOR_TWO = 8
 _MEMORY_SHARE = 0.8
 
 
-def compiles_anew(bench: Bench, settings: Settings) -> bool:
+def has_to_compile(bench: Bench, settings: Settings) -> bool:
     """Whether settings compile code that no trial has compiled yet."""
     code = bench.catalog.compiled_code(settings)
     return bool(code) and not bench.budget.has_compiled(code)
@@ -296,7 +296,7 @@ def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]
     the target for itself, since that uses CUDA or threads, two builds at a time may not be possible.
     """
     facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
-    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.builds_anew:
+    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.why_not_built_once:
         return False
     catalog = bench.catalog
     if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:

@@ -92,7 +92,7 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _HintsFile:
     """The file: hints by workload, the latest last."""
 
     schema: int = _SCHEMA
@@ -107,15 +107,15 @@ def workload_name(target: TargetSpec, facts: Facts) -> str:
 
 
 def hints_for(name: str) -> Hints:
-    """The hints kept for a workload; empty when there are none."""
-    return read_record(HINTS_FILE, _Kept()).workloads.get(name, Hints())
+    """The hints for a workload; empty when there are none."""
+    return read_record(HINTS_FILE, _HintsFile()).workloads.get(name, Hints())
 
 
-def keep_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
-    """Replace the hints with this session's. The compile time is kept until another is measured."""
-    kept = read_record(HINTS_FILE, _Kept())
+def save_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
+    """Replace the hints with this session's. The compile time stays until another is measured."""
+    stored = read_record(HINTS_FILE, _HintsFile())
     compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
-    others = {other: hints for other, hints in kept.workloads.items() if other != name}
+    others = {other: hints for other, hints in stored.workloads.items() if other != name}
     latest = dict(list(others.items())[1 - _MOST_WORKLOADS :])
-    kept = replace(kept, workloads={**latest, name: Hints(dict(settings), compile_s)})
-    write_record(HINTS_FILE, kept)
+    stored = replace(stored, workloads={**latest, name: Hints(dict(settings), compile_s)})
+    write_record(HINTS_FILE, stored)

@@ -57,10 +57,10 @@ def check_same_machine(before: Facts, now: Facts) -> None:
         "batch size": (before.workload.batch_size, now.workload.batch_size),
         "number of parameters": (before.workload.parameters, now.workload.parameters),
     }
-    told = [f"the {name} is {new}, and was {old}" for name, (old, new) in pairs.items() if old != new]
-    if told:
+    changes = [f"the {name} is {new}, and was {old}" for name, (old, new) in pairs.items() if old != new]
+    if changes:
         raise UsageError(
-            f"the session measured something else: {'; '.join(told)}.", "Measure anew: leave --resume out."
+            f"the session measured something else: {'; '.join(changes)}.", "Measure anew: leave --resume out."
         )
 
 
@@ -73,8 +73,8 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
     if facts.sources and before.directory != now.directory:
         yield f"the folder is {now.directory}, and was {before.directory}"
     config, _ = without_secrets(now.config)
-    if told := differences(before.config, config):
-        yield f"of the config {format_first(told, _MOST_SHOWN)}"
+    if changes := differences(before.config, config):
+        yield f"of the config {format_first(changes, _MOST_SHOWN)}"
     for path in changed_sources(facts.sources):
         yield f"{_near(path, now.directory)} {'has changed' if exists(path) else 'is gone'}"
 
@@ -82,9 +82,9 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
 def differences(before: Any, now: Any) -> list[str]:
     """The changes from one config to another, a few words for each value; types count, as 1 and True differ."""
     old, new = ({path: text for path, text in _flat(config or {}, "") if path} for config in (before, now))
-    told = [f"{path} is {new[path]} (was {text})" for path, text in old.items() if new.get(path, text) != text]
+    changes = [f"{path} is {new[path]} (was {text})" for path, text in old.items() if new.get(path, text) != text]
     gone = [f"{path} is gone" for path in old if path not in new]
-    return [*told, *gone, *(f"{path} is new" for path in new if path not in old)]
+    return [*changes, *gone, *(f"{path} is new" for path in new if path not in old)]
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
