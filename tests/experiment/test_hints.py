@@ -7,12 +7,10 @@ from facts import gpu_facts, loader_facts
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, save_hints, workload_name
 from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
-from advisor.recipe.settings import Settings
 from advisor.records import Numerics, TargetSpec
 
 CATALOG = load_catalog()
@@ -84,14 +82,3 @@ def test_what_was_found_before_is_part_of_the_first_stack():
 def test_hints_do_not_stand_in_for_consent():
     changed = {"data.batch_size": 128}
     assert "data.batch_size" not in planned(gpu_facts(loader=loader_facts()), changed).usual_stack()
-
-
-def test_what_a_compilation_took_before_is_expected_again():
-    budget = Budget(300.0)
-    ordinary_s = budget.expected_s()
-    budget.guessed_compile_s = 7.0
-    assert budget.expected_s(cost=1.0) == 7.0 + ordinary_s
-    assert budget.compile_s is None
-    budget.learn(9.0, Settings(), cost=1.0)
-    assert budget.compile_s == 9.0
-    assert budget.expected_s(Settings({"compile.mode": "default"}), cost=1.0) == 9.0

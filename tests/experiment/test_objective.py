@@ -117,10 +117,6 @@ def test_for_latency_a_larger_batch_is_no_gain(speedup, factor):
     assert by.gain(result(speedup), compared(speedup)).ratio == pytest.approx(speedup)
 
 
-def test_for_latency_a_batch_that_is_faster_by_the_sample_only_does_not_help():
-    assert not yardstick(Objective.LATENCY).helps(result(1.5, batch=20), compared(1.5))
-
-
 @given(shares)
 def test_less_memory_and_less_energy_are_gains(share):
     for objective, change in ((Objective.MEMORY, {"memory": share}), (Objective.ENERGY, {"energy": share})):
@@ -242,12 +238,6 @@ def test_between_two_beyond_the_latency_limit_the_shorter_step_is_better():
     assert judge.gain(larger, Settings()).is_worse
 
 
-def test_a_peak_that_is_not_known_exceeds_no_limit():
-    by = yardstick(Objective.THROUGHPUT, limit=0.8)
-    assert by.goal.fits(result(memory=None))
-    assert by.saving(result(memory=None)) is None
-
-
 @pytest.mark.parametrize(
     ("objective", "new", "old", "better"),
     [
@@ -268,12 +258,6 @@ def test_what_is_better_follows_from_the_goal(objective, new, old, better):
 
 
 # --- an order -------------------------------------------------------------------------------------------------
-
-
-@quick
-@given(objectives, st.tuples(speeds, shares, shares))
-def test_nothing_beats_itself(objective, new):
-    assert not beats(objective, new, new)
 
 
 @quick

@@ -63,10 +63,10 @@ class SessionCancelledError(Exception):
 class Bench:
     """Runs trials and learns how long they take.
 
-    ``why_not_built_once`` says why the target cannot be built once for many trials; empty when it can, or when that was not
-    tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected`` and ``profiled``
-    are the latest messages with a workload's facts and its profile. ``compiling`` are the settings that compile in a
-    process beside the trials.
+    ``why_not_built_once``: the reason that each trial builds the target for itself; empty when one build serves all, or
+    when that was not tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected``
+    and ``profiled`` are the latest messages with a workload's facts and its profile. ``compiling`` are the settings
+    that compile in a process beside the trials.
     """
 
     def __init__(
