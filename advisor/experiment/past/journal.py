@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import msgspec
@@ -36,8 +37,6 @@ _LARGEST_BYTES = 256 * 2**20
 # Fields of events that name a file of the session.
 _FILES = frozenset({"log_path", "trace_path"})
 _LONGEST_PID = 20
-# The parts of a journal's name: its date, its time, and which of that second it is.
-_NUMBERS = re.compile(r"\d+")
 # Of interest only while they happen.
 _UNRECORDED = (BlockTimed, Paused, ProgressMade, TrialActivity)
 
@@ -129,8 +128,8 @@ class PastSession:
     """A session read back: its request and its events, as far as they were written.
 
     ``damage``: a sentence on lines that could not be read, which is the first event too; empty where all could.
-    ``withheld`` names the values of the config that were not recorded, because they look like secrets, and
-    ``withheld_arguments`` the target's arguments of that kind.
+    ``config_fingerprint`` stands for the config, which is not recorded. ``withheld_arguments`` names the target's
+    arguments that were not recorded, because they look like secrets.
     """
 
     session_id: str
@@ -139,7 +138,7 @@ class PastSession:
     request: Request
     events: tuple[Event, ...]
     damage: str = ""
-    withheld: tuple[str, ...] = ()
+    config_fingerprint: str = ""
     withheld_arguments: tuple[str, ...] = ()
 
     def check_arguments(self) -> None:
@@ -185,7 +184,7 @@ def _journals() -> list[Path]:
         found = [path for path in sessions_folder().iterdir() if path.suffix == ".jsonl" and is_file(path)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(found, key=lambda path: [int(number) for number in _NUMBERS.findall(path.stem)])
+    return sorted(found, key=lambda path: path.stem)
 
 
 def _locked(path: Path) -> int | None:
@@ -223,22 +222,32 @@ def _free_path(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The first line of a journal. ``config`` is YAML, which has more types; neither it nor a target has secrets."""
+    """The first line of a journal: the request, without its config and without arguments that look like secrets.
+
+    Older journals have the ``config`` itself.
+    """
 
     request: Request
     schema: int = SCHEMA
     started: float = field(default_factory=time.time)
-    config: Any = None
-    withheld: tuple[str, ...] = ()
+    config_fingerprint: str = ""
     withheld_arguments: tuple[str, ...] = ()
+    config: Any = None
 
     @classmethod
     def of(cls, request: Request) -> _Header:
-        config, withheld = without_secrets(request.target.config)
-        arguments, withheld_arguments = arguments_without_secrets(request.target.arguments)
-        request = replace(request, target=replace(request.target, config=None, arguments=arguments))
-        text = None if config is None else _config_text(config)
-        return cls(request, config=text, withheld=withheld, withheld_arguments=withheld_arguments)
+        arguments, withheld = arguments_without_secrets(request.target.arguments)
+        target = replace(request.target, config=None, arguments=arguments)
+        fingerprint = fingerprint_of(request.target.config)
+        return cls(replace(request, target=target), config_fingerprint=fingerprint, withheld_arguments=withheld)
+
+
+def fingerprint_of(config: Any) -> str:
+    """A text that differs for configs that differ, in a value or its type, but for values that look like secrets."""
+    if config is None:
+        return ""
+    shown, _ = without_secrets(config)
+    return hashlib.sha256(pformat(shown).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _read(path: Path) -> PastSession:
@@ -259,9 +268,7 @@ def _read(path: Path) -> PastSession:
                 "Read it with the version of perf-advisor that wrote it.",
             )
         header = msgspec.convert(line, _Header)
-        request, started = header.request, datetime.fromtimestamp(header.started)
-        if header.config is not None:
-            request = replace(request, target=replace(request.target, config=_config_of(header.config)))
+        started = datetime.fromtimestamp(header.started)
     except _UNREADABLE as error:
         raise UsageError(
             f"the session {path.stem} cannot be read: the first line of its journal is damaged.",
@@ -277,41 +284,9 @@ def _read(path: Path) -> PastSession:
         lost = f"{counted(damaged, 'line')} of the journal of {path.stem} cannot be read"
         damage = f"{lost}; measurements may be missing"
         events.insert(0, Said(damage, "warning"))
-    withheld, arguments = header.withheld, header.withheld_arguments
-    return PastSession(path.stem, path, started, request, tuple(events), damage, withheld, arguments)
-
-
-def _config_of(recorded: Any) -> dict[str, Any]:
-    """A config that was recorded as YAML, or as 0.1 did it. Raises ValueError for a damaged one."""
-    from advisor.files.config_file import TagsAsWritten, parsed  # late: YAML takes long to load
-
-    try:
-        found = parsed(recorded, "config.yaml", TagsAsWritten) if isinstance(recorded, str) else _of_0_1(recorded)
-        return msgspec.convert(found, dict[str, Any])
-    except UsageError as error:
-        raise ValueError(error.message) from error
-
-
-def _config_text(config: Any) -> str:
-    """A config as YAML; what no YAML file can hold is written as text."""
-    import yaml
-
-    from advisor.files.config_file import dumped
-
-    try:
-        return dumped(config, sort_keys=False)
-    except yaml.YAMLError:
-        return dumped(msgspec.to_builtins(config, str_keys=True, enc_hook=str), sort_keys=False)
-
-
-def _of_0_1(value: Any) -> Any:
-    """A value of a config as version 0.1 recorded it: all but texts and numbers as ``{type: content}``."""
-    if isinstance(value, list):
-        return [_of_0_1(inner) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    return {_of_0_1(key): _of_0_1(inner) for key, inner in content} if kind == "mapping" else _of_0_1(content)
+    fingerprint = header.config_fingerprint or ("unknown" if header.config is not None else "")
+    withheld = header.withheld_arguments
+    return PastSession(path.stem, path, started, header.request, tuple(events), damage, fingerprint, withheld)
 
 
 def _events(line: bytes, folder: Path) -> list[Event]:
