@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from heapq import heappop, heappush
 
 from facts import cpu_facts, profile_facts
 from made_up import Speed, failed, result_at
@@ -40,15 +39,12 @@ class FakeTrials:
     """The runner, which is the clock of its sessions too: only trials take time.
 
     ``facts`` are the workload's; ``build_s`` and ``trial_s`` are what building it and a trial take.
-    ``devices`` are those of the trials that ran side by side; ``disturbance``: how many times slower each is then.
     """
 
     def __init__(self, speed: Speed, *, facts: Facts | None = None, trial_s=TRIAL_S, build_s=0.5):
         self.speed, self.facts, self.trial_s, self.build_s = speed, facts or cpu_facts(), trial_s, build_s
         self.now_s = 0.0
         self.cancelled = self._skipped = False
-        self.devices: list[str] = []
-        self.disturbance: dict[str, float] = {}
 
     def __call__(self):
         return self.now_s
@@ -76,25 +72,6 @@ class FakeTrials:
         with self.open(spec, listen) as trial:
             return trial.result()
 
-    def run_lanes(self, lanes):
-        """The lanes at the same time: each trial ends when it would if only its own lane were there."""
-        under_way = []
-
-        def go_on(lane, result=None):
-            with suppress(StopIteration):
-                spec, listen = next(lane) if result is None else lane.send(result)
-                self.devices.append(spec.target.device)
-                trial = FakeTrial(self, spec, listen, slowed=self.disturbance.get(spec.target.device, 1.0))
-                heappush(under_way, (self.now_s + self.trial_s, len(self.devices), lane, trial))
-
-        for lane in lanes:
-            go_on(lane)
-        while under_way:
-            ends_s, _, lane, trial = heappop(under_way)
-            self.now_s = ends_s - self.trial_s
-            result = trial.result()
-            go_on(lane, result)
-
     @contextmanager
     def open(self, spec, listen) -> Iterator[FakeTrial]:
         self._skipped = False
@@ -115,12 +92,10 @@ def found_by(spec) -> RanksFound:
 class FakeTrial:
     """One trial: it warms up, and is measured as a whole or block by block."""
 
-    def __init__(self, trials: FakeTrials, spec, listen, slowed=1.0):
+    def __init__(self, trials: FakeTrials, spec, listen):
         self._trials, self._spec, self._listen = trials, spec, listen
         self._ends_s = trials.now_s + spec.timeout_s
         speed = trials.speed(Settings(spec.settings))
-        if isinstance(speed, float):
-            speed /= slowed
         if not isinstance(speed, TrialResult):
             speed = failed(speed) if isinstance(speed, str) else result_at(speed)
         self._answer = replace(speed, ranks=found_by(spec)) if spec.world and speed.measured else speed

@@ -160,13 +160,6 @@ def meeting_of(text: str) -> str:
     return text
 
 
-def side_by_side_of(text: str) -> bool:
-    """Whether trials may run on several GPUs at a time. Raises UsageError for other words than ``auto`` and ``off``."""
-    if (word := text.strip().lower()) not in ("auto", "off"):
-        raise UsageError(f"{text!r} is not one of the choices.", "Choose auto or off.")
-    return word == "auto"
-
-
 _ENDS_OWN = "--"  # what follows is the target's own sys.argv
 
 

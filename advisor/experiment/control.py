@@ -49,7 +49,7 @@ class Steering:
         self.ending = True
         self.go_on()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Forget earlier requests: the person has asked for more to be measured."""
         self.ending = False
         self.go_on()

@@ -92,7 +92,7 @@ class TrialActivity(Event, frozen=True):
 
 
 class BlockTimed(Event, frozen=True):
-    """A block of the running trial has been timed: the ms and samples of one step. Not all blocks are told of."""
+    """A block of the running trial has been timed: the ms and samples of one step. Not all blocks are posted."""
 
     name: str
     step_ms: float

@@ -67,10 +67,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The outcome of a move: runs by their settings, those in turn, or the result of an instrument.
-
-    ``others`` are moves that were measured on other GPUs meanwhile, with their own outcomes.
-    """
+    """The outcome of a move: runs by their settings, those in turn, or the result of an instrument."""
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
     turns: Turns | None = None
@@ -78,7 +75,6 @@ class Evidence:
     reference: TrialResult | None = None
     facts: Facts | None = None
     cpu_step_ms: float | None = None
-    others: tuple[tuple[Move, Evidence], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,10 +256,7 @@ class Known:
                 known = known._simplified(move)
             case Kind.TURNS:
                 known = known._after_turns(move)
-        known = known._with_best_stack()._with_accepted()
-        for other, beside in evidence.others:
-            known = known.after(other, beside)
-        return known
+        return known._with_best_stack()._with_accepted()
 
     def with_consent(self, consent: Consent) -> Known:
         """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""
@@ -276,15 +269,16 @@ class Known:
         return known.with_permitted(self.stack, dropped)._with_best_stack()._with_accepted()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack, without what decisions rule out, and the reasons of what is not in it.
+        """The knowledge with another stack, without what has no consent, and the reasons of what is not in it.
 
-        What needs a setting that is ruled out leaves with it.
+        What needs a setting that leaves goes with it.
         """
-        catalog, recipes = self.plan.catalog, self.plan.catalog.in_order(stack)
-        ruled_out = {recipe.key: self.plan.consent.ruled_out(recipe.id, value) for recipe, value in recipes}
-        gone = {key: why for key, why in ruled_out.items() if why}
-        for key in gone:
-            stack = self.plan.without(stack, key)
+        catalog, consent, gone = self.plan.catalog, self.plan.consent, dict[str, str]()
+        for recipe, value in catalog.in_order(stack):
+            if not consent.permits({recipe.key: value}):
+                stack = self.plan.without(stack, recipe.key)
+            if why := consent.ruled_out(recipe.id, value):
+                gone[recipe.key] = why
         while stack and catalog.conflict(stack):
             one_less = (key for key in stack if not catalog.conflict(stack.without(key)))
             stack = stack.without(next(one_less, list(stack)[-1]))

@@ -7,6 +7,7 @@ four: where a result exceeds it, less memory comes first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -49,16 +50,15 @@ class Goal:
         return self.objective in (Objective.THROUGHPUT, Objective.LATENCY)
 
     def fits(self, result: TrialResult) -> bool:
-        """Whether a result is within the limits. Unknown figures count as within."""
+        """Whether a result is within the limits."""
         return not self.exceeded(result)
 
     def fits_memory(self, result: TrialResult) -> bool:
-        """Whether a result is within the memory limit. An unknown peak counts as within."""
-        peak_bytes = result.peak_reserved_bytes
-        return self.memory_limit_bytes is None or peak_bytes is None or peak_bytes <= self.memory_limit_bytes
+        """Whether a result is within the memory limit."""
+        return self.memory_limit_bytes is None or (result.peak_reserved_bytes or 0) <= self.memory_limit_bytes
 
     def exceeded(self, result: TrialResult) -> str:
-        """The limit that a result exceeds, as in ``more than the memory limit``; empty for none."""
+        """The limit that a result exceeds, as in ``more than the memory limit``; empty for none, also if unknown."""
         if not self.fits_memory(result):
             return "more than the memory limit"
         latency, limit_ms = result.latency, self.latency_limit_ms
@@ -78,54 +78,64 @@ class Goal:
 
     def better(self, count: int = 1) -> str:
         """The verb phrase for a number of better candidates: ``is measurably faster``."""
-        one, several, how = self.words.better
-        return f"{one if count == 1 else several} {how.format(kept=self.kept_speed)}"
+        return self.words.better[count != 1].format(speed=self.least_speed)
 
     def not_better(self, count: int = 1) -> str:
         """The verb phrase for a number of candidates that are not better: ``is not measurably faster``."""
-        one, several, how = self.words.better
-        verb = (
-            f"{one if count == 1 else several} not"
-            if one == "is"
-            else f"{'does' if count == 1 else 'do'} not {several}"
-        )
-        return f"{verb} {how.format(kept=self.kept_speed)}"
+        return self.words.not_better[count != 1].format(speed=self.least_speed)
 
     @property
-    def kept_speed(self) -> str:
+    def least_speed(self) -> str:
         """The speed that less memory must keep, as a phrase: ``90 % of the speed or more``."""
         return f"{format_percent(self.keep_speed)} of the speed or more"
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of an objective. ``better``: the verb for one candidate and for several, and the rest of the phrase.
+    """An objective: its figure, and its words. ``better`` and ``not_better``: what one candidate does, and several do.
 
     ``short``: what is optimised. ``ranked``: how the recommendations are ordered. ``rule``: the sentence of a report
     about it, empty where the speed-up says it all. ``larger_batch``: why a larger batch serves it not, empty where it
-    may. ``{kept}`` stands for the share of the speed that is kept.
+    may. ``{speed}`` stands for the speed that is asked for. ``figure``: what is compared, of a result that measured;
+    None where it was not measured. ``shown``: that figure as a person reads it.
     """
 
     short: str
     ranked: str
-    better: tuple[str, str, str]
+    better: tuple[str, str]
+    not_better: tuple[str, str]
+    figure: Callable[[TrialResult], float | None]
+    shown: Callable[[float | None], str]
     rule: str = ""
     larger_batch: str = ""
 
 
 WORDS = {
-    Objective.THROUGHPUT: Words("samples per second", "best first", ("is", "are", "measurably faster")),
+    Objective.THROUGHPUT: Words(
+        "samples per second",
+        "best first",
+        ("is measurably faster", "are measurably faster"),
+        ("is not measurably faster", "are not measurably faster"),
+        lambda result: median(block.samples_per_s for block in result.blocks),
+        format_rate,
+    ),
     Objective.LATENCY: Words(
         "a shorter step",
         "the shortest step first",
-        ("makes", "make", "a step measurably shorter"),
+        ("makes a step measurably shorter", "make a step measurably shorter"),
+        ("does not make a step measurably shorter", "do not make a step measurably shorter"),
+        lambda result: median(block.step_ms for block in result.blocks),
+        format_ms,
         "The objective is latency, the time of a step: a larger batch never counts.",
         "a larger batch makes no step shorter, and short steps are the objective",
     ),
     Objective.MEMORY: Words(
-        "the smallest peak at {kept}",
+        "the smallest peak at {speed}",
         "the smallest memory first",
-        ("saves", "save", "memory at {kept}"),
+        ("saves memory at {speed}", "save memory at {speed}"),
+        ("does not save memory at {speed}", "do not save memory at {speed}"),
+        lambda result: result.peak_reserved_bytes,
+        format_bytes,
         "The objective is memory: the smallest peak whose speed, with its whole interval, is {share} of the baseline's "
         "or more. Of two that take as much, the faster counts.",
         "a larger batch takes more memory, and less memory is the objective",
@@ -133,32 +143,13 @@ WORDS = {
     Objective.ENERGY: Words(
         "fewer joules a sample",
         "the least energy first",
-        ("takes", "take", "measurably less energy"),
+        ("takes measurably less energy", "take measurably less energy"),
+        ("does not take measurably less energy", "do not take measurably less energy"),
+        lambda result: result.energy_j_per_sample,
+        format_energy,
         "The objective is energy: joules a sample, of the whole GPU while it is timed.",
     ),
 }
-
-
-def figure(objective: Objective, result: TrialResult) -> float | None:
-    """The figure of an objective in a result that measured; None where it was not measured.
-
-    Samples per second, which should be high; or milliseconds a step, bytes or joules a sample, which should be low.
-    """
-    match objective:
-        case Objective.THROUGHPUT:
-            return median(block.samples_per_s for block in result.blocks)
-        case Objective.LATENCY:
-            return median(block.step_ms for block in result.blocks)
-        case Objective.MEMORY:
-            return result.peak_reserved_bytes
-        case Objective.ENERGY:
-            return result.energy_j_per_sample
-
-
-def format_figure(objective: Objective, value: float | None) -> str:
-    """The figure of an objective as a person reads it: ``2,431 samples/s``, ``9.21 ms``, ``8.54 GiB``, ``0.12 J``."""
-    formats = {Objective.LATENCY: format_ms, Objective.MEMORY: format_bytes, Objective.ENERGY: format_energy}
-    return formats.get(objective, format_rate)(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +203,15 @@ class Yardstick:
         """The gain over the baseline by the objective; None where that was not measured."""
         if comparison is None:
             return None
-        if self.goal.objective is Objective.THROUGHPUT:
-            return _timed(comparison, 1.0)
-        if self.goal.objective is Objective.LATENCY:
-            return _timed(comparison, samples_per_step(self.baseline.result) / samples_per_step(result))
+        if self.goal.by_time:
+            factor = 1.0
+            if self.goal.objective is Objective.LATENCY:
+                factor = samples_per_step(self.baseline.result) / samples_per_step(result)
+            ratio, low, high = (factor * one for one in (comparison.speedup, comparison.ci_low, comparison.ci_high))
+            return Gain(ratio, low, high, CHANGE - 1)
         floor = self.saving_floor if self.goal.objective is Objective.MEMORY else self.energy_floor
-        return gain_of_figure(
-            figure(self.goal.objective, self.baseline.result), figure(self.goal.objective, result), floor
-        )
+        figure = self.goal.words.figure
+        return gain_of_figure(figure(self.baseline.result), figure(result), floor)
 
     def saving(self, result: TrialResult) -> Gain | None:
         """The baseline's peak memory over that of a result; None where a peak is not known."""
@@ -278,12 +270,6 @@ class Yardstick:
         return (
             f"takes {more} more memory at {speed} the speed" if gain.is_worse else f"{speed} as fast in as much memory"
         )
-
-
-def _timed(comparison: Comparison, factor: float) -> Gain:
-    """A gain in speed; ``factor`` turns samples into steps where their numbers differ."""
-    speedup, low, high = (factor * ratio for ratio in (comparison.speedup, comparison.ci_low, comparison.ci_high))
-    return Gain(speedup, low, high, CHANGE - 1)
 
 
 def gain_of_figure(old: float | None, new: float | None, floor: float) -> Gain | None:

@@ -18,7 +18,6 @@ class Request:
     ``budget_s``: wall seconds for the whole session. ``keep_speed``: with memory as the objective, the share of the
     baseline's speed, 0 to 1, that less memory must keep. ``allow``: the worst numerics class that may enter the stack
     without the person's consent. ``memory_limit_bytes``: what peak reserved memory may not exceed.
-    ``side_by_side``: trials may run on other GPUs of the machine at the same time; None: unless the target names a GPU.
     ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
     ``accept``: recipes accepted from the start, each with the one value that is meant or None.
     ``gpus``: those of this machine, 0 for all. ``machines`` take part in trials over several, which torchrun starts
@@ -38,7 +37,6 @@ class Request:
     gpus: int = 1
     machines: int = 1
     launch: tuple[str, ...] = ()
-    side_by_side: bool | None = None
     seed: int = 0
     config_path: str | None = None
     key_map: dict[str, str] = field(default_factory=dict)
@@ -55,11 +53,6 @@ class Request:
     def wants_several(self) -> bool:
         """Whether the session measures on several GPUs, too."""
         return self.gpus != 1 or self.machines > 1
-
-    @property
-    def uses_other_gpus(self) -> bool:
-        """Whether trials may run on other GPUs than the session's own at the same time."""
-        return ":" not in self.target.device if self.side_by_side is None else self.side_by_side
 
     @property
     def goal(self) -> Goal:

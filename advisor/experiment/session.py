@@ -19,8 +19,8 @@ from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.measuring.verification import verify
-from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, PastSession
-from advisor.experiment.past.resuming import hints_for, keep_hints, take_over, workload_name
+from advisor.experiment.past.journal import Journal, PastSession
+from advisor.experiment.past.resuming import hints_for, save_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
@@ -69,7 +69,7 @@ class Session:
         self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
-        self._reporter = Reporter(emit, journal, self._past)
+        self._reporter = Reporter(emit, journal, self._past if past else None)
         self._lock = threading.Lock()
         self._closed = False
         self._running_afterwards = ""
@@ -82,7 +82,7 @@ class Session:
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
         self._trials = MoveTrials(self._bench, consent=self._consented, report=self._report)
         self._known: Known | None = None
-        self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
+        self._follows_decisions = False  # the search has ended under the decisions that it knows of
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Session:
         """Give the session this much more time."""
         self._bench.budget.extended_s += seconds
         if self._known is not None:
-            self._trials.tell_progress(self._known)
+            self._trials.post_progress(self._known)
 
     def finish(self) -> None:
         """End the running trial and the search, and report as at the end of any session."""
@@ -137,9 +137,12 @@ class Session:
         With a ``value`` only that one of the recipe's values is accepted. A running ``rework`` is ended, since it does
         not know of the decision: call that again.
         """
-        is_new = self._reporter.emit_new(events.Decided(recipe_id, decision, value))
+        decisions, values = self._reporter.decisions()
+        if (decisions.get(recipe_id), values.get(recipe_id)) == (decision, value):
+            return
+        self._reporter.emit(events.Decided(recipe_id, decision, value))
         with self._lock:
-            if is_new and self._running_afterwards == _REWORK:
+            if self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
@@ -148,8 +151,11 @@ class Session:
 
     def rework(self) -> None:
         """Find the stack again under the present decisions; nothing happens when they are followed already."""
-        if self._known is not None and self._known is not self._found_by_decisions.get(self._decided):
-            self._run_afterwards(_REWORK, self._rework)
+        if self._known is None:
+            return
+        consent = self._known.plan.consent
+        if not (self._follows_decisions and consent.decided == self._consented(consent).decided):
+            self._run_afterwards(_REWORK, lambda: self._go_on(None, follow=True))
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
@@ -165,7 +171,7 @@ class Session:
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""
         if self._known is not None:
-            self._run_afterwards("more", lambda: self._try_more(seconds))
+            self._run_afterwards("more", lambda: self._go_on(seconds))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
@@ -176,15 +182,11 @@ class Session:
         hardware = inspect_hardware()
         self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
-        gpus = gpus_in_use(self.request, hardware)  # too few are told before anything is measured
+        gpus = gpus_in_use(self.request, hardware)  # too few are an error before anything is measured
         findings = self._read_source()
         self._trials.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
         self._read_source(*(place.file for place in facts.workload.places))
-        if self._past.facts is not None and self._past.baseline is not None:
-            protects, self._reporter.protects_record = self._reporter.protects_record, True
-            check_same_machine(self._past.facts, facts)  # where it is not, the record stays as it is
-            self._reporter.protects_record = protects
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         if self.request.wants_several:
@@ -192,10 +194,7 @@ class Session:
         known = self._trials.publish(self._current)
         if not self.request.wants_several and not known.plan.candidates:
             self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
-        elif not self.request.wants_several and self.request.uses_other_gpus:
-            self._trials.other_gpus.find(known)
         self._search(known)
-        self._trials.other_gpus.stop()
         if self.request.wants_several:
             self._search_on_several(gpus, self._current)
         self._conclude(self._current)
@@ -226,8 +225,8 @@ class Session:
     def _announce(self) -> None:
         for problem in self.catalog.problems:
             self._reporter.warn(f"a recipe could not be loaded: {problem}")
-        if self._past_session is not None and self._past_session.damaged:
-            self._reporter.warn(self._past_session.damage, once=ABOUT_DAMAGE)
+        if self._past_session is not None and self._past_session.damage:
+            self._reporter.post(events.Said(self._past_session.damage, "warning"))  # the journal shows it by itself
         decisions, values = self._reporter.decisions()
         for recipe, decision in decisions.items():
             self._reporter.post(events.Decided(recipe, decision, values.get(recipe)))  # in the journal already
@@ -263,13 +262,13 @@ class Session:
         )
         plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
         known = Known.begin(plan, judge)
-        if self._past_session is not None:
+        if self._past_session is not None and self._past.facts is not None and self._past.baseline is not None:
+            check_same_machine(self._past.facts, facts)
             known = take_over(known, self._past, self._past_session.events)
-            self._reporter.mark_as_posted(self._past_session.events)
+            self._reporter.emit(events.RunMeasured({}, result))  # a repeat of the past session's baseline
         self._known = known
         self._reporter.emit(events.FactsFound(known.plan.facts))
-        if busy := caveats.of_other_programs(judge, facts):
-            self._reporter.warn(busy, once="company")
+        self._reporter.warn(caveats.of_other_programs(judge, facts), "company")
         if not finite(result):
             self._reporter.warn(
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
@@ -277,78 +276,63 @@ class Session:
             )
 
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
-        """Search from a state, and keep the result for when the same decisions come back."""
-        known = search(known, self._trials, wanted=wanted)
-        self._known = self._found_by_decisions[known.plan.consent.decided] = known
+        """Search from a state under the person's decisions."""
+        self._follows_decisions = False
+        self._known = search(known, self._trials, wanted=wanted)
+        self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:
         """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
         self._reporter.report_stack(known, at_end=True)
-        self._tell_what_is_left(known)
+        self._report_left_out(known)
         budget = self._bench.budget
         if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
-            keep_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
+            save_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
-        for warning in filter(None, (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known))):
+        for warning in (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
             self._reporter.warn(warning)
-        self._reporter.correct("noise", caveats.of_noise(known), "the machine is not as noisy as it seemed")
+        self._reporter.warn(caveats.of_noise(known), "noise")
         self._trials.enter("done")
-        self._trials.tell_progress(known)
+        self._trials.post_progress(known)
 
-    def _tell_what_is_left(self, known: Known) -> None:
+    def _report_left_out(self, known: Known) -> None:
         """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
         for candidate, reason in closing.left_out(known, self._bench):
             self._reporter.skip(candidate, reason)
         for recipe, refusal in closing.refusals(known, self._bench):
             about = f"accepted {recipe}"
-            if refusal:
-                self._reporter.warn(refusal, once=about)
-            self._reporter.correct(about, refusal, f"{recipe} is in the stack now")
+            self._reporter.warn(refusal, about)
+            if not refusal:
+                self._reporter.withdraw(about, f"{recipe} is in the stack now")
 
     # --- after the session -------------------------------------------------------------------------------------
-
-    def _rework(self) -> None:
-        """Follow the decisions: the stack without the rejected, with the accepted, in turn with the baseline."""
-        found = self._found_by_decisions.get(self._decided)
-        if found is not None:
-            self._known = found
-            self._reporter.report(found)
-        else:
-            self._begin_anew()
-            self._known = known = self._trials.publish(self._current)
-            self._search(known, wanted=lambda move: _follows_decisions(move, known))
-            self._trials.enter("done")
-        self._tell_what_is_left(self._current)
 
     def _retry(self, name: str) -> None:
         known = self._current
         record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
-        followed = self._found_by_decisions.get(self._decided) is known
-        self._begin_anew()
-        self._found_by_decisions.clear()
+        self._restart()
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._trials.measure(move, known)
         self._known = known.without_runs(settings).after(move, evidence)
-        if followed:
-            self._found_by_decisions[self._decided] = self._known
         self._reporter.report(self._current)
 
-    def _try_more(self, seconds: float | None) -> None:
-        self._begin_anew(seconds)
-        before = self._current
-        self._search(self._trials.publish(before))
-        if self._current.judge.runs == before.judge.runs:
+    def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:
+        """Search on, for this long or as long as the session had; ``follow``: no further than decisions ask for."""
+        self._restart(seconds)
+        before = self._trials.publish(self._current)
+        self._search(before, wanted=(lambda move: _follows_decisions(move, before)) if follow else lambda move: True)
+        if self._current.judge.runs == before.judge.runs and not follow:
             self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
-        self._tell_what_is_left(self._current)
+        self._report_left_out(self._current)
         self._trials.enter("done")
 
-    def _begin_anew(self, seconds: float | None = None) -> None:
+    def _restart(self, seconds: float | None = None) -> None:
         """Begin a budget for measurements after the session: as long as the session's, or of this length."""
-        self._steering.begin_anew()
-        self._bench.budget.begin_anew(seconds)
+        self._steering.restart()
+        self._bench.budget.restart(seconds)
 
     def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""
@@ -370,10 +354,6 @@ class Session:
         assert self._known is not None, "the baseline was measured"
         return self._known
 
-    @property
-    def _decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
-        return self._consented(self._current.plan.consent).decided
-
     def _consented(self, consent: Consent) -> Consent:
         decisions, values = self._reporter.decisions()
         return replace(consent, decisions=decisions, values=values)
@@ -382,11 +362,8 @@ class Session:
         """Post the new events. A cancelled session goes on from here."""
         self._known = known
         self._reporter.report(known)
-        for text, once in caveats.of_failures(known):
-            self._reporter.warn(text, once=once)
-        noisy = caveats.of_noise(known)
-        if noisy and Kind.CONTROL in known.done:
-            self._reporter.warn(noisy, once="noise")
+        for text, about in caveats.of_failures(known):
+            self._reporter.warn(text, about)
 
     def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
         """Run work; whatever it raises becomes an event."""

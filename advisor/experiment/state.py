@@ -155,23 +155,13 @@ class SessionState:
         if isinstance(event, events.StackMeasured | events.Ranked | events.Decided):
             self._follow_decisions()
 
-    def holds(self, event: events.Event) -> bool:
-        """Whether the state has what an event of these kinds says, so that nothing changes by it."""
-        match event:
-            case events.TrialMeasured(record):
-                return self.trials.get(record.candidate.name) == record
-            case events.Decided(recipe, decision, value):
-                return (self.decisions.get(recipe), self.accepted_values.get(recipe)) == (decision, value)
-            case _:
-                return all(getattr(self, name) == getattr(event, of) for name, of in _SET_BY[type(event)].items())
-
     def _follow_trial(self, event: events.Event) -> None:
         match event:
             case events.TrialStarted():
                 self.running, self.activity = event.name, "starting"
                 self.expected_s, self.live_ms = event.expected_s, ()
                 self.logs[event.name] = event.log_path
-            case events.TrialActivity() if self.running in ("", event.name):  # others may run on other GPUs
+            case events.TrialActivity():
                 self.activity = event.text
             case events.BlockTimed() if event.name == self.running:
                 self.live_ms, self.live_samples = (*self.live_ms, event.step_ms), event.samples

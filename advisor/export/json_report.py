@@ -20,7 +20,7 @@ from advisor.version import __version__
 
 SCHEMA = 2
 # The fields of a result and of a comparison that a report has.
-_OF_RESULT = """batch_size device disturbed energy_j_per_sample gpu event_step_ms latency peak_allocated_bytes
+_OF_RESULT = """batch_size disturbed energy_j_per_sample gpu event_step_ms latency peak_allocated_bytes
     peak_reserved_bytes device_used_bytes startup_s build_s prepare_s warmup_s warmup_steps skipped_steps wall_s
     notes"""
 _OF_COMPARISON = ("speedup", "ci_low", "ci_high", "paired")

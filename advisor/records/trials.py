@@ -220,7 +220,6 @@ class TrialResult:
     gpu: GpuReadings | None = None
     log_path: str = ""
     phases: dict[str, float] = field(default_factory=dict)  # ms per part of a step, each waited for
-    device: str = ""  # the GPU that the trial ran on, where that is not the session's own
     ranks: RanksFound | None = None  # of several: blocks hold the samples of all, peaks are the largest of any
     loss_form: str = ""  # a value of LossForm; empty where it is not known
     batch_form: BatchForm | None = None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from advisor.experiment.gains import stack_helps, whole_loop
-from advisor.experiment.objective import Yardstick, figure, format_figure
+from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
@@ -72,9 +72,9 @@ def _before_and_tuned(stack: StackRecord, by: Yardstick) -> str:
     if not _by_figure(stack, by):
         before_ms = stack.baseline_step_ms or by.baseline.step_ms
         return f"{format_ms(before_ms)} a step before, {format_ms(stack.step_ms)} tuned"
-    objective, results = by.goal.objective, (by.baseline.result, stack.result)
-    before, tuned = (format_figure(objective, figure(objective, result)) for result in results)
-    return f"{before}{' a sample' if objective is Objective.ENERGY else ''} before, {tuned} tuned"
+    goal = by.goal
+    before, tuned = (goal.words.shown(goal.words.figure(result)) for result in (by.baseline.result, stack.result))
+    return f"{before}{' a sample' if goal.objective is Objective.ENERGY else ''} before, {tuned} tuned"
 
 
 def _effect_sentence(state: SessionState, stack: StackRecord, by: Yardstick, where: str) -> str:

@@ -76,7 +76,7 @@ def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
     limits = [format_bytes(goal.memory_limit_bytes)] if goal.memory_limit_bytes else []
     limits += [f"{format_ms(goal.latency_limit_ms)} a call"] if goal.latency_limit_ms else []
     most = f", at most {' and '.join(limits)}" if limits else ""
-    yield f"Goal: {goal.words.short.format(kept=goal.kept_speed)}{most}, within {format_seconds(budget_s)}."
+    yield f"Goal: {goal.words.short.format(speed=goal.least_speed)}{most}, within {format_seconds(budget_s)}."
     yield from filter(None, (whole_loop(state),))
     told = state.baseline.result.notes if state.baseline else ()
     yield from (note for note in (state.facts.workload.notes if state.facts else ()) if note not in told)

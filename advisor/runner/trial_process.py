@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -113,25 +113,6 @@ class Trial:
             self._receive(left_s)
         return self._result
 
-    @property
-    def watched(self) -> list[Connection | int]:
-        """The handles to wait on for news of the trial; empty where it did not start."""
-        if self._connection is None or self._process is None:
-            return []
-        return [self._connection, self._wake_reader, self._process.sentinel]
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the trial is given up; none for one that has a result."""
-        return 0.0 if self._result else min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S)
-
-    def take_news(self, ready: Collection[object]) -> TrialResult | None:
-        """Read the messages that are there, without waiting; return the trial's result once it has one."""
-        watched = self.watched
-        if self._result is None and (not watched or not self.left_s or any(one in ready for one in watched)):
-            self._receive(0.0)
-        return self._result
-
     def wait_ready(self) -> TrialResult | None:
         """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
         while self._result is None:
@@ -185,7 +166,8 @@ class Trial:
         if self._cancelled or self._connection is None or self._process is None:
             self._result = self._ended(Outcome.CANCELLED, "cancelled")
             return None
-        ready = wait(self.watched, timeout=min(self.left_s, within_s))
+        watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
+        ready = wait(watched, timeout=min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S, within_s))
         if self._connection in ready:
             return self._read()
         if self._wake_reader in ready:
@@ -282,15 +264,6 @@ class Trial:
                 os.killpg(self.pid, number)
                 return True
         return False
-
-
-def wait_for_any(trials: Collection[Trial]) -> list[tuple[Trial, TrialResult]]:
-    """Listen to live trials until some have ended; return those with their results."""
-    while True:
-        watched = [one for trial in trials for one in trial.watched]
-        ready = wait(watched, timeout=min(trial.left_s for trial in trials))
-        if ended := [(trial, result) for trial in trials if (result := trial.take_news(ready)) is not None]:
-            return ended
 
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:

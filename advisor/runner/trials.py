@@ -1,4 +1,4 @@
-"""The runner: trials run one after another or side by side, forked from one build. Never imports torch.
+"""The runner: trials run one after another, forked from one build. Never imports torch.
 
 A fork server that has torch imported starts a trial in tens of milliseconds. Each trial is a process group of its own,
 so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
@@ -11,19 +11,16 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from advisor.records import TargetSpec, TrialResult, TrialSpec
 from advisor.runner import fork_server, log_files
 from advisor.runner.builder import Builder
-from advisor.runner.trial_process import GRACE_S, Listener, Trial, wait_for_any
-
-# Asks for one trial after another, and is sent the result of each.
-Lane = Generator[tuple[TrialSpec, Listener], TrialResult, None]
+from advisor.runner.trial_process import GRACE_S, Listener, Trial
 
 
 class Runner:
-    """Starts trials one after the other, or a few side by side. ``cancel`` ends them all, from any thread."""
+    """Starts trials one after the other, or two that take turns. ``cancel`` ends them all, from any thread."""
 
     def __init__(self) -> None:
         self._live: set[Trial] = set()
@@ -113,30 +110,6 @@ class Runner:
         """End what compiles beside the trials, if anything does."""
         self._beside = None
         self._leaving_beside.close()
-
-    def run_lanes(self, lanes: Iterable[Lane]) -> None:
-        """Run the trials of several lanes, those of each one after the other, the lanes at the same time.
-
-        What a lane raises ends the trials of all.
-        """
-        live: dict[Trial, tuple[Lane, contextlib.ExitStack]] = {}
-        with contextlib.ExitStack() as everything:
-
-            def go_on(lane: Lane, result: TrialResult | None) -> None:
-                try:
-                    spec, listen = next(lane) if result is None else lane.send(result)
-                except StopIteration:
-                    return
-                leaving = everything.enter_context(contextlib.ExitStack())
-                live[leaving.enter_context(self.open(spec, listen))] = lane, leaving
-
-            for lane in lanes:
-                go_on(lane, None)
-            while live:
-                for trial, result in wait_for_any(live):
-                    lane, leaving = live.pop(trial)
-                    leaving.close()
-                    go_on(lane, result)
 
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:

@@ -201,7 +201,7 @@ class Recorded:
         One that was over, and was left while it went on, ends as it did before.
         """
         ends = [event for event in self.past.events if isinstance(event, SessionFinished | SessionFailed)]
-        yield from self.past.with_damage()
+        yield from self.past.events
         if not ends or ends[-1] is not self.past.events[-1]:
             yield ends[-1] if ends else SessionFinished(True, 0.0)
 

@@ -100,13 +100,6 @@ def test_the_longest_first_compilation_is_what_the_next_one_is_expected_to_take(
     assert budget.expected_s(other, cost=1) == 60.0
 
 
-def test_what_finds_its_code_in_the_cache_still_takes_as_long_as_an_ordinary_trial(clock):
-    budget = Budget(300.0, clock)
-    budget.learn(10.0, PLAIN)
-    budget.learn(12.0, DEFAULT, cost=1)
-    assert budget.expected_s(DEFAULT, cost=1) == 10.0
-
-
 def test_what_does_not_fit_is_not_allowed(clock):
     budget = Budget(60.0, clock)
     assert budget.allows(60.0)
@@ -140,7 +133,7 @@ def test_a_budget_that_begins_anew_knows_what_trials_take(clock):
     budget.learn(4.0, PLAIN)
     budget.learn(20.0, DEFAULT, cost=1)
     clock.now += 70
-    budget.begin_anew()
+    budget.restart()
     assert (budget.left_s, budget.expected_s(), budget.expected_s(TUNED, cost=1)) == (60, 4.0, 20.0)
 
 
@@ -149,14 +142,6 @@ def test_the_first_trial_gets_what_is_left_of_a_short_budget_but_a_grace_at_leas
     assert [budget.first_timeout_s for budget in budgets] == [20, 60.5, 90.5, 120, 120]
     clock.now += 50
     assert [budget.first_timeout_s for budget in budgets] == [8, 10.5, 40.5, 120, 120]
-
-
-def test_once_the_baseline_is_known_the_next_trial_is_expected_to_take_as_long(clock):
-    budget = Budget(30.0, clock)
-    budget.baseline_s = 8.0
-    assert budget.expected_s() == 8.0
-    budget.learn(2.0, PLAIN)
-    assert budget.expected_s() == 2.0
 
 
 def test_an_ordinary_trial_hangs_when_it_takes_many_times_as_long_as_usual(clock):

@@ -7,12 +7,10 @@ from facts import gpu_facts, loader_facts
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, keep_hints, workload_name
+from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, save_hints, workload_name
 from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
-from advisor.recipe.settings import Settings
 from advisor.records import Numerics, TargetSpec
 
 CATALOG = load_catalog()
@@ -31,14 +29,14 @@ def state(tmp_path, monkeypatch):
 
 
 def test_hints_are_of_one_workload(state):
-    keep_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
+    save_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
     assert hints_for("mine") == Hints({"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
     assert hints_for("another") == Hints()
 
 
 def test_a_later_session_replaces_the_stack_and_keeps_what_it_did_not_see(state):
-    keep_hints("mine", {"precision.autocast": "bfloat16"}, 12.5)
-    keep_hints("mine", {"step.cuda_graph": True}, None)
+    save_hints("mine", {"precision.autocast": "bfloat16"}, 12.5)
+    save_hints("mine", {"step.cuda_graph": True}, None)
     assert hints_for("mine") == Hints({"step.cuda_graph": True}, 12.5)
 
 
@@ -46,13 +44,13 @@ def test_a_later_session_replaces_the_stack_and_keeps_what_it_did_not_see(state)
 def test_a_file_that_cannot_be_read_gives_no_hints(state, text):
     (state / HINTS_FILE).write_text(text)
     assert hints_for("mine") == Hints()
-    keep_hints("mine", {"step.cuda_graph": True}, None)
+    save_hints("mine", {"step.cuda_graph": True}, None)
     assert hints_for("mine").settings == {"step.cuda_graph": True}
 
 
 def test_the_oldest_hints_make_room(state):
     for number in range(205):
-        keep_hints(str(number), {"step.cuda_graph": True}, None)
+        save_hints(str(number), {"step.cuda_graph": True}, None)
     assert hints_for("204").settings
     assert not hints_for("0").settings
 
@@ -84,14 +82,3 @@ def test_what_was_found_before_is_part_of_the_first_stack():
 def test_hints_do_not_stand_in_for_consent():
     changed = {"data.batch_size": 128}
     assert "data.batch_size" not in planned(gpu_facts(loader=loader_facts()), changed).usual_stack()
-
-
-def test_what_a_compilation_took_before_is_expected_again():
-    budget = Budget(300.0)
-    ordinary_s = budget.expected_s()
-    budget.guessed_compile_s = 7.0
-    assert budget.expected_s(cost=1.0) == 7.0 + ordinary_s
-    assert budget.compile_s is None
-    budget.learn(9.0, Settings(), cost=1.0)
-    assert budget.compile_s == 9.0
-    assert budget.expected_s(Settings({"compile.mode": "default"}), cost=1.0) == 9.0

@@ -2,7 +2,6 @@ import errno
 import json
 import math
 import os
-import random
 import resource
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from sample_session import (
 
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, list_sessions, open_session, sessions_folder
+from advisor.experiment.past.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import (
@@ -110,7 +109,7 @@ def test_a_session_of_version_0_1_is_read_without_its_noise_floor():
         file.write(json.dumps({"event": "GpusChosen", "at": 1.0, "data": {"gpus": 2}}) + "\n")
     past = open_session()
     assert [type(event) for event in past.events] == [type(event) for event in told]
-    assert past.damaged == 0
+    assert past.damage == ""
     before, now = SessionState.of(told), SessionState.of(past.events)
     assert now.stack.comparison == before.stack.comparison
     assert now.baseline.step_ms == before.baseline.step_ms
@@ -128,7 +127,7 @@ def test_every_kind_of_event_is_among_them():
 
 
 def test_every_option_of_a_request_survives():
-    target = TargetSpec("m:b", "/x", Mode.INFER, "cuda:1", 3, (4, 5), {"lr": 0.1, "layers": [1, {"a": None}]})
+    target = TargetSpec("m:b", "/x", Mode.INFER, "cuda:1", 3, (4, 5))
     request = Request(
         target,
         budget_s=12.5,
@@ -185,16 +184,15 @@ def test_what_follows_a_cut_line_can_be_read(cut):
     again = Journal(journal.path, sample_request())
     again.record(events.StageStarted("resumed"))
     again.close()
-    stages = [event.stage for event in open_session().events]
+    stages = [event.stage for event in open_session().events if isinstance(event, events.StageStarted)]
     assert stages == (["one", "two", "resumed"] if cut <= 1 else ["one", "resumed"])
-    assert open_session().damaged == (0 if cut <= 1 else 1)
+    assert bool(open_session().damage) == (cut > 1)
 
 
 @pytest.mark.parametrize(
     "line",
     [
         b'{"event": "FromTheFuture", "data": {}}',
-        b'{"check":1,"event": "StageStarted", "data": {"stage": "two"}}',
         b"\xff\xfe",
         b'{"event": "StageStarted", "data": {"stage": "o\x00e"}}',
         b"[" * 100_000,
@@ -202,26 +200,19 @@ def test_what_follows_a_cut_line_can_be_read(cut):
         b'{"event": "StageStarted", "at": 1' + b"0" * 5000 + b', "data": {"stage": 7}}',
     ],
 )
-def test_a_line_that_cannot_be_read_is_left_out_alone(line):
+def test_a_line_that_cannot_be_read_is_left_out_alone_and_told(line):
     journal = written([events.StageStarted("one"), events.StageStarted("two")])
     lines = journal.path.read_bytes().splitlines()
     journal.path.write_bytes(b"\n".join([*lines[:2], line, *lines[2:], b""]))
     past = open_session()
-    assert list(past.events) == [events.StageStarted("one"), events.StageStarted("two")]
-    assert past.damaged == 1
-
-
-def test_a_flipped_byte_loses_its_line_alone():
-    journal = written(sample_history())
-    whole, chance = journal.path.read_bytes(), random.Random(0)
-    count, header = len(open_session().events), whole.index(b"\n") + 1
-    for _ in range(60):
-        flipped = bytearray(whole)
-        flipped[chance.randrange(header, len(whole))] ^= 1 << chance.randrange(8)
-        journal.path.write_bytes(flipped)
-        past = open_session()
-        assert len(past.events) >= count - 2  # an end of line that is lost joins two
-        assert len(past.events) + past.damaged in (count - 1, count, count + 1)
+    assert past.damage.startswith("1 line of the journal")
+    assert list(past.events) == [
+        events.Said(
+            f"1 line of the journal of {past.session_id} cannot be read; measurements may be missing", "warning"
+        ),
+        events.StageStarted("one"),
+        events.StageStarted("two"),
+    ]
 
 
 def test_a_journal_of_another_form_is_not_read():
@@ -263,7 +254,7 @@ def test_a_journal_that_has_no_room_to_begin_is_not_the_latest_session():
             Journal.create(sample_request())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert open_session().damaged == 0
+    assert open_session().damage == ""
     assert len(list(sessions_folder().glob("*.jsonl"))) == 1
 
 
@@ -312,17 +303,6 @@ def test_a_journal_that_one_may_not_read_says_so(monkeypatch):
     assert raised.value.hint == "Use files and folders that you may read and enter."
 
 
-def test_lines_that_are_lost_are_a_warning_of_the_session():
-    path = written(sample_history()).path
-    assert open_session().with_damage() == open_session().events
-    for lines in ("1 line", "2 lines"):
-        path.write_bytes(path.read_bytes() + b"x\n")
-        (told,) = [
-            said.text for said in SessionState.of(open_session().with_damage()).messages if said.about == ABOUT_DAMAGE
-        ]
-        assert told == f"{lines} of the journal of {path.stem} cannot be read; measurements may be missing"
-
-
 # --- finding sessions -----------------------------------------------------------------------------------------
 
 
@@ -346,16 +326,6 @@ def test_sessions_are_found_by_their_beginning():
 def test_the_latest_session_comes_first():
     named("20250101-120000", "20250103-090000")
     assert [past.session_id for past in list_sessions()] == ["20250103-090000", "20250101-120000"]
-
-
-def test_the_latest_is_the_one_made_last_however_it_is_named():
-    """Eleven of one second have names that sort otherwise."""
-    made = [Journal.create(sample_request()).path for _ in range(11)]
-    folder = made[0].parent
-    names = ["20260102-030405", *(f"20260102-030405-{number}" for number in range(1, 11))]
-    renamed = [path.rename(folder / f"{name}.jsonl") for path, name in zip(made, names, strict=True)]
-    assert [past.path for past in list_sessions()] == renamed[::-1]
-    assert open_session().path == renamed[-1]
 
 
 def test_there_may_be_no_session():
@@ -399,7 +369,7 @@ def test_the_journal_is_lines_of_json():
     journal = written(sample_history())
     lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
     assert lines[0]["schema"] == 1
-    assert all(set(line) == {"check", "event", "at", "data"} for line in lines[1:])
+    assert all(set(line) == {"event", "at", "data"} for line in lines[1:])
 
 
 def test_a_stage_of_older_journals_has_its_present_name():

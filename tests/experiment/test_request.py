@@ -1,7 +1,5 @@
 """A request that continues an earlier session's."""
 
-import pytest
-
 from advisor.experiment.request import Request
 from advisor.records import Objective, TargetSpec
 
@@ -13,11 +11,3 @@ def test_what_is_not_asked_anew_stays_as_the_session_was_asked():
     changed = Request(TargetSpec("demo", "/b"), only=("tf32",), objective=Objective.MEMORY).continuing(past)
     assert (changed.only, changed.budget_s, changed.objective) == (("tf32",), 60.0, Objective.MEMORY)
     assert (changed.target.directory, changed.target.batch_size) == ("/b", 4)
-
-
-@pytest.mark.parametrize(
-    ("device", "asked", "uses"),
-    [("auto", None, True), ("cuda:0", None, False), ("cuda:0", True, True), ("auto", False, False)],
-)
-def test_other_gpus_are_used_unless_the_target_names_its_own(device, asked, uses):
-    assert Request(TargetSpec("t.py", ".", device=device), side_by_side=asked).uses_other_gpus is uses

@@ -3,8 +3,6 @@
 import json
 import os
 from dataclasses import replace
-from datetime import UTC, datetime, time
-from pprint import pformat
 
 import pytest
 from msgspec import structs
@@ -17,23 +15,12 @@ from advisor.cli import main as cli
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, open_session, sessions_folder
-from advisor.experiment.past.sameness import check_same_machine, differences
+from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.files.config_file import read_config
 from advisor.records import TargetSpec
 from advisor.source.prints import SourceWatch, changed_sources, fingerprint
-
-ODD = """
-run: 2024-01-02
-at: 2024-01-02 03:04:05+01:00
-kinds: !!set {a, b}
-labels: {0: cat, 1: dog, 2.5: bird, true: yes, null: none}
-raw: !!binary aGVsbG8=
-pair: !!python/tuple [1, 2]
-rate: 1e-3
-nan: .nan
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -60,58 +47,6 @@ def write(text, name="c.yaml"):
     with open(name, "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write(text)
     return name
-
-
-def in_order(value):
-    """The text of a value: as its repr, but sets are sorted."""
-    return pformat(value, width=1, sort_dicts=False)
-
-
-# --- the config is kept without loss --------------------------------------------------------------------------
-
-
-def test_the_types_of_a_config_survive_a_session():
-    config = read_config(write(ODD))
-    recorded(config=config)
-    kept = open_session().request.target.config
-    assert in_order(kept) == in_order({**config, "pair": [1, 2]})
-    assert kept["labels"][0] == "cat"
-    assert kept["at"] == datetime(2024, 1, 2, 2, 4, 5, tzinfo=UTC)
-
-
-def test_a_value_that_no_file_has_is_recorded_as_text():
-    recorded(config={"begins": time(1, 2), "how": {"often": 3}})
-    assert open_session().request.target.config == {"begins": "01:02:00", "how": {"often": 3}}
-
-
-def test_a_config_of_version_0_1_is_read():
-    session = recorded(config={"a": 1})
-    path = sessions_folder() / f"{session}.jsonl"
-    header, _, rest = path.read_text().partition("\n")
-    config = {"mapping": [["lr", 0.1], ["on", {"date": "2024-01-02"}], ["of", {"tuple": [{"mapping": [[1, None]]}]}]]}
-    path.write_text(json.dumps(without_check(header) | {"config": config}) + "\n" + rest)
-    assert open_session().request.target.config == {"lr": 0.1, "on": "2024-01-02", "of": [{1: None}]}
-
-
-def without_check(line):
-    return {key: value for key, value in json.loads(line).items() if key != "check"}
-
-
-@pytest.mark.parametrize(
-    "damaged", ["a: [", "- 1", "!!timestamp soon", {"mapping": 3}, {"x": 1}, {}, {"mapping": [[1]]}]
-)
-def test_a_damaged_config_makes_the_session_unreadable_and_no_traceback(damaged):
-    session = recorded(config={"a": 1})
-    path = sessions_folder() / f"{session}.jsonl"
-    first, _, rest = path.read_text().partition("\n")
-    path.write_text(json.dumps({**without_check(first), "config": damaged}) + "\n" + rest)
-    with pytest.raises(UsageError, match="cannot be read"):
-        open_session(session)
-
-
-def test_differences_are_told_by_name_and_type():
-    told = differences({"a": {"b": 1}, "c": [1, 2], 0: "x"}, {"a": {"b": True}, "c": [1, 3], "d": 1})
-    assert told == ["a.b is True (was 1)", "c[1] is 3 (was 2)", "[0] is gone", "d is new"]
 
 
 # --- what changed is said, and the session refused ------------------------------------------------------------
@@ -155,23 +90,35 @@ def test_a_session_that_measured_nothing_takes_any_option():
     assert taken_up("mymodel:build", "--resume", "--batch-size", "4")[1] is not None
 
 
-def test_a_config_that_changed_is_refused_with_its_values():
-    recorded(config=read_config(write("optimizer: {lr: 0.1}\nlabels: {0: cat}\n")))
-    assert taken_up("--resume")[1] is not None
-    write("optimizer: {lr: 0.2}\nlabels: {0: cat}\n")
-    with pytest.raises(UsageError, match=r"of the config optimizer\.lr is 0\.2 \(was 0\.1\)"):
-        taken_up("--resume")
-    with pytest.raises(UsageError, match=r"optimizer\.lr is 0\.2"):
-        taken_up("mymodel:build", "--resume", "--config", "c.yaml")
-    assert taken_up("--resume", "--anew")[0].target.config["optimizer"] == {"lr": 0.2}
-
-
-def test_a_config_that_is_gone_is_taken_from_the_session():
-    recorded(config=read_config(write(ODD)))
-    os.remove("c.yaml")  # noqa: PTH107
+def test_a_config_that_changed_or_is_gone_is_refused():
+    text = "optimizer: {lr: 0.1}\nlabels: {0: cat}\nfrom: 2024-01-02\nkinds: !!set {a, b}\nhub: {token: first}\n"
+    recorded(config=read_config(write(text)))
+    write(text.replace("first", "second"))  # a secret is no part of what is measured
     request, past = taken_up("--resume")
     assert past is not None
-    assert request.target.config["labels"][0] == "cat"
+    assert request.target.config["hub"] == {"token": "second"}
+    for other in (text.replace("0.1", "'0.1'"), text.replace("cat", "dog"), text.replace("{a, b}", "{a}")):
+        write(other)
+        with pytest.raises(UsageError, match="the config has changed"):
+            taken_up("mymodel:build", "--resume", "--config", "c.yaml")
+    with pytest.raises(UsageError, match="the config has changed"):
+        taken_up("--resume")
+    assert taken_up("--resume", "--anew")[0].target.config["labels"] == {0: "cat"}
+    os.remove("c.yaml")  # noqa: PTH107
+    with pytest.raises(UsageError, match=r"c\.yaml"):
+        taken_up("--resume")
+
+
+@pytest.mark.parametrize("config", ["a: 1\n", {"mapping": [["a", 1]]}], ids=["text", "0.1"])
+def test_a_journal_that_holds_its_config_is_shown_and_measured_anew(config):
+    session = recorded(config=read_config(write("a: 1\n")))
+    path = sessions_folder() / f"{session}.jsonl"
+    header, _, rest = path.read_text().partition("\n")
+    header = {key: value for key, value in json.loads(header).items() if key != "config_fingerprint"}
+    path.write_text(json.dumps(header | {"config": config, "withheld": ["hub.token"]}) + "\n" + rest)
+    assert len(open_session(session).events) > 1
+    with pytest.raises(UsageError, match="the config has changed"):
+        taken_up("--resume")
 
 
 def facts_with(history, sources):

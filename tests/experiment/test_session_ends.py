@@ -167,26 +167,18 @@ def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_pa
     assert run.state.trials["lighter=true"].result.measured
 
 
-@pytest.mark.parametrize(
-    ("warning", "told"),
-    [("noisy: 16 %", [("noisy: 16 %", "warning")]), ("", [("differ by 3 %", "information")])],
-)
-def test_at_the_end_the_noise_is_what_all_runs_show(warning, told):
-    """The first two processes of a machine may be further apart than all of them together."""
+def test_what_was_said_once_is_replaced_and_not_repeated():
     state = SessionState()
-    outbox = reporter_to(state.apply)
-    outbox.correct("noise", warning, "differ by 3 %")
-    assert not state.messages, "nothing was said that needs a correction"
-    for text in ("noisy: more than 30 %", "noisy: 40 %"):
-        outbox.warn(text, once="noise")
-    assert [said.text for said in state.messages] == ["noisy: more than 30 %"]
-    outbox.warn("something else")
-    outbox.correct("noise", "noisy: more than 30 %", "differ by 3 %")
-    assert len(state.messages) == 2
-    resumed = reporter_to(state.apply, state)
-    resumed.warn("noisy: 40 %", once="noise")
-    resumed.correct("noise", warning, "differ by 3 %")
-    assert [(said.text, said.severity) for said in state.messages] == [("something else", "warning"), *told]
+    for reporter in (reporter_to(state.apply), reporter_to(state.apply, state)):
+        reporter.withdraw("fused", "it is in the stack now")
+        for text in ("", "it is not in the stack", "it is not in the stack", "it failed"):
+            reporter.warn(text, "noise")
+    assert [(said.text, said.severity) for said in state.messages] == [("it failed", "warning")]
+    reporter.withdraw("noise", "it is in the stack now")
+    reporter.warn("something else")
+    reporter.warn("something else")
+    texts = [said.text for said in state.messages]
+    assert texts == ["it is in the stack now", "something else", "something else"]
 
 
 def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):

@@ -39,15 +39,15 @@ def test_time_that_stands_still_is_not_spent_and_more_can_be_added():
     clock = Clock()
     budget = Budget(60.0, clock)
     clock.now = 10.0
-    with budget.standing_still():
+    with budget.stopped():
         clock.now = 100.0
     assert (budget.spent_s, budget.left_s) == (10.0, 50.0)
     measure_s = budget.measure_s
     budget.extended_s += 60.0
     assert (budget.left_s, budget.measure_s) == (110.0, measure_s)
-    budget.begin_anew()
+    budget.restart()
     assert budget.left_s == 60.0
-    budget.begin_anew(20.0)
+    budget.restart(20.0)
     assert (budget.total_s, budget.left_s) == (20.0, 20.0)
 
 

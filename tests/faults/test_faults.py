@@ -50,7 +50,7 @@ def _measured(path):
     state = SessionState.of(past.events)
     runs = Counter(repr(event) for event in past.events if isinstance(event, events.RunMeasured))
     control = any(record.candidate.recipe == CONTROL and record.result.measured for record in state.trials.values())
-    return runs, control, past.damaged
+    return runs, control, int(past.damage.split()[0]) if past.damage else 0
 
 
 @pytest.mark.faults

@@ -95,7 +95,7 @@ def open_session(replay: Replay, emit: Any, budget_s: float, **options: Any) -> 
     """A session on the replay, not yet run, and its journal."""
     landscape = replay.landscape
     target = TargetSpec(landscape.target, str(ROOT), batch_size=landscape.batch_size)
-    request = Request(target, budget_s=budget_s, side_by_side=False, **options)  # one GPU was recorded
+    request = Request(target, budget_s=budget_s, **options)
     journal = Journal.create(request)
     if "clock" in inspect.signature(Session.__init__).parameters:
         with_clock: Any = Session

@@ -29,7 +29,6 @@ from advisor.cli.parser import (
     milliseconds_of,
     script_of,
     share_of,
-    side_by_side_of,
     split_arguments,
     target_of,
 )
@@ -132,13 +131,6 @@ def _add_targets(parser: Parser) -> None:
     )
     add_rendezvous(parser)
     parser.option(
-        "--side-by-side",
-        metavar="auto|off",
-        read=side_by_side_of,
-        help="auto: trials also run on the machine's unused GPUs while they do not disturb each other; auto unless "
-        "--device names a GPU",
-    )
-    parser.option(
         "--script",
         metavar="FILE",
         action="append",
@@ -224,7 +216,7 @@ def _add_programs(parser: Parser) -> None:
 
 
 # Options that say how to measure; they are kept with the session.
-_OF_THE_REQUEST = """objective memory_limit latency_limit keep_speed mode device gpus nnodes side_by_side batch_size
+_OF_THE_REQUEST = """objective memory_limit latency_limit keep_speed mode device gpus nnodes batch_size
     input only skip script recipes allow accept"""
 
 
@@ -313,7 +305,6 @@ def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, s
         gpus=options.gpus,
         machines=options.nnodes,
         launch=launch_of(options),
-        side_by_side=options.side_by_side,
         config_path=str(Path(options.config).resolve()) if options.config else None,
         key_map=key_map,
         scripts=tuple(options.script),

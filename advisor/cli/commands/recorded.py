@@ -54,7 +54,7 @@ def revisit(
     outputs = beside_own_files(outputs, past.request)
     if not force:
         check_export(outputs, past.request.target)
-    state, catalog = SessionState.of(past.with_damage()), load_catalog(recipe_folders)
+    state, catalog = SessionState.of(past.events), load_catalog(recipe_folders)
     if past.damage and not (show and state.baseline):  # or it is shown with the rest
         print(f"warning: {past.damage}.", file=sys.stderr)
     if missing := sorted(_not_loaded(state, catalog)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import geometric_mean, median
 
-from advisor.experiment.objective import figure
+from advisor.experiment.objective import WORDS
 from advisor.figures.samples import largest_difference
 from advisor.figures.stats import Interval, ProcessSpread, mean_rate, paired_interval, ratio_interval
 from advisor.recipe import MODES_WITH_GRAPHS
@@ -115,7 +115,7 @@ def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialRe
 
 def floor_between(objective: Objective, runs: Sequence[TrialResult]) -> float:
     """The largest relative difference between runs of the baseline's settings that followed one another; 0 of one."""
-    values = [value for run in runs if (value := figure(objective, run))]
+    values = [value for run in runs if (value := WORDS[objective].figure(run))]
     return largest_difference([after / before for before, after in pairwise(values)])
 
 

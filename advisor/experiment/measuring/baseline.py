@@ -49,12 +49,14 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S, soon=True)
     spec = replace(spec, timeout_s=bench.budget.first_timeout_s)
     result = bench.run(spec)
-    forked = not bench.builds_anew
+    forked = not bench.why_not_built_once
     if result.outcome is Outcome.CRASHED or (result.outcome is Outcome.FAILED and forked):
         # What fails in a fork may run in a process of its own; what fails there too is the target's fault. One that
         # was killed from outside is started again either way.
         if forked:
-            bench.build_anew(f"its first run failed in a process that was forked after building: {result.reason}")
+            bench.build_in_each_trial(
+                f"its first run failed in a process that was forked after building: {result.reason}"
+            )
         result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
         problem, hint = result.reason, result.hint or "Fix the target and try again."
@@ -65,8 +67,8 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         raise TargetError(problem, hint, result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
-    if bench.builds_anew:
-        bench.emit(Said(f"every trial builds the model anew: {bench.builds_anew}"))
+    if bench.why_not_built_once:
+        bench.emit(Said(f"every trial builds the model anew: {bench.why_not_built_once}"))
     profile = bench.profiled.profile if bench.profiled else None
     facts = Facts(
         replace(hardware, host=replace(hardware.host, foreign_cores=cores.foreign())),

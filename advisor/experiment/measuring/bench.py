@@ -34,7 +34,7 @@ from advisor.records import (
 )
 from advisor.runner.builder import NOT_IMPORTED, TOO_LONG
 from advisor.runner.process_stack import advice
-from advisor.runner.trials import Lane, Runner
+from advisor.runner.trials import Runner
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
@@ -61,10 +61,10 @@ class SessionCancelledError(Exception):
 class Bench:
     """Runs trials and learns how long they take.
 
-    ``builds_anew`` says why the target cannot be built once for many trials; empty when it can, or when that was not
-    tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected`` and ``profiled``
-    are the latest messages with a workload's facts and its profile. ``compiling`` are the settings that compile in a
-    process beside the trials.
+    ``why_not_built_once``: the reason that each trial builds the target for itself; empty when one build serves all, or
+    when that was not tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected``
+    and ``profiled`` are the latest messages with a workload's facts and its profile. ``compiling`` are the settings
+    that compile in a process beside the trials.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class Bench:
         self._numbers = itertools.count()
         self.measuring_s = 0.0
         self.warming_up_s = 0.0
-        self.builds_anew = ""
+        self.why_not_built_once = ""
         self.repeats_help = True
         self.compiling: Settings | None = None
         self._compiling_since_s = 0.0
         self._compiled_beside: dict[Settings, float] = {}
         self._failed_beside: dict[Settings, TrialResult] = {}
-        self._stepping_since: dict[str, float] = {}
+        self._stepping_since: float | None = None
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
 
@@ -150,7 +150,7 @@ class Bench:
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         build_limit_s = max(_LEAST_BUILD_S, _BUILD_SHARE * self.budget.total_s)
         within_s = self.budget.build_within_s
-        self.builds_anew = self.runner.build_once(
+        self.why_not_built_once = self.runner.build_once(
             request.target,
             request.seed,
             log_path,
@@ -161,13 +161,13 @@ class Bench:
         self.budget.build_s = self.budget.spent_s - started
         if self.runner.cancelled:
             raise SessionCancelledError
-        if self.builds_anew == NOT_IMPORTED:
+        if self.why_not_built_once == NOT_IMPORTED:
             minutes = math.ceil(_BUDGET_PER_IMPORT * self.budget.build_s / 60)
             raise TargetError(
                 f"importing PyTorch takes more than {self.budget.build_s:.0f} s, as from a slow network disk.",
                 f"Give it more time with --budget {minutes}m, or install it on a faster disk.",
             )
-        if self.builds_anew == TOO_LONG and self.budget.left_s < build_limit_s:
+        if self.why_not_built_once == TOO_LONG and self.budget.left_s < build_limit_s:
             minutes = math.ceil(_BUDGET_PER_BUILD * build_limit_s / 60)
             waited_s = min(build_limit_s, within_s)
             hint = with_the_load(f"Fix the hang, or give it time with --budget {minutes}m.")
@@ -176,10 +176,10 @@ class Bench:
                 *advice(last_stack(log_path), hint),
             )
 
-    def build_anew(self, reason: str) -> None:
+    def build_in_each_trial(self, reason: str) -> None:
         """Have each trial build the target for itself from now on."""
         self.runner.forget_build()
-        self.builds_anew = reason
+        self.why_not_built_once = reason
 
     # --- compiling beside the trials ------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class Bench:
     def run(self, spec: TrialSpec, *, may_repeat: bool = True) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 
-        A trial that was disturbed from outside is repeated once, unless its result is to be told first (not
+        A trial that was disturbed from outside is repeated once, unless its result is to be shown first (not
         ``may_repeat``); of two disturbed ones the faster is the less disturbed. What disturbs the repeat as well goes
         on, so that no other is repeated.
         """
@@ -260,67 +260,33 @@ class Bench:
         return result if not again.measured else min(result, again, key=_unreliability)
 
     def _run_once(self, spec: TrialSpec) -> TrialResult:
+        budget, self._stepping_since = self.budget, None
         self.wait_while_paused()
-        first = spec.kind.inspects and self.budget.baseline_s is None
-        self.announce(spec, None if first else self.expected_s(spec.settings))
-        spec = self._limited_where_it_may_hang(spec)
-        started = self.budget.spent_s
+        first = spec.kind.inspects and budget.baseline_s is None
+        self.post_start(spec, None if first else self.expected_s(spec.settings))
+        takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE)
+        if not (self.catalog.compiles(spec.settings) or takes_longer or spec.world):
+            # It hangs when it takes much longer than usual; the others need that time.
+            spec = replace(spec, timeout_s=min(spec.timeout_s, budget.hangs_after_s))
+        started = budget.spent_s
         if self.compiles_beside(spec.settings):
             self.wait_until_compiled(spec.trial_id, spec.timeout_s)
-            spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (self.budget.spent_s - started)))
+            spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (budget.spent_s - started)))
         failed = self._failed_beside.pop(Settings(spec.settings), None)
         result = failed or self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():
             self.end_compiling_beside()
-            self.warming_up_s += self.budget.spent_s - started
-            started = self.budget.spent_s
+            self.warming_up_s += budget.spent_s - started
+            started = budget.spent_s
             result = self.runner.run(spec, self.listener(spec))
-        return self._ended(spec, result, started)
-
-    def _ended(self, spec: TrialSpec, result: TrialResult, started: float) -> TrialResult:
-        """A trial's result, once the outside knows of it and the budget has learned from it."""
         result = self.checked(result)
-        wall_s = self.budget.spent_s - started
-        self.tell_end(spec, result, wall_s)
-        if not result.device:
-            self._account(spec, result, wall_s)
+        wall_s = budget.spent_s - started
+        self.post_end(spec, result, wall_s)
+        self._account(spec, result, wall_s)
         # The warm-up as if nothing had been compiled beside others, as in a person's own run.
         beside_s = self._compiled_beside.get(Settings(spec.settings), 0.0)
         warmup_s = None if result.warmup_s is None else max(beside_s, result.warmup_s)
         return replace(result, wall_s=wall_s, warmup_s=warmup_s)
-
-    def run_beside(
-        self, spec: TrialSpec, others: Mapping[str, Callable[[], TrialSpec | None]]
-    ) -> tuple[TrialResult, list[tuple[TrialSpec, TrialResult]]]:
-        """Run a trial, and others on other GPUs meanwhile: its result, and theirs.
-
-        ``others`` give for each device the next trial that is to run there, until the first one has ended.
-        Raises SessionCancelledError when the session is cancelled meanwhile.
-        """
-        results: dict[str, list[tuple[TrialSpec, TrialResult]]] = {device: [] for device in ("", *others)}
-
-        def lane(device: str, next_spec: Callable[[], TrialSpec | None]) -> Lane:
-            """The trials of one device, the session's own where ``device`` is empty, one after the other."""
-            while not results[""] and (spec := next_spec()) is not None:
-                if device:
-                    spec = replace(spec, target=replace(spec.target, device=device, sized_for=spec.target.device))
-                spec = self._limited_where_it_may_hang(spec)
-                self.announce(spec, self.expected_s(spec.settings))
-                started = self.budget.spent_s
-                result = yield spec, self.listener(spec)
-                results[device].append((spec, self._ended(spec, replace(result, device=device), started)))
-
-        self.wait_while_paused()
-        self.runner.run_lanes([lane("", lambda: spec), *(lane(device, one) for device, one in others.items())])
-        (_, own), *_ = results.pop("")
-        return own, [found for of_device in results.values() for found in of_device]
-
-    def _limited_where_it_may_hang(self, spec: TrialSpec) -> TrialSpec:
-        """A trial that compiles nothing hangs when it takes much longer than usual; the others need that time."""
-        takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE)
-        if self.catalog.compiles(spec.settings) or takes_longer or spec.world:
-            return spec
-        return replace(spec, timeout_s=min(spec.timeout_s, self.budget.hangs_after_s))
 
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Add up the time by use, and let the budget learn the duration of such a trial.
@@ -329,10 +295,9 @@ class Bench:
         prepared before the first step: that was loading the compiler.
         """
         budget, cost, startup_s = self.budget, self.catalog.cost(spec.settings), result.startup_s or 0.0
-        stepping_since = self._stepping_since.pop(spec.log_path, budget.spent_s)
         self.measuring_s += result.measuring_s
         if not result.measured:
-            self.warming_up_s += budget.spent_s - stepping_since
+            self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
             return
         self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if cost else 0.0)
         # Trials on torchrun, the first one (in which the fork server starts) and those of a fresh interpreter take
@@ -353,7 +318,7 @@ class Bench:
         """The session's wall time so far, by use."""
         return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
 
-    def tell_progress(self, wanted_s: float) -> None:
+    def post_progress(self, wanted_s: float) -> None:
         """Tell the outside the share of the time that has passed, and the seconds left: ``wanted_s`` at most."""
         spent_s, left_s = self.budget.spent_s, 0.0 if self.steering.ending else min(self.budget.left_s, wanted_s)
         self.emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
@@ -361,7 +326,7 @@ class Bench:
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
-            with self.budget.standing_still():
+            with self.budget.stopped():
                 self.steering.wait_while_paused(lambda waiting: self.emit(events.Paused(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:
@@ -375,11 +340,11 @@ class Bench:
             raise SessionCancelledError
         return replace(result, outcome=Outcome.SKIPPED, reason=ENDED if self.steering.ending else SKIPPED)
 
-    def announce(self, spec: TrialSpec, expected_s: float | None) -> None:
+    def post_start(self, spec: TrialSpec, expected_s: float | None) -> None:
         """Tell the outside that a trial was asked for, and how long it is expected to take."""
         self.emit(events.TrialStarted(spec.trial_id, spec.log_path, expected_s))
 
-    def tell_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
+    def post_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Tell the outside how a trial ended."""
         step_ms = median(block.step_ms for block in result.blocks) if result.measured else None
         peak = result.peak_reserved_bytes
@@ -393,7 +358,7 @@ class Bench:
                 case Activity():
                     self.emit(events.TrialActivity(spec.trial_id, message.text))
                     if message.text.startswith((FIRST_STEPS, COMPILING)):
-                        self._stepping_since[spec.log_path] = self.budget.spent_s
+                        self._stepping_since = self.budget.spent_s
                 case BlockDone():
                     block = message.block
                     self.emit(events.BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))

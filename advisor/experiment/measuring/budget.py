@@ -55,7 +55,7 @@ class Budget:
         self.build_s = 0.0
         self.guessed_compile_s = _COMPILE_S
 
-    def begin_anew(self, total_s: float | None = None) -> None:
+    def restart(self, total_s: float | None = None) -> None:
         """Begin now, for as long as before unless told otherwise. What trials take stays known."""
         self._started, self.extended_s = self._clock(), 0.0
         self.total_s = self.total_s if total_s is None else total_s
@@ -77,7 +77,7 @@ class Budget:
         return expected_s + reserve_s <= self.left_s
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
+    def stopped(self) -> Iterator[None]:
         """Stop the budget's clock inside this context."""
         began = self._clock()
         try:

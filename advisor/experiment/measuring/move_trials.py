@@ -1,6 +1,6 @@
 """The trials of the search's moves: what they cost, whether there is time for them, and their results."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from advisor.experiment import events
@@ -10,7 +10,6 @@ from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
-from advisor.experiment.measuring.other_gpus import OtherGpuTrials
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
@@ -58,7 +57,6 @@ class MoveTrials:
         self._consent = consent
         self._report = report
         self._stage = ""
-        self.other_gpus = OtherGpuTrials(bench, self, self._spec)
 
     # --- what things cost -----------------------------------------------------------------------------------------
 
@@ -126,7 +124,7 @@ class MoveTrials:
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
         """The seconds that a stack with priority leaves to the turns: none where its code is ready."""
-        return self.reserve_s(known) if compiles_anew(self.bench, move.settings) else 0.0
+        return self.reserve_s(known) if has_to_compile(self.bench, move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -169,6 +167,8 @@ class MoveTrials:
                 return None
             case _:
                 evidence = self._trial(move, known)
+        for event in runs_of(move, evidence):
+            self.bench.emit(event)
         return evidence
 
     def _is_compiled(self, move: Move, known: Known) -> bool:
@@ -177,7 +177,7 @@ class MoveTrials:
         Nothing else is left to measure then, so it waits until the turns of the stack have to begin.
         """
         bench = self.bench
-        if bench.has_compiled_beside() and compiles_anew(bench, move.settings):
+        if bench.has_compiled_beside() and has_to_compile(bench, move.settings):
             if not may_compile_beside(bench, known, move.settings):
                 return True
             bench.compile_beside(move.settings)
@@ -186,8 +186,6 @@ class MoveTrials:
         return bench.wait_until_compiled(move.name, bench.budget.left_s - self._reserve_s_beside(move, known))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
-        if moves_beside := self.other_gpus.moves_beside(move, known):
-            return self.other_gpus.measure(move, moves_beside, known)
         spec = self._spec(move, known)
         if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
             self.bench.compile_beside(settings)
@@ -206,7 +204,7 @@ class MoveTrials:
             return None
         possible = [other.settings for other in rank(moves(known), known, self) if compiles or other.has_priority]
         for settings in [compiled_next(known, move.settings), *possible] if move.kind is Kind.STACK else possible:
-            new = settings not in (move.settings, known.stack) and compiles_anew(self.bench, settings)
+            new = settings not in (move.settings, known.stack) and has_to_compile(self.bench, settings)
             if new and may_compile_beside(self.bench, known, settings):
                 return settings
         return None
@@ -260,11 +258,11 @@ class MoveTrials:
 
     def publish(self, known: Known) -> Known:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
-        self.tell_progress(known)  # first: the lines that are written of what is new carry it
+        self.post_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
         followed = known.with_consent(self._consent(known.plan.consent))
         if followed is not known:
-            self.tell_progress(followed)
+            self.post_progress(followed)
             self._report(followed)
         return followed
 
@@ -274,9 +272,18 @@ class MoveTrials:
             self._stage = stage
             self.bench.emit(events.StageStarted(stage))
 
-    def tell_progress(self, known: Known) -> None:
+    def post_progress(self, known: Known) -> None:
         """Post how far the session is."""
-        self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
+        self.bench.post_progress(sum(self.cost_s(move, known) for move in moves(known)))
+
+
+def runs_of(move: Move, evidence: Evidence) -> Iterator[events.Event]:
+    """The events that tell a resumed session what a move has measured."""
+    turns, settings = evidence.turns, dict(move.settings)
+    for of_run, result in evidence.runs:
+        yield events.RunMeasured(dict(of_run), result, settings if turns and not turns.by_block else None)
+    if turns and turns.by_block:
+        yield events.TurnsMeasured(settings, turns.new[0].blocks, turns.old[0].blocks, turns.new[0])
 
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------
@@ -288,7 +295,7 @@ _CORES_FOR_TWO = 8
 _MEMORY_SHARE = 0.8
 
 
-def compiles_anew(bench: Bench, settings: Settings) -> bool:
+def has_to_compile(bench: Bench, settings: Settings) -> bool:
     """Whether settings compile code that no trial has compiled yet."""
     code = bench.catalog.compiled_code(settings)
     return bool(code) and not bench.budget.has_compiled(code)
@@ -302,7 +309,7 @@ def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]
     the target for itself, since that uses CUDA or threads, two builds at a time may not be possible.
     """
     facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
-    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.builds_anew:
+    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.why_not_built_once:
         return False
     catalog = bench.catalog
     if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:

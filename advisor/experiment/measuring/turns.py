@@ -81,7 +81,7 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
     new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.wait_while_paused()
-    bench.announce(new_spec, bench.expected_s(settings) + bench.expected_s(BASELINE))
+    bench.post_start(new_spec, bench.expected_s(settings) + bench.expected_s(BASELINE))
     budget, started = bench.budget, bench.budget.spent_s
     pairs: list[tuple[Block, Block]] = []
     trials: list[Trial] = []
@@ -106,7 +106,7 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
         evidence = Evidence(turns=Turns((result,), (old,), by_block=True))
     else:
         evidence = Evidence(runs=((Settings(spec.settings), result),))
-    bench.tell_end(new_spec, result, budget.spent_s - started)
+    bench.post_end(new_spec, result, budget.spent_s - started)
     return evidence
 
 

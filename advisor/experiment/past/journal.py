@@ -1,23 +1,22 @@
 """The journal: a session's events on disk, one JSON line each, flushed as they happen. Nothing measured is lost.
 
-One process writes to it at a time. Each line begins with a checksum of its rest; lines of 0.1 have none. A line that is
-damaged, or that another version wrote, is left out and counted.
+One process writes to it at a time. A line that is damaged, or that another version wrote, is left out and counted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
-import re
 import threading
 import time
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import msgspec
@@ -31,8 +30,6 @@ from advisor.files.state_folder import make_private, state_folder
 from advisor.records.secrets import arguments_without_secrets, without_secrets
 
 SCHEMA = 1
-# What a warning about damaged lines is about.
-ABOUT_DAMAGE = "journal"
 _UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError, OSError)
 _LOCK = "lock"
 # A larger journal is not read: one of an hour's session has a few million bytes.
@@ -40,8 +37,6 @@ _LARGEST_BYTES = 256 * 2**20
 # Fields of events that name a file of the session.
 _FILES = frozenset({"log_path", "trace_path"})
 _LONGEST_PID = 20
-# The parts of a journal's name: its date, its time, and which of that second it is.
-_NUMBERS = re.compile(r"\d+")
 # Of interest only while they happen.
 _UNRECORDED = (BlockTimed, Paused, ProgressMade, TrialActivity)
 
@@ -73,7 +68,7 @@ class Journal:
             journal = cls(path, request)
         except OSError as error:
             raise _unwritable(folder, error.strerror) from error
-        if problem := journal._write(_header(request)):
+        if problem := journal._write(msgspec.to_builtins(_Header.of(request))):
             path.unlink()  # half a line, which would be the latest session
             raise _unwritable(folder, problem)
         return journal
@@ -107,31 +102,18 @@ class Journal:
 
     def _write(self, line: dict[str, Any]) -> str:
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
-        rest = json.dumps(line, separators=(",", ":"))[1:]
+        text = json.dumps(line, separators=(",", ":"))
         with self._lock:
             if self._file.closed:
                 return ""
             try:
-                self._file.write(f"{_checksum(rest.encode())},{rest}\n")
+                self._file.write(f"{text}\n")
                 self._file.flush()
             except OSError as error:  # such as a full disk; what is half written ends the file
                 with contextlib.suppress(OSError):
                     self._file.close()
                 return error.strerror or str(error)
         return ""
-
-
-def _checksum(rest: bytes) -> str:
-    """The beginning of a line, before the comma, by what follows it."""
-    return f'{{"check":{zlib.crc32(rest)}'
-
-
-def _entry(line: bytes) -> Any:
-    """The content of a line. Raises ValueError where it is damaged."""
-    beginning, _, rest = line.partition(b",")
-    if beginning.startswith(b'{"check":') and beginning != _checksum(rest).encode():
-        raise ValueError("the line is not as it was written")
-    return json.loads(line)
 
 
 def _unwritable(folder: Path, reason: str | None) -> UsageError:
@@ -145,8 +127,9 @@ def _unwritable(folder: Path, reason: str | None) -> UsageError:
 class PastSession:
     """A session read back: its request and its events, as far as they were written.
 
-    ``damaged`` counts the lines that could not be read. ``withheld`` names the values of the config that were not
-    recorded, because they look like secrets, and ``withheld_arguments`` the target's arguments of that kind.
+    ``damage``: a sentence on lines that could not be read, which is the first event too; empty where all could.
+    ``config_fingerprint`` stands for the config, which is not recorded. ``withheld_arguments`` names the target's
+    arguments that were not recorded, because they look like secrets.
     """
 
     session_id: str
@@ -154,19 +137,9 @@ class PastSession:
     started: datetime
     request: Request
     events: tuple[Event, ...]
-    damaged: int = 0
-    withheld: tuple[str, ...] = ()
+    damage: str = ""
+    config_fingerprint: str = ""
     withheld_arguments: tuple[str, ...] = ()
-
-    @property
-    def damage(self) -> str:
-        """A sentence on the lines that could not be read; empty where all could."""
-        lost = f"{counted(self.damaged, 'line')} of the journal of {self.session_id} cannot be read"
-        return f"{lost}; measurements may be missing" if self.damaged else ""
-
-    def with_damage(self) -> tuple[Event, ...]:
-        """The events, and a warning where some could not be read."""
-        return (*self.events, Said(self.damage, "warning", ABOUT_DAMAGE)) if self.damaged else self.events
 
     def check_arguments(self) -> None:
         """Raise UsageError where the target's arguments are not all known."""
@@ -211,7 +184,7 @@ def _journals() -> list[Path]:
         found = [path for path in sessions_folder().iterdir() if path.suffix == ".jsonl" and is_file(path)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(found, key=lambda path: [int(number) for number in _NUMBERS.findall(path.stem)])
+    return sorted(found, key=lambda path: path.stem)
 
 
 def _locked(path: Path) -> int | None:
@@ -247,6 +220,36 @@ def _free_path(folder: Path) -> Path:
     raise OSError(f"no free name in {folder}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The first line of a journal: the request, without its config and without arguments that look like secrets.
+
+    Older journals have the ``config`` itself.
+    """
+
+    request: Request
+    schema: int = SCHEMA
+    started: float = field(default_factory=time.time)
+    config_fingerprint: str = ""
+    withheld_arguments: tuple[str, ...] = ()
+    config: Any = None
+
+    @classmethod
+    def of(cls, request: Request) -> _Header:
+        arguments, withheld = arguments_without_secrets(request.target.arguments)
+        target = replace(request.target, config=None, arguments=arguments)
+        fingerprint = fingerprint_of(request.target.config)
+        return cls(replace(request, target=target), config_fingerprint=fingerprint, withheld_arguments=withheld)
+
+
+def fingerprint_of(config: Any) -> str:
+    """A text that differs for configs that differ, in a value or its type, but for values that look like secrets."""
+    if config is None:
+        return ""
+    shown, _ = without_secrets(config)
+    return hashlib.sha256(pformat(shown).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def _read(path: Path) -> PastSession:
     try:
         first, *lines = content_of(path, _LARGEST_BYTES).split(b"\n")
@@ -257,81 +260,33 @@ def _read(path: Path) -> PastSession:
             refused.hint if refused else "`perf-advisor sessions` lists those that can be read.",
         ) from error
     try:
-        header = json.loads(first)
-        if (schema := header["schema"]) != SCHEMA:
+        line = json.loads(first)
+        if line["schema"] != SCHEMA:
             raise UsageError(
-                f"the session {path.stem} cannot be read: it has the form {schema!r}, and this version reads {SCHEMA}.",
+                f"the session {path.stem} cannot be read: it has the form {line['schema']!r}, and this version reads "
+                f"{SCHEMA}.",
                 "Read it with the version of perf-advisor that wrote it.",
             )
-        header = _entry(first)
-        request = msgspec.convert(header["request"], Request)
-        if (recorded := header.get("config")) is not None:
-            found = _config_of(recorded) if isinstance(recorded, str) else _of_0_1(recorded)
-            config = msgspec.convert(found, dict[str, Any])
-            request = replace(request, target=replace(request.target, config=config))
-        secrets = (header.get(name, ()) for name in ("withheld", "withheld_arguments"))
-        withheld, arguments = (msgspec.convert(names, tuple[str, ...]) for names in secrets)
-        started = datetime.fromtimestamp(header["started"])
+        header = msgspec.convert(line, _Header)
+        started = datetime.fromtimestamp(header.started)
     except _UNREADABLE as error:
         raise UsageError(
             f"the session {path.stem} cannot be read: the first line of its journal is damaged.",
             f"Restore {path}; `perf-advisor sessions` lists those that can be read.",
         ) from error
-    events, damaged = list[Event](), 0
-    for line in filter(None, lines):
+    events, damaged, damage = list[Event](), 0, ""
+    for text in filter(None, lines):
         try:
-            events += _events(line, path.with_suffix(""))
+            events += _events(text, path.with_suffix(""))
         except _UNREADABLE:
             damaged += 1
-    return PastSession(path.stem, path, started, request, tuple(events), damaged, withheld, arguments)
-
-
-def _config_of(text: str) -> Any:
-    """A config that was recorded as YAML. Raises ValueError for a damaged one."""
-    from advisor.files.config_file import TagsAsWritten, parsed  # late: YAML takes long to load
-
-    try:
-        return parsed(text, "config.yaml", TagsAsWritten)
-    except UsageError as error:
-        raise ValueError(error.message) from error
-
-
-def _config_text(config: Any) -> str:
-    """A config as YAML; what no YAML file can hold is written as text."""
-    import yaml
-
-    from advisor.files.config_file import dumped
-
-    try:
-        return dumped(config, sort_keys=False)
-    except yaml.YAMLError:
-        return dumped(msgspec.to_builtins(config, str_keys=True, enc_hook=str), sort_keys=False)
-
-
-def _header(request: Request) -> dict[str, Any]:
-    """The first line of a journal: the request, with the config as YAML, which has more types, without its secrets."""
-    config, withheld = without_secrets(request.target.config)
-    arguments, withheld_arguments = arguments_without_secrets(request.target.arguments)
-    target = replace(request.target, config=None, arguments=arguments)
-    text = None if config is None else _config_text(config)
-    return {
-        "schema": SCHEMA,
-        "started": time.time(),
-        "request": msgspec.to_builtins(replace(request, target=target)),
-        "config": text,
-        "withheld": withheld,
-        "withheld_arguments": withheld_arguments,
-    }
-
-
-def _of_0_1(value: Any) -> Any:
-    """A value of a config as version 0.1 recorded it: all but texts and numbers as ``{type: content}``."""
-    if isinstance(value, list):
-        return [_of_0_1(inner) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    return {_of_0_1(key): _of_0_1(inner) for key, inner in content} if kind == "mapping" else _of_0_1(content)
+    if damaged:
+        lost = f"{counted(damaged, 'line')} of the journal of {path.stem} cannot be read"
+        damage = f"{lost}; measurements may be missing"
+        events.insert(0, Said(damage, "warning"))
+    fingerprint = header.config_fingerprint or ("unknown" if header.config is not None else "")
+    withheld = header.withheld_arguments
+    return PastSession(path.stem, path, started, header.request, tuple(events), damage, fingerprint, withheld)
 
 
 def _events(line: bytes, folder: Path) -> list[Event]:
@@ -339,7 +294,7 @@ def _events(line: bytes, folder: Path) -> list[Event]:
 
     The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
     """
-    entry = _entry(line)
+    entry = json.loads(line)
     if entry["event"] in FORMER_KINDS:
         return []
     return [msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])]

@@ -19,8 +19,8 @@ from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialResult
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
     """Add all runs of the past session to the knowledge. All are compared with its first baseline.
 
-    The present run of the baseline is one of its repeats. The stack is the recorded one, unless the goal is another
-    now, it needs consent that is no longer given, or a decision has changed it since it was measured.
+    The present run of the baseline is one of its repeats. The stack is the recorded one, less what has no consent any
+    more, unless the goal is another now or a decision has changed it since it was measured.
     """
     if past.baseline is None or past.facts is None:
         return known
@@ -48,9 +48,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     done = frozenset(kind for kind, is_done in used.items() if is_done)
     taken = replace(Known.begin(plan, judge), tried=tried, done=done)
     if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
-        recorded = taken.with_permitted(_worked_on(judge, past.stack), past.stack.dropped)
-        if plan.consent.permits(recorded.stack):
-            return recorded
+        return taken.with_permitted(_worked_on(judge, past.stack), past.stack.dropped)
     return replace(taken, stack=taken.best_usable())
 
 
@@ -94,7 +92,7 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _HintsFile:
     """The file: hints by workload, the latest last."""
 
     schema: int = _SCHEMA
@@ -109,15 +107,15 @@ def workload_name(target: TargetSpec, facts: Facts) -> str:
 
 
 def hints_for(name: str) -> Hints:
-    """The hints kept for a workload; empty when there are none."""
-    return read_record(HINTS_FILE, _Kept()).workloads.get(name, Hints())
+    """The hints for a workload; empty when there are none."""
+    return read_record(HINTS_FILE, _HintsFile()).workloads.get(name, Hints())
 
 
-def keep_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
-    """Replace the hints with this session's. The compile time is kept until another is measured."""
-    kept = read_record(HINTS_FILE, _Kept())
+def save_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
+    """Replace the hints with this session's. The compile time stays until another is measured."""
+    stored = read_record(HINTS_FILE, _HintsFile())
     compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
-    others = {other: hints for other, hints in kept.workloads.items() if other != name}
+    others = {other: hints for other, hints in stored.workloads.items() if other != name}
     latest = dict(list(others.items())[1 - _MOST_WORKLOADS :])
-    kept = replace(kept, workloads={**latest, name: Hints(dict(settings), compile_s)})
-    write_record(HINTS_FILE, kept)
+    stored = replace(stored, workloads={**latest, name: Hints(dict(settings), compile_s)})
+    write_record(HINTS_FILE, stored)

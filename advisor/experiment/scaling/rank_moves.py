@@ -128,7 +128,7 @@ def _again(known: Scaling) -> Iterator[Move]:
 
 
 def _weak(known: Scaling) -> Iterator[Move]:
-    """The whole batch on each GPU, as many people use several: told apart from the same global batch."""
+    """The whole batch on each GPU, as many people use several: not comparable with the same global batch."""
     lead = leading(known)
     if lead and not any(one.weak and one.strategy == lead.strategy for one in known.runs):
         yield Move(Setup(lead.settings, weak=True), POLICY.proof)

@@ -138,7 +138,7 @@ class RankTrials:
     def publish(self, known: Scaling) -> Scaling:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
         self.bench.emit(events.ScalingMeasured(known.record()))
-        self.bench.tell_progress(sum(self.cost_s(move, known) for move in moves(known)))
+        self.bench.post_progress(sum(self.cost_s(move, known) for move in moves(known)))
         return replace(known, consent=self._consented(known.consent))
 
     def end(self, known: Scaling) -> None:

@@ -90,9 +90,9 @@ class Scaling:
 
     ``carried`` is the one-GPU stack in every trial, ``left_out`` its settings that several ranks cannot have, with the
     reasons. ``candidates`` are the strategies and options to try, and ``facts`` those of the workload on several GPUs;
-    without facts no gain is expected of any. ``stack`` is the best at the same global batch so far. ``same_losses``:
-    the first losses must equal those of one GPU, since no step depends on chance or on the samples beside one.
-    ``confirmed``: the stack was timed in turn with one GPU.
+    without facts no gain is expected of any. ``in_turn`` are the settings that were timed in turn with one GPU.
+    ``same_losses``: the first losses must equal those of one GPU, since no step depends on chance or on the samples
+    beside one.
     """
 
     gpus: int
@@ -103,27 +103,26 @@ class Scaling:
     carried: Settings = field(default_factory=Settings)
     left_out: Mapping[str, str] = field(default_factory=dict)
     runs: Mapping[Setup, tuple[TrialResult, ...]] = field(default_factory=dict)
-    stack: Settings = field(default_factory=Settings)
+    in_turn: Settings = field(default_factory=Settings)
     passed_over: Mapping[str, str] = field(default_factory=dict)
     same_losses: bool = True
-    confirmed: bool = False
     device_type: str = "cpu"
     machines: int = 1
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def with_run(self, setup: Setup, result: TrialResult) -> Scaling:
-        """Return the knowledge with one more run, and the stack that follows."""
-        known = replace(self, runs={**self.runs, setup: (*self.runs.get(setup, ()), result)})
-        return known if setup.weak else known._settled()
+        """Return the knowledge with one more run."""
+        return replace(self, runs={**self.runs, setup: (*self.runs.get(setup, ()), result)})
 
     def after(self, move: Move, evidence: tuple[tuple[Setup, TrialResult], ...]) -> Scaling:
         """Return the knowledge after a move."""
         known = self
         for setup, result in evidence:
             known = known.with_run(setup, result)
-        proven = move.in_turn and all(result.measured for _, result in evidence)
-        return replace(known, confirmed=proven or (self.confirmed and known.stack == self.stack))
+        if move.in_turn and all(result.measured for _, result in evidence):
+            known = replace(known, in_turn=move.setup.settings)
+        return known
 
     def measured(self, setup: Setup) -> tuple[TrialResult, ...]:
         """Its runs that produced timings."""
@@ -139,7 +138,7 @@ class Scaling:
         ours, theirs = self.measured(new), self.measured(old)
         if not (ours and theirs):
             return None
-        paired = self.confirmed and new == Setup(self.stack)
+        paired = bool(self.in_turn) and new == Setup(self.in_turn)
         interval = ratio_interval(
             [rates(run.blocks) for run in ours],
             [rates(run.blocks) for run in theirs],
@@ -167,8 +166,9 @@ class Scaling:
             return f"its first losses differ from one GPU's by {format_percent(difference)}"
         return ""
 
-    def _settled(self) -> Scaling:
-        """The best usable settings: better ones have to clear the noise, among equals the first found stays."""
+    @cached_property
+    def stack(self) -> Settings:
+        """The best usable settings at the same global batch, found first of those that are equal within the noise."""
         best = ONE
         for setup in self.runs:
             if setup.weak or setup == ONE or self.why_unusable(setup):
@@ -176,7 +176,12 @@ class Scaling:
             comparison = self.compare(setup, best)
             if comparison is not None and comparison.ci_low > 1:
                 best = setup
-        return replace(self, stack=best.settings)
+        return best.settings
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the stack was timed in turn with one GPU."""
+        return bool(self.stack) and self.stack == self.in_turn
 
     # --- the record -----------------------------------------------------------------------------------------------
 
