@@ -195,7 +195,7 @@ def repeats(known: Known) -> Moves:
     First the stack without one setting, or the stack, where one run of each says that it is as fast without. Then
     either of the stack and what is reported in its place. Then a combination that seems better than the stack.
     """
-    judge, stack, found = known.judge, known.stack, known.found
+    judge, stack, found, compiles = known.judge, known.stack, known.found, known.plan.catalog.compiles
     for rest in (known.plan.without(stack, key) for key in stack):
         ran = len(judge.measured_runs(rest)) if rest else 0
         ratio = judge.gain(rest, stack).ratio if ran == 1 and known.usable(rest) else 0.0
@@ -206,16 +206,22 @@ def repeats(known: Known) -> Moves:
     less = _less_measured(known, stack, found)
     if found and found != stack and len(judge.measured_runs(less)) < POLICY.most_runs:
         yield from _again(known, less, POLICY.proof)
-    for settings in dict.fromkeys((*known.tried.values(), *sorted(known.measured_stacks, key=len))):
+    for settings in sorted(judge.runs, key=len):
         runs = judge.measured_runs(settings)
-        if settings == stack or not 0 < len(runs) < POLICY.most_runs - 1 or not known.usable(settings):
+        if (
+            not settings
+            or settings == stack
+            or not 0 < len(runs) < POLICY.most_runs - 1
+            or not known.may_be_stack(settings)
+        ):
             continue
-        gain, once = judge.gain(settings, stack), settings in known.measured_stacks and len(runs) == 1
-        if once and runs[0].disturbed and not judge.crowded:  # it was told at once: other trials are repeated at once
-            yield from _again(known, settings, POLICY.large_gain)
+        gain, once = judge.gain(settings, stack), len(runs) == 1
+        if len(settings) > 1 and once and runs[0].disturbed and not judge.crowded:
+            yield from _again(known, settings, POLICY.large_gain)  # it was told at once
             continue
-        unclear = gain.low <= 1 or known.needs_another_run(settings)
-        ratio = max(gain.ratio, math.sqrt(gain.high)) if once else gain.ratio  # a whole stack may have been unlucky
+        unclear = gain.low <= 1 or (once and gain.ratio < POLICY.small_gain)
+        unlucky = once and compiles(settings) and not compiles(stack)  # a compiled stack is worth a second run
+        ratio = max(gain.ratio, math.sqrt(gain.high)) if unlucky else gain.ratio
         if ratio > POLICY.least_gain and unclear and not gain.is_worse:
             yield from _again(known, _less_measured(known, settings, stack), _discounted(ratio))
 

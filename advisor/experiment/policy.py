@@ -39,8 +39,8 @@ class Policy:
     unclear: float = 0.3
     # The simpler stack stays if its speed is at least this share of the other's.
     as_fast: float = 0.998
-    # No setting is left out while the lower side of that ratio's interval is wider than this share.
-    widest_for_simpler: float = 0.05
+    # No setting is left out while that ratio is more than this many times the lower end of its interval.
+    widest_for_simpler: float = 1.05
     # Most processes of the same settings that the search asks for.
     most_runs: int = 4
     # Draws of random numbers to see before a result is refused. Of simulated GraphSAGE steps with dropout
