@@ -36,7 +36,7 @@ def weaker(known: Known, settings: Settings) -> Settings:
 
 def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
     """The weaker forms of settings, the one most likely to run first."""
-    for fallback in _order(known, settings, known.judge.result(settings)):
+    for fallback in _order(known, settings):
         for weaker_one in fallback(known, settings):
             if weaker_one != settings and not known.plan.catalog.conflict(weaker_one):
                 yield weaker_one
@@ -48,26 +48,24 @@ def _fails_otherwise(known: Known, settings: Settings, stronger: Settings) -> bo
     return len({"" if result.measured else result.reason for result in results if result is not None}) == len(results)
 
 
-def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Fallback, ...]:
+def _order(known: Known, settings: Settings) -> list[Fallback]:
     """The fallbacks, the one most likely to remove the cause of the failure first."""
-    rest: tuple[Fallback, ...] = (_around_loss, _graph, _compiling, without_half, _others)
+    usual: list[Fallback] = [_around_loss, _graph, _compiling, without_half, _others]
+    result, compiled = known.judge.result(settings), known.plan.catalog.compiles(settings)
     if result is None:
-        return rest
+        return usual
     if result.measured or result.outcome is Outcome.NON_FINITE:  # it ran, and changed too much or took too much memory
         fits = known.judge.goal.fits(result)
-        return (without_half, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, without_half)
-    compiled = known.plan.catalog.compiles(settings)
-    less_compiled: tuple[Fallback, ...] = (_compiling, _graph, _others, without_half)
-    if result.outcome is Outcome.TIMED_OUT:
-        return less_compiled
-    orders: dict[Cause, tuple[Fallback, ...]] = {
-        Cause.DOUBLE_BACKWARD: (_uncompiled, *rest),
-        Cause.HOST_COPY: (_on_device, *rest),
-        Cause.COMPILER: less_compiled,
-        Cause.LAYOUT: (_layout, *(less_compiled if compiled else rest)),
-        Cause.OPERATION: rest if compiled else (without_half, *rest),
+        return [without_half, _others, _graph, _compiling] if fits else [_graph, _compiling, _others, without_half]
+    blamed: dict[Cause, Fallback] = {
+        Cause.DOUBLE_BACKWARD: _without("compile."),
+        Cause.HOST_COPY: _on_device,
+        Cause.LAYOUT: _without(LAYOUT),
+        Cause.COMPILER: _compiling,
+        Cause.OPERATION: _compiling if compiled else without_half,
     }
-    return next((order for cause, order in orders.items() if cause in result.causes), rest)
+    first = [fallback for cause, fallback in blamed.items() if cause in result.causes]
+    return [*first[:1], *([_compiling] if result.outcome is Outcome.TIMED_OUT else []), *usual]
 
 
 def may_be_compiled_away(result: TrialResult | None) -> bool:
@@ -126,13 +124,9 @@ def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
     yield rest
 
 
-def _layout(known: Known, settings: Settings) -> Iterator[Settings]:
-    """The settings without another memory layout."""
-    yield settings.without(LAYOUT)
-
-
-def _uncompiled(known: Known, settings: Settings) -> Iterator[Settings]:
-    yield settings.filtered(lambda key: not key.startswith("compile."))
+def _without(prefix: str) -> Fallback:
+    """The settings without those whose keys begin like this."""
+    return lambda known, settings: iter([settings.filtered(lambda key: not key.startswith(prefix))])
 
 
 def without_half(known: Known, settings: Settings) -> Iterator[Settings]:

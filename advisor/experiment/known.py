@@ -290,7 +290,7 @@ class Known:
         result = self.judge.result(settings)
         if not settings or result is None or not result.measured:
             return False
-        sure = self.judge.took_turns(settings) or not self.judge.goal.by_time or self.judge.holds_where_busy(settings)
+        sure = not self.judge.goal.by_time or self.judge.holds_where_busy(settings)
         return sure and self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
 
     def without_runs(self, settings: Settings) -> Known:

@@ -12,13 +12,9 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import is_neighbour, is_next_rung, why_ended
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
-from advisor.experiment.stacks import Moves, needs_explaining, share_of_waiting, whole_stacks
-from advisor.figures.roof import INPUT_BOUND_SHARE
+from advisor.experiment.stacks import Moves, needs_explaining, whole_stacks
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, Verdict
-
-# Average gain of leaving out what times a library's kernels: it may cost as well as gain. A factor.
-_OF_LEAVING_OUT_AUTOTUNING = 1.04
 
 
 @functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
@@ -70,8 +66,6 @@ def drops(known: Known) -> Moves:
     """The stack without each of its settings, whose contribution is not known yet.
 
     Where the rest would have to be compiled anew, the stack that is not compiled tells the contribution for less.
-    Autotuning in libraries may cost as well as gain. What this machine calls for is left out last: without it a trial
-    takes as long as the baseline's.
     """
     plan, judge, plain = known.plan, known.judge, known.uncompiled
     for key in known.stack:
@@ -87,16 +81,13 @@ def drops(known: Known) -> Moves:
         if anew:  # it compiles: for little, unless the setting cost speed before
             gain = max(POLICY.information, 1 / shown.speedup if shown else 0.0)
             gain = gain if gain > 1 / POLICY.drop_gain else POLICY.information
-        elif recipe.suits(plan.facts, known.stack[key]):
-            gain = POLICY.information
         else:
-            gain = _OF_LEAVING_OUT_AUTOTUNING if recipe.times_kernels else POLICY.drop_gain
+            gain = POLICY.drop_gain
         yield Move(Kind.DROP, rest, gain, f"stack without {recipe.id}", known.stack)
 
 
 def swaps(known: Known) -> Moves:
     """Replace a value of the stack by another of the same setting."""
-    waits = known.plan.feeds(known.stack) and (_waiting(known) or 0.0) > INPUT_BOUND_SHARE
     for candidate in known.plan.candidates:
         rest = known.stack.without(candidate.key)
         settings = rest.merged(candidate.settings)
@@ -106,7 +97,7 @@ def swaps(known: Known) -> Moves:
         if not possible or known.judge.has_tried(settings) or (ladder and not is_neighbour(known, candidate)):
             continue
         gain = _usual_gain(known, candidate)
-        if ladder and not waits:
+        if ladder:
             gain = max(gain, POLICY.drop_gain)
         if gain > POLICY.least_gain:
             yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
@@ -150,14 +141,8 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
 
 
 def _usual_gain(known: Known, candidate: Candidate) -> float:
-    """The usual gain of a candidate on the stack, where it was timed how long that waits for its data."""
-    return known.plan.expected_gain(candidate, known.stack, known.step_ms, waiting=_waiting(known))
-
-
-def _waiting(known: Known) -> float | None:
-    """The share of the stack's step in which it waits for its data; as if not compiled where only that was timed."""
-    waiting = share_of_waiting(known, known.stack)
-    return share_of_waiting(known, known.uncompiled) if waiting is None else waiting
+    """The usual gain of a candidate on the stack."""
+    return known.plan.expected_gain(candidate, known.stack, known.step_ms)
 
 
 def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
@@ -178,7 +163,7 @@ def singles(known: Known) -> Moves:
         alone = Settings(candidate.settings)
         if known.judge.has_tried(alone) or plan.consent.rejects(candidate.recipe) or plan.catalog.conflict(alone):
             continue
-        if plan.is_not_worth_an_interpreter(candidate) or not is_next_rung(known, candidate):
+        if not is_next_rung(known, candidate):
             continue
         joins = plan.may_stack(candidate) and candidate.key not in known.stack and plan.fits(candidate, known.stack)
         gain = POLICY.information
@@ -251,16 +236,11 @@ def turns(known: Known) -> Moves:
     open_question = not known.judge.took_turns(stack) or known.undecided(stack)
     if stack and not (known.pending or failed) and known.usable(stack) and open_question:
         promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
-        yield Move(Kind.TURNS, stack, POLICY.only_proof if promises else POLICY.proof, "stack, confirmed")
+        yield Move(Kind.TURNS, stack, POLICY.large_gain if promises else POLICY.proof, "stack, confirmed")
 
 
 def why_not(known: Known, candidate: Candidate) -> str:
     """The reason a candidate was not tried, where it is not the time; empty where only that was missing."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
-    if known.plan.is_not_worth_an_interpreter(candidate):
-        return (
-            "no speed-up is expected, and its trial starts Python and imports everything anew; "
-            f"add --only {candidate.recipe} to measure it"
-        )
     return "" if is_next_rung(known, candidate) else why_ended(known, candidate)

@@ -25,9 +25,6 @@ class Policy:
     # Value of measuring the stack in turn with the baseline, as a gain: more than information, about as much as
     # leaving a setting out.
     proof: float = 1.02
-    # The same where the machine is so noisy that nothing else can show what the stack gains: before a setting is left
-    # out. Of six 90-second sessions of the demo on two cores with seven busy programs, three had no time for the turns.
-    only_proof: float = 1.24
     # Average gain of leaving out a usual setting. cudnn.benchmark alone can cost a fifth (ResNet-50 inference with a
     # batch of 1: 0.44 and 0.37 ms).
     drop_gain: float = 1.02

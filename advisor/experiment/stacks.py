@@ -42,17 +42,10 @@ def whole_stacks(known: Known) -> Moves:
 def _compiled_stack(known: Known, plain: Settings) -> Moves:
     """The uncompiled stack, compiled, in the strongest form that runs here."""
     compiles = _wanted(known, known.compiles)
-    compiled = _captured(known, plain, _fed(known, plain).merged(compiles)) if compiles else plain
+    compiled = _captured(known, plain, plain.merged(compiles)) if compiles else plain
     compiled = _usable_form(known, compiled)
     if compiled not in (plain, known.stack) and not known.judge.has_tried(compiled):
         yield Move(Kind.STACK, compiled, _gain_of_compiling(known, compiled), f"stack: {compiled}", known.stack)
-
-
-def _fed(known: Known, plain: Settings) -> Settings:
-    """The uncompiled stack, with workers where it was measured and its step mostly waits for its data."""
-    if not known.judge.measured_runs(plain):
-        return plain
-    return _wanted(known, known.plan.fed(plain, known.judge.speed(plain)[0]))
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
@@ -84,17 +77,16 @@ def _gain_of_compiling(known: Known, settings: Settings) -> float:
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
-    waiting = share_of_waiting(known, plain) or 0.0
+    waiting = share_of_waiting(known, plain)
     if waiting > INPUT_BOUND_SHARE:  # half of it, since data that loads beside a shorter step is waited for longer
         gain = math.sqrt(1 / (waiting + (1 - waiting) / gain))
     return max(gain, POLICY.drop_gain)
 
 
-def share_of_waiting(known: Known, settings: Settings) -> float | None:
-    """The share of the step of measured settings in which it waits for its data; None where that was not timed."""
-    runs = known.judge.runs.get(settings, ())
-    phases = next((run.phases for run in runs if run.phases), None)
-    return phases.get(Phase.DATA_WAIT, 0.0) / max(sum(phases.values()), 1e-9) if phases else None
+def share_of_waiting(known: Known, settings: Settings) -> float:
+    """The share of the step of measured settings in which it waits for its data; 0 where that was not timed."""
+    phases = next((run.phases for run in known.judge.measured_runs(settings) if run.phases), {})
+    return phases.get(Phase.DATA_WAIT, 0.0) / max(sum(phases.values()), 1e-9)
 
 
 def _wanted(known: Known, settings: Settings) -> Settings:

@@ -356,18 +356,6 @@ def test_a_stack_that_still_waits_for_its_data_gets_more_workers_before_all_else
     assert (others[0] == first.with_value(WORKERS.key, 2 * first[WORKERS.key])) is is_next
 
 
-WAITS = {"data wait": 5.0, "forward": 95.0}
-
-
-def test_a_step_that_waits_for_its_data_only_since_the_stack_gets_workers_with_the_compiled_one():
-    facts = gpu_facts(loader=loader_facts(), profile=profile_facts(step_ms=100.0, phases=WAITS))
-    _, trials = found_by(product(autocast=4.0, step_graph=4.0, num_workers=1.5, compile_scope=1.1), facts, most=4)
-    first, second = trials.settings_of(Kind.STACK)[:2]
-    assert WORKERS.key not in first
-    assert first.merged(COMPILED.settings) == second.without(WORKERS.key).without("data.persistent_workers")
-    assert second[WORKERS.key] >= 4
-
-
 def test_a_stack_that_gained_nothing_is_made_again_once_the_step_no_longer_waits():
     """Nobody saw that the step waits for its data: the step's own settings gain only beside the workers."""
 
