@@ -131,8 +131,6 @@ class Known:
             return f"it takes {limit}"  # where the baseline does as well, it may be a step towards the limit
         if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
-        if self._is_refuted(settings):
-            return f"together they {by.goal.not_better(2)}"
         return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=self._seen(settings))
 
     def _is_refuted(self, settings: Settings) -> bool:
@@ -340,7 +338,8 @@ class Known:
         if self.pending:
             return self
         best, old = self.best_usable(self.stack), self.stack
-        why = self.why_unusable(old) or _AS_WELL
+        refuted = f"together they {self.judge.goal.not_better(2)}" if self._is_refuted(old) else _AS_WELL
+        why = self.why_unusable(old) or refuted
         gone = {key: why for key in old if key not in best}
         if move is not None and best and move.kind in (Kind.STACK, Kind.ADD):
             gone |= {key: why for key, why in self._lost(move).items() if key not in best}
@@ -358,7 +357,7 @@ class Known:
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
         """The best measured combination that may be used, by a search that begins with this one."""
         gain = self.judge.gain(stack, BASELINE)
-        if not self.usable(stack) or (gain.ratio <= 1 and not self._accepted()):
+        if not self.usable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted()):
             stack = BASELINE
         for settings in sorted(filter(self.may_be_stack, self.judge.runs), key=len):
             if self._is_better(settings, stack):
@@ -372,7 +371,9 @@ class Known:
         if not settings or not self.judge.runs[settings][-1].measured or not self.usable(settings):
             return False
         stackable = (Candidate(recipe.id, recipe.key, value) for recipe, value in self.plan.catalog.in_order(settings))
-        return all(map(self.plan.may_stack, stackable)) and not fills_the_device(self.plan.facts, settings, result)
+        if self._is_refuted(settings) or not all(map(self.plan.may_stack, stackable)):
+            return False
+        return not fills_the_device(self.plan.facts, settings, result)
 
     def _is_better(self, new: Settings, old: Settings) -> bool:
         """Whether a combination takes the place of another.
@@ -384,7 +385,8 @@ class Known:
         gain, added = self.judge.gain(new, old), [key for key in new if new[key] != old.get(key)]
         wanted, present = ({key for key in one if self._is_accepted(key, one)} for one in (new, old))
         if wanted != present:
-            return wanted > present and not gain.is_worse
+            joined = old.merged(new.filtered(lambda key: key in wanted))
+            return wanted > present and joined == new and not gain.is_worse
         once = min(len(self.judge.measured_runs(one)) for one in (new, old)) < 2
         is_clear = not once and gain.ratio <= POLICY.widest_for_simpler * gain.low
         if not added and is_clear and gain.ratio >= POLICY.as_fast:

@@ -43,23 +43,25 @@ def disagreements(known: Known) -> Moves:
         yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, again")
 
 
+# The instruments: the name of each one's trial, and the gain that stands for what it tells. A factor.
+_INSTRUMENTS = {
+    Kind.CONTROL: (f"{CONTROL}=true", 1.04),
+    Kind.PROFILE: (INSTRUMENTED, 1.08),
+    Kind.REFERENCE: ("baseline in a higher precision", 1.02),
+    Kind.HOST: ("the same step on the CPU", 1.0001),
+}
+
+
 def instruments(known: Known) -> Moves:
     """Moves that measure noise, rounding and the phases: after whole stacks, or when a result differs too much."""
-    if needs_explaining(known):
-        for kind in (Kind.CONTROL, Kind.REFERENCE):
-            if kind not in known.done:
-                yield Move(kind, BASELINE, POLICY.stack_gain, f"baseline, {kind}")
-        if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
-            yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, other random numbers")
-        return
-    if Kind.CONTROL not in known.done:
-        yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
-    if Kind.PROFILE not in known.done:
-        yield Move(Kind.PROFILE, BASELINE, 1.08, INSTRUMENTED)
-    if Kind.REFERENCE not in known.done:
-        yield Move(Kind.REFERENCE, BASELINE, 1.02, "baseline in a higher precision")
-    if Kind.HOST not in known.done and known.plan.facts.on_cuda:
-        yield Move(Kind.HOST, BASELINE, 1.0001, "the same step on the CPU")
+    explaining = needs_explaining(known)
+    for kind, (name, gain) in _INSTRUMENTS.items():
+        explains = kind in (Kind.CONTROL, Kind.REFERENCE)
+        if kind in known.done or (explaining and not explains) or (kind is Kind.HOST and not known.plan.facts.on_cuda):
+            continue
+        yield Move(kind, BASELINE, POLICY.stack_gain if explaining else gain, name)
+    if explaining and {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+        yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, other random numbers")
 
 
 def drops(known: Known) -> Moves:
@@ -175,40 +177,26 @@ def singles(known: Known) -> Moves:
 
 
 def repeats(known: Known) -> Moves:
-    """Run settings again where so few processes of them have not decided which are better.
+    """Run settings again where so few processes have not decided which are better: they, or the stack.
 
-    First the stack without one setting, or the stack, where one run of each says that it is as fast without. Then
-    either of the stack and what is reported in its place. Then a combination that seems better than the stack.
+    First either of the stack and what is reported in its place.
     """
     judge, stack, found, compiles = known.judge, known.stack, known.found, known.plan.catalog.compiles
-    for rest in (known.plan.without(stack, key) for key in stack):
-        ran = len(judge.measured_runs(rest)) if rest else 0
-        ratio = judge.gain(rest, stack).ratio if ran == 1 and known.usable(rest) else 0.0
-        if ratio >= POLICY.as_fast:
-            yield from _again(known, _less_measured(known, stack, rest), max(POLICY.least_gain, _discounted(ratio)))
-        elif ran > 1 and len(judge.measured_runs(stack)) == 1:
-            yield from _again(known, stack, POLICY.least_gain)
     less = _less_measured(known, stack, found)
     if found and found != stack and len(judge.measured_runs(less)) < POLICY.most_runs:
         yield from _again(known, less, POLICY.proof)
     for settings in sorted(judge.runs, key=len):
         runs = judge.measured_runs(settings)
-        if (
-            not settings
-            or settings == stack
-            or not 0 < len(runs) < POLICY.most_runs - 1
-            or not known.may_be_stack(settings)
-        ):
+        if settings == stack or len(runs) >= POLICY.most_runs - 1 or not known.may_be_stack(settings):
             continue
-        gain, once = judge.gain(settings, stack), len(runs) == 1
-        if len(settings) > 1 and once and runs[0].disturbed and not judge.crowded:
+        if len(runs) == 1 and len(settings) > 1 and runs[0].disturbed and not judge.crowded:
             yield from _again(known, settings, POLICY.large_gain)  # it was told at once
             continue
-        unclear = gain.low <= 1 or (once and gain.ratio < POLICY.small_gain)
-        unlucky = once and compiles(settings) and not compiles(stack)  # a compiled stack is worth a second run
+        gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
+        unlucky = len(runs) == 1 and compiles(settings) and not compiles(stack)  # compiling is worth a second run
         ratio = max(gain.ratio, math.sqrt(gain.high)) if unlucky else gain.ratio
-        if ratio > POLICY.least_gain and unclear and not gain.is_worse:
-            yield from _again(known, _less_measured(known, settings, stack), _discounted(ratio))
+        if not gain.is_worse and ratio >= (POLICY.as_fast if is_part else POLICY.least_gain):
+            yield from _again(known, _less_measured(known, settings, stack), max(POLICY.least_gain, _discounted(ratio)))
 
 
 def _again(known: Known, settings: Settings, gain: float) -> Moves:

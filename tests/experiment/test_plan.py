@@ -9,7 +9,7 @@ from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, known_of, result_at
 from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind, Move
-from advisor.experiment.moves import adds, drops, repeats, singles
+from advisor.experiment.moves import adds, drops, singles
 from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings
 from advisor.records import Hardware, Mode
@@ -70,16 +70,6 @@ def test_workers_that_are_tried_live_on_as_the_loaders_own_do(workers, stay):
     workload = facts_under(gpu_facts(loader=loader), {WORKERS.key: workers}).workload
     assert workload.loader.num_workers == workers
     assert workload.loader.persistent_workers is (workers > 0 and stay)
-
-
-def test_a_stack_is_measured_again_once_a_smaller_one_ran_twice():
-    def again(*rest):
-        known = known_with((THREE, result_at(2.0)), *rest, stack=THREE)
-        return {move.settings: move.name for move in repeats(known)}
-
-    slower = (PAIR, result_at(1.5))
-    assert again(slower) == {}
-    assert again(slower, slower) == {THREE: f"again: {THREE}"}
 
 
 def fed(wait_ms, *, on=gpu_facts):
