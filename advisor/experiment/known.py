@@ -388,8 +388,8 @@ class Known:
             joined = old.merged(new.filtered(lambda key: key in wanted))
             return wanted > present and joined == new and not gain.is_worse
         once = min(len(self.judge.measured_runs(one)) for one in (new, old)) < 2
-        is_clear = not once and gain.ratio <= POLICY.widest_for_simpler * gain.low
-        if not added and is_clear and gain.ratio >= POLICY.as_fast:
+        is_clear = not once and gain.ratio <= POLICY.small_gain * gain.low
+        if not added and is_clear and gain.ratio >= 1 / POLICY.least_gain:
             return True
         if len(added) > 1:
             return gain.ratio > 1 and {self.dropped.get(key, _NOT_FASTER) for key in added} == {_NOT_FASTER}

@@ -78,13 +78,13 @@ def drops(known: Known) -> Moves:
         anew = plain != known.stack and not recipe.keeps_code
         if anew and key in plain and shown is None and judge.measured_runs(plain):
             if cheaper and not judge.has_tried(cheaper):
-                yield Move(Kind.DROP, cheaper, POLICY.drop_gain, f"stack without {recipe.id}, not compiled", plain)
+                yield Move(Kind.DROP, cheaper, POLICY.proof, f"stack without {recipe.id}, not compiled", plain)
             continue
         if anew:  # it compiles: for little, unless the setting cost speed before
             gain = max(POLICY.information, 1 / shown.speedup if shown else 0.0)
-            gain = gain if gain > 1 / POLICY.drop_gain else POLICY.information
+            gain = gain if gain > 1 / POLICY.proof else POLICY.information
         else:
-            gain = POLICY.drop_gain
+            gain = POLICY.proof
         yield Move(Kind.DROP, rest, gain, f"stack without {recipe.id}", known.stack)
 
 
@@ -100,7 +100,7 @@ def swaps(known: Known) -> Moves:
             continue
         gain = _usual_gain(known, candidate)
         if ladder:
-            gain = max(gain, POLICY.drop_gain)
+            gain = max(gain, POLICY.proof)
         if gain > POLICY.least_gain:
             yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
 
@@ -135,7 +135,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     if not known.judge.measured_runs(alone):
         return 1.0
     comparison = known.judge.compare(alone)
-    if comparison.speedup < POLICY.hopeless or known.plan.consent.why_not(alone, known.numerics(alone)):
+    if known.plan.consent.why_not(alone, known.numerics(alone)):
         return 1.0
     if comparison.verdict is Verdict.FASTER:
         return max(usual, comparison.ci_low)
@@ -195,7 +195,7 @@ def repeats(known: Known) -> Moves:
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
         unlucky = len(runs) == 1 and compiles(settings) and not compiles(stack)  # compiling is worth a second run
         ratio = max(gain.ratio, math.sqrt(gain.high)) if unlucky else gain.ratio
-        if not gain.is_worse and ratio >= (POLICY.as_fast if is_part else POLICY.least_gain):
+        if not gain.is_worse and ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
             yield from _again(known, _less_measured(known, settings, stack), max(POLICY.least_gain, _discounted(ratio)))
 
 

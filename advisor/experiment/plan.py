@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,8 +19,6 @@ from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value
 
-# Bottlenecks of a step that waits for its data. Feeding it faster comes before anything else.
-_FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
 COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
 
@@ -53,19 +50,19 @@ class Plan:
     ) -> Plan:
         """The plan for these facts. ``speedup`` is the best stack's so far: the rest weighs as much more.
 
-        What the profile shows to be hopeless is passed over with its reason, unless the person asked for it.
+        What the profile shows to gain nothing is passed over with its reason, unless the person asked for it.
         """
         skip = (*request.skip, CONTROL)
         proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values)
         # Left to the search over several GPUs, which reports them itself.
         several = {recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)}
-        told = {CONTROL, *(several if request.wants_several else ())}
-        skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in told}
+        unsaid = {CONTROL, *(several if request.wants_several else ())}
+        skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in unsaid}
         candidates = tuple(candidate for candidate in proposals.candidates if candidate.recipe not in several)
         plan = cls(catalog, request, facts, consent, candidates, skipped, hints or {})
-        return plan if request.only else plan._without_hopeless(speedup)
+        return plan if request.only else plan._without_what_cannot_gain(speedup)
 
-    def _without_hopeless(self, speedup: float) -> Plan:
+    def _without_what_cannot_gain(self, speedup: float) -> Plan:
         """The plan without recipes that cannot serve the goal; usual ones stay, since others may give them a chance."""
         reasons = without_gain(self.catalog, self.facts.profile, self.candidates, speedup=speedup)
         if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
@@ -191,16 +188,16 @@ class Plan:
         if not (bound is None or candidate.already_on or bound > POLICY.least_gain):
             return False
         if recipe.ladder:
-            starves = profile is not None and (profile.bottleneck in _FEEDING or self._waits_much(self._tuned_ms))
-            return starves and candidate.value == self._enough_of(recipe, self._tuned_ms)
+            return self._waits_for_data and candidate.value == self._enough_of(recipe, self._tuned_ms)
         if self.request.objective is Objective.MEMORY:
             return recipe.saves_memory or self.is_usual(candidate)
         return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or self._is_hinted(candidate)
 
-    def _waits_much(self, step_ms: float) -> bool:
-        """Whether getting the data, which takes as long as in the baseline, holds up a step of this length."""
+    @property
+    def _waits_for_data(self) -> bool:
+        """Whether getting the data, which takes as long as in the baseline, holds up a step of the usual stack."""
         profile = self.facts.profile
-        return profile is not None and profile.phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * step_ms
+        return profile is not None and profile.phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * self._tuned_ms
 
     @property
     def _tuned_ms(self) -> float:
@@ -264,7 +261,8 @@ class Plan:
             return _MEMORY_GAIN  # less memory comes before more speed
         facts = self._facts_at(step_ms)
         usual = self.catalog.expected_gain(candidate.recipe, facts, candidate.value, beside=stack)
-        return min(usual, self._bound(recipe, step_ms))
+        bound = upper_bound(facts.profile, recipe.phases) if facts.profile else None
+        return usual if bound is None else min(usual, bound)
 
     def _facts_at(self, step_ms: float) -> Facts:
         """The facts with the phases of a faster step: a stack shortens computing, not the wait for data."""
@@ -279,15 +277,6 @@ class Plan:
         phases = {phase: ms * left_ms / computing_ms for phase, ms in profile.phases.items()}
         phases[Phase.DATA_WAIT] = wait_ms
         return replace(self.facts, profile=replace(profile, step_ms=wait_ms + left_ms, phases=phases))
-
-    def _bound(self, recipe: Recipe, step_ms: float) -> float:
-        """The gain if a recipe's phases took no time at all in a step of this length; infinite where unknown.
-
-        The phases as they were in the baseline, for a stack may have shortened others.
-        """
-        known = self.facts.profile.phases if self.facts.profile else {}
-        measured = [known[phase] for phase in recipe.phases if phase in known]
-        return step_ms / max(step_ms - sum(measured), _LEAST_REST * step_ms) if measured else math.inf
 
 
 # Usual share of memory that a memory-saving setting saves: tests/gpu/RESULTS.md, 5 to 50 %.

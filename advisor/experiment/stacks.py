@@ -1,13 +1,13 @@
 """Whole stacks: the settings that an expert would write for a workload, in the strongest form that runs here.
 
-Without compiling first, then compiled; a form that failed is weakened (``fallbacks.py``). ``moves.py`` has the moves
-around the stack that is known then.
+Without compiling first, then compiled; a form that failed gives way to a simpler one (``fallbacks.py``).
+``moves.py`` has the moves around the stack that is known then.
 """
 
 import math
 from collections.abc import Iterator
 
-from advisor.experiment.fallbacks import GRAPH, compiled_without_loss, may_be_compiled_away, weaker
+from advisor.experiment.fallbacks import GRAPH, compiled_without_loss, fallback, may_be_compiled_away
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE
@@ -80,7 +80,7 @@ def _gain_of_compiling(known: Known, settings: Settings) -> float:
     waiting = share_of_waiting(known, plain)
     if waiting > INPUT_BOUND_SHARE:  # half of it, since data that loads beside a shorter step is waited for longer
         gain = math.sqrt(1 / (waiting + (1 - waiting) / gain))
-    return max(gain, POLICY.drop_gain)
+    return max(gain, POLICY.proof)
 
 
 def share_of_waiting(known: Known, settings: Settings) -> float:
@@ -108,14 +108,14 @@ def _draws_are_few(known: Known) -> bool:
     judge = known.judge
     draws = {run.losses or run.outputs for run in (*judge.baseline_runs, *judge.controls) if run.measured}
     again = len(judge.runs.get(BASELINE, ()))
-    return judge.spread.random and len(draws) < POLICY.enough_draws and again < POLICY.most_runs
+    return judge.spread.random and len(draws) < POLICY.most_runs and again < POLICY.most_runs
 
 
 def _usable_form(known: Known, goal: Settings) -> Settings:
-    """The strongest form of a goal that is untried or usable: each form that failed is weakened."""
+    """The strongest form of a goal that is untried or usable: each form that failed gives way to a simpler one."""
     settings = _permitted(known, goal)
     while settings and not known.may_be_usable(settings):
-        settings = weaker(known, settings)
+        settings = fallback(known, settings)
     return settings
 
 

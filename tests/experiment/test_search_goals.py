@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from facts import adamw_facts, cpu_facts, gpu_facts
+from facts import adamw_facts, gpu_facts
 from made_up import (
     BF16,
     BLOCKS,
@@ -11,7 +11,6 @@ from made_up import (
     EVERYTHING_HELPS,
     FUSED,
     GRAPH,
-    LAST,
     WHOLE,
     MadeUpTrials,
     found_by,
@@ -131,12 +130,6 @@ def test_energy_decides_where_it_is_the_goal():
     known, _ = found_by(result, goal=Goal(Objective.ENERGY))
     assert known.stack
     assert GRAPH.key not in known.stack
-
-
-def test_on_a_cpu_the_search_makes_the_same_loop():
-    known, trials = found_by(product(channels_last=1.3, compile=1.5, autocast=1.2), cpu_facts())
-    assert trials.asked[0].kind is Kind.STACK
-    assert LAST.key in known.stack
 
 
 @pytest.mark.parametrize(("second_run", "joins"), [(1.04, True), (1.0, False)])

@@ -63,26 +63,21 @@ _EQUAL, _AS_BASELINES, _CLOSE, _CHANGED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A compared quantity (losses, outputs), and the part of its difference that rounding explains.
+    """A compared quantity, and the part of its difference that rounding explains: the largest of three.
 
-    What rounding does to the outputs grows with each update by ``growth``, the ``floor`` by ``floor_growth``.
-    ``per_reference`` is in distances of the baseline from the reference; where there is none, ``chain`` round-offs, and
-    at least ``later_at_least`` from the second step on, are allowed.
+    ``chain`` round-offs, where no reference was run; ``per_reference`` distances of the baseline from the reference;
+    and the ``floor``.
     """
 
-    name: str
+    chain: float
     per_reference: float
     floor: float
-    chain: float
-    growth: float = 1.0
-    floor_growth: float = 1.0
-    later_at_least: float = 0.0
 
 
-LOSSES = Quantity(
-    "losses", per_reference=128.0, floor=2.0**-18, chain=_CHAIN, growth=2.0, floor_growth=8.0, later_at_least=2.0**-3
-)
-OUTPUTS = Quantity("outputs", per_reference=8.0, floor=2.0**-16, chain=128.0)
+LOSSES = Quantity(chain=_CHAIN, per_reference=128.0, floor=2.0**-18)
+OUTPUTS = Quantity(chain=128.0, per_reference=8.0, floor=2.0**-16)
+# What rounding does to a loss, and its floor, grow with each update; without a reference later losses may differ more.
+_GROWTH, _FLOOR_GROWTH, _LATER_AT_LEAST = 2.0, 8.0, 2.0**-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +196,12 @@ def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[f
     """
     allowed: list[float] = []
     for step in range(steps):
-        grown = explained * quantity.growth**step
-        at_least = quantity.later_at_least if step else DEFAULT_TOLERANCE
+        grown = explained * _GROWTH**step
+        at_least = _LATER_AT_LEAST if step else DEFAULT_TOLERANCE
         if own:
             # Nothing is updated before the first step. Later steps differ by chance, so the largest difference counts.
             at_least = quantity.per_reference * (max(own) if step else own[0])
-        tolerance = max(grown, quantity.floor * quantity.floor_growth**step, at_least)
+        tolerance = max(grown, quantity.floor * _FLOOR_GROWTH**step, at_least)
         if step and tolerance >= _SAYS_NOTHING:
             break
         allowed.append(min(tolerance, _SAYS_NOTHING))
