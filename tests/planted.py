@@ -204,10 +204,6 @@ FAULTS = {
         for block in list(workload.model)[:-2]:
             block.up.bias.data.zero_()
     """,
-    "no_decay": """
-        for group in workload.optimizer.param_groups:
-            group["weight_decay"] = 0.0
-    """,
 }
 NO_FAULTS = {
     "nothing": "pass",

@@ -28,12 +28,11 @@ _CUT_SHORT = (Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED)
 
 
 def of_noise(known: Known) -> str:
-    """A warning about the spread between identical processes, and about the load; empty on a quiet machine."""
+    """A warning about the spread between identical processes; empty on a quiet machine."""
     if known.judge.apart <= POLICY.most_apart:
         return ""
-    busy = f"; {wanted}" if (wanted := of_the_load()) else ""
     return (
-        f"this machine is noisy: identical runs differed by {format_percent(known.judge.apart)}{busy}. "
+        f"this machine is noisy: identical runs differed by {format_percent(known.judge.apart)}. "
         "Close other programs and run again for narrower intervals"
     )
 
@@ -62,16 +61,13 @@ def busiest_programs(most: int = 3) -> list[str]:
     return [name for name, used in percent.most_common(most) if used >= _BUSY_PERCENT]
 
 
-def of_the_load() -> str:
-    """A phrase on a load above the number of the machine's cores; empty where the load is lower."""
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    return f"{load:.1f} programs at a time compete for its {cores} cores" if load > cores else ""
-
-
 def with_the_load(hint: str) -> str:
     """A hint for what took too long, with the load where all cores are wanted."""
-    busy = of_the_load()
-    return f"{hint} This machine is busy: {busy}; when other programs have ended, it needs less time." if busy else hint
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= cores:
+        return hint
+    busy = f"{load:.1f} programs at a time compete for its {cores} cores"
+    return f"{hint} This machine is busy: {busy}; when other programs have ended, it needs less time."
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
@@ -116,11 +112,10 @@ def of_the_limits(known: Known) -> Iterator[str]:
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
     """Warnings of stacks that failed and of a baseline that failed when repeated; each with a key to give it once.
 
-    The search goes on with a weaker stack. No warning is due where time ran out for a part of a measured stack, which
-    would only have told what the other settings contribute, or for one more setting on it that compiles nothing.
+    The search goes on with a simpler stack. Where time ran out for what compiles nothing beside a stack that is known,
+    no warning is due: the setting's own row says so.
     """
     compiles, stack = known.plan.catalog.compiles, known.stack
-    measured = [settings.items() for settings, runs in known.judge.runs.items() if runs[-1].measured]
     for settings, runs in known.judge.runs.items():
         reason, late = runs[-1].reason.rstrip("."), runs[-1].outcome is Outcome.TIMED_OUT
         if not settings and late:
@@ -130,23 +125,20 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
             yield f"your own settings failed when they were measured again: {reason}; {advice}", "baseline"
         if len(settings) < 2 or reason in (SKIPPED, ENDED):
             continue
-        if late:
-            is_one_more = stack and stack.items() < settings.items() and compiles(settings) == compiles(stack)
-            if not is_one_more and not any(settings.items() < whole for whole in measured):
-                said = f"there was too little time for these together: {settings}: {reason}"
-                yield f"{said}; raise --budget", str(settings)
-        elif not runs[-1].measured:
+        if late and (not stack or (compiles(settings) and not compiles(stack))):
+            yield f"there was too little time for these together: {settings}: {reason}; raise --budget", str(settings)
+        elif not late and not runs[-1].measured:
             yield f"together these fail: {settings}: {reason}", str(settings)
-        elif (
-            Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why not in (REJECTED, OTHER_VALUE)
-        ):
-            yield f"together these cannot be used: {settings}: {why}", str(settings)
+        elif runs[-1].measured and Kind.CONTROL in known.done:
+            why = known.why_unusable(settings)
+            if why and why not in (REJECTED, OTHER_VALUE):
+                yield f"together these cannot be used: {settings}: {why}", str(settings)
 
 
 def of_nothing_to_try(request: Request, plan: Plan) -> str:
     """The reason that no candidate is left; about the recipes that ``--only`` names, when it names some."""
     if named := [f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped]:
-        told = f"no recipe that --only names can be tried ({'; '.join(named)})"
-        return f"{told}: name others, or leave --only out"
+        no_recipe = f"no recipe that --only names can be tried ({'; '.join(named)})"
+        return f"{no_recipe}: name others, or leave --only out"
     fewer = "; leave --skip out to try more" if request.skip else ""
     return f"there is nothing to try here: every recipe is left out, each for a reason of its own{fewer}"

@@ -1,4 +1,4 @@
-"""The part of a failed stack to weaken or leave out first: by the kind of failure, then the most frequent causes."""
+"""Fallbacks: simpler forms of a stack that failed, by the kind of failure, then the most frequent causes first."""
 
 from collections.abc import Callable, Iterator
 
@@ -21,53 +21,52 @@ _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 Fallback = Callable[[Known, Settings], Iterator[Settings]]
 
 
-def weaker(known: Known, settings: Settings) -> Settings:
-    """The next weaker form of settings that were tried and cannot be used; empty when nothing is left of them.
+def fallback(known: Known, settings: Settings) -> Settings:
+    """The next simpler form of settings that were tried and cannot be used; empty when nothing is left of them.
 
     A form that failed for another reason is without the first cause: the search goes on from there.
     """
-    for weaker_one in _forms(known, settings):
-        if known.may_be_usable(weaker_one):
-            return weaker_one
-        if _fails_otherwise(known, weaker_one, settings) and (found := weaker(known, weaker_one)):
+    for form in _forms(known, settings):
+        if known.may_be_usable(form):
+            return form
+        if _fails_differently(known, form, settings) and (found := fallback(known, form)):
             return found
     return Settings()
 
 
 def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
-    """The weaker forms of settings, the one most likely to run first."""
-    for fallback in _order(known, settings, known.judge.result(settings)):
-        for weaker_one in fallback(known, settings):
-            if weaker_one != settings and not known.plan.catalog.conflict(weaker_one):
-                yield weaker_one
+    """The simpler forms of settings, the one most likely to run first."""
+    for remove in _order(known, settings):
+        for form in remove(known, settings):
+            if form != settings and not known.plan.catalog.conflict(form):
+                yield form
 
 
-def _fails_otherwise(known: Known, settings: Settings, stronger: Settings) -> bool:
+def _fails_differently(known: Known, settings: Settings, stronger: Settings) -> bool:
     """Whether two unusable sets of settings fail differently. Those that ran fail alike: they change the results."""
     results = known.judge.result(settings), known.judge.result(stronger)
     return len({"" if result.measured else result.reason for result in results if result is not None}) == len(results)
 
 
-def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Fallback, ...]:
+def _order(known: Known, settings: Settings) -> list[Fallback]:
     """The fallbacks, the one most likely to remove the cause of the failure first."""
-    rest: tuple[Fallback, ...] = (_around_loss, _graph, _compiling, without_half, _others)
+    usual: list[Fallback] = [_around_loss, _graph, _compiling, _without_half_precision, _others]
+    result, compiled = known.judge.result(settings), known.plan.catalog.compiles(settings)
     if result is None:
-        return rest
+        return usual
     if result.measured or result.outcome is Outcome.NON_FINITE:  # it ran, and changed too much or took too much memory
-        fits = known.judge.goal.fits(result)
-        return (without_half, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, without_half)
-    compiled = known.plan.catalog.compiles(settings)
-    less_compiled: tuple[Fallback, ...] = (_compiling, _graph, _others, without_half)
-    if result.outcome is Outcome.TIMED_OUT:
-        return less_compiled
-    orders: dict[Cause, tuple[Fallback, ...]] = {
-        Cause.DOUBLE_BACKWARD: (_uncompiled, *rest),
-        Cause.HOST_COPY: (_on_device, *rest),
-        Cause.COMPILER: less_compiled,
-        Cause.LAYOUT: (_layout, *(less_compiled if compiled else rest)),
-        Cause.OPERATION: rest if compiled else (without_half, *rest),
+        if known.judge.goal.fits(result):
+            return [_without_half_precision, _others, _graph, _compiling]
+        return [_graph, _compiling, _others, _without_half_precision]
+    blamed: dict[Cause, Fallback] = {
+        Cause.DOUBLE_BACKWARD: _without("compile."),
+        Cause.HOST_COPY: _on_device,
+        Cause.COMPILER: _compiling,
+        Cause.LAYOUT: _without(LAYOUT),
+        Cause.OPERATION: _compiling if compiled else _without_half_precision,
     }
-    return next((order for cause, order in orders.items() if cause in result.causes), rest)
+    first = [remove for cause, remove in blamed.items() if cause in result.causes]
+    return [*first[:1], *([_compiling] if result.outcome is Outcome.TIMED_OUT else []), *usual]
 
 
 def may_be_compiled_away(result: TrialResult | None) -> bool:
@@ -105,9 +104,9 @@ def compiled_without_loss(settings: Settings) -> Settings:
 
 def _on_device(known: Known, settings: Settings) -> Iterator[Settings]:
     """The settings with the step's own tensors created on the GPU, so that it can be captured."""
-    made_there = Settings({ON_DEVICE: True})
-    if settings.get(GRAPH) and known.plan.allows(made_there):
-        yield settings.merged(made_there)
+    on_device = Settings({ON_DEVICE: True})
+    if settings.get(GRAPH) and known.plan.allows(on_device):
+        yield settings.merged(on_device)
 
 
 def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
@@ -126,16 +125,12 @@ def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
     yield rest
 
 
-def _layout(known: Known, settings: Settings) -> Iterator[Settings]:
-    """The settings without another memory layout."""
-    yield settings.without(LAYOUT)
+def _without(prefix: str) -> Fallback:
+    """The settings without those whose keys begin like this."""
+    return lambda known, settings: iter([settings.filtered(lambda key: not key.startswith(prefix))])
 
 
-def _uncompiled(known: Known, settings: Settings) -> Iterator[Settings]:
-    yield settings.filtered(lambda key: not key.startswith("compile."))
-
-
-def without_half(known: Known, settings: Settings) -> Iterator[Settings]:
+def _without_half_precision(known: Known, settings: Settings) -> Iterator[Settings]:
     """The settings with TensorFloat-32 instead of half precision, then in the user's own precision."""
     present = [key for key in _PRECISION if key in settings]
     for key in present:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -19,6 +19,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
+_AS_WELL = "the others do as well without it"
 _NOT_SHOWN = "it is unclear whether the stack is better with it, so the simpler one stays"
 _ALL_UNCLEAR = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
 # The reasons of settings that the search worked on, and which are not in what was found.
@@ -84,9 +85,8 @@ class Known:
     ``usual`` and ``compiles`` are the two halves of an expert's stack without compiling, and what compiling it adds.
     ``stack`` is the combination that the search works on, the best usable one; where the person rejected a part of it,
     the rest, perhaps unmeasured. ``found`` is the one that is reported and exported.
-    ``dropped`` says why keys are not in it. ``measured_stacks`` are the whole stacks that were measured, also weakened
-    ones; ``tried`` are the settings in which a candidate was last in question, by its name; ``done`` are the
-    instruments that have been used.
+    ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
+    its name; ``done`` are the instruments that have been used.
     """
 
     plan: Plan
@@ -95,7 +95,6 @@ class Known:
     compiles: Settings
     stack: Settings = BASELINE
     dropped: Mapping[str, str] = field(default_factory=dict)
-    measured_stacks: frozenset[Settings] = frozenset()
     tried: Mapping[str, Settings] = field(default_factory=dict)
     done: frozenset[Kind] = frozenset()
 
@@ -117,6 +116,7 @@ class Known:
         """Whether the stack is still to be measured: the person rejected a part of it."""
         return not self.judge.has_tried(self.stack)
 
+    @cached
     def why_unusable(self, settings: Settings) -> str:
         """The reason that tried settings cannot be the stack; empty when they can."""
         result = self.judge.result(settings)
@@ -128,6 +128,13 @@ class Known:
         if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
         return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=self._seen(settings))
+
+    def _is_refuted(self, settings: Settings) -> bool:
+        """Whether turns with the baseline have shown that settings are no better, none of which the person wants."""
+        turns, wanted = self.judge.took_turns(settings), any(self._is_accepted(key, settings) for key in settings)
+        if not turns or wanted or self.may_recommend(settings) or self.undecided(settings):
+            return False
+        return not (self.judge.goal.by_time and self.judge.compare(settings).seems_faster)
 
     def _seen(self, settings: Settings) -> tuple[Numerics, ...]:
         """The changes of results that were known of each accepted setting: consent covers those."""
@@ -195,26 +202,21 @@ class Known:
     def found(self) -> Settings:
         """The settings that the session reports and exports: all readers get them from here.
 
-        They were measured together: the stack, or a part of it that is as good within the noise. Where few runs of the
-        stack show nothing, a part of it or a former stack that is shown to be better; else none, unless the estimate is
-        large and there was no time for the turns. What the person accepted and the stack has is always among them.
+        They were measured together, and their interval shows them to be better: the stack, or a part of it that is as
+        good within the noise; else a part or a former stack. What the person accepted and the stack has is always
+        among them.
         """
-        if self.pending or not self.stack:
-            return self.stack
-        accepted, best = self._accepted(), self.stack
-        ran = [settings for settings, runs in self.judge.runs.items() if settings and runs[-1].measured]
-        usable = [settings for settings in ran if settings.merged(accepted) == settings and self.usable(settings)]
-        helps = self.may_recommend(best)
-        if not helps or best not in usable:  # or its turns had no time
-            former = [s for s in usable if self.judge.took_turns(s) or (not helps and s.items() < best.items())]
-            if shown := [s for s in former if self.may_recommend(s)]:
-                best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
-            gain = self.judge.gain(best, BASELINE)
-            promises = not self.judge.took_turns(best) and gain.ratio >= POLICY.large_gain and not gain.is_worse
-            if not (shown or helps or (best in usable and (accepted or promises))):
+        best, accepted, took_turns = self.stack, self._accepted(), self.judge.took_turns
+        if self.pending or not best:
+            return best
+        ran = [s for s in self.judge.runs if self.may_be_stack(s) and s.merged(accepted) == s]
+        if not self.may_recommend(best):
+            former = [s for s in ran if self.may_recommend(s) and (took_turns(s) or s.items() < best.items())]
+            if not former and not (accepted and best in ran):
                 return BASELINE
+            best = max(former, key=lambda s: (took_turns(s), self.judge.gain(s, BASELINE).ratio), default=best)
         simplest, compiles = best, self.plan.catalog.compiles
-        while rests := [s for s in self._without_one(simplest) if s in usable and self._does_as_well(s, best)]:
+        while rests := [s for s in self._without_one(simplest) if s in ran and self._does_as_well(s, best)]:
             simplest = max(rests, key=lambda s: (not compiles(s), self.judge.gain(s, BASELINE).ratio))
         return simplest
 
@@ -246,17 +248,7 @@ class Known:
         """The knowledge after a move; without evidence it could not be measured yet."""
         if evidence is None:
             return self
-        known = self._with(move, evidence)
-        match move.kind:
-            case Kind.STACK:
-                known = known._after_stack(move)
-            case Kind.ADD | Kind.SWAP | Kind.ALONE:
-                known = known._after_candidate(move)
-            case Kind.DROP | Kind.AGAIN:
-                known = known._simplified(move)
-            case Kind.TURNS:
-                known = known._after_turns(move)
-        return known._with_best_stack()._with_accepted()
+        return self._with(move, evidence)._with_best_stack(move)
 
     def with_consent(self, consent: Consent) -> Known:
         """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""
@@ -266,7 +258,7 @@ class Known:
         rejected = {recipe.key for recipe in self.plan.catalog if consent.rejects(recipe.id)}
         decided = (REJECTED, OTHER_VALUE)
         dropped = {key: why for key, why in self.dropped.items() if key in rejected or why not in decided}
-        return known.with_permitted(self.stack, dropped)._with_best_stack()._with_accepted()
+        return known.with_permitted(self.stack, dropped)._with_best_stack()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
         """The knowledge with another stack, without what has no consent, and the reasons of what is not in it.
@@ -282,27 +274,16 @@ class Known:
         while stack and catalog.conflict(stack):
             one_less = (key for key in stack if not catalog.conflict(stack.without(key)))
             stack = stack.without(next(one_less, list(stack)[-1]))
-        return replace(self, dropped={**dropped, **gone})._with_stack(stack)
-
-    def _with_accepted(self) -> Known:
-        """The knowledge with what the person accepted in its stack, where the two were measured and are no worse."""
-        consent, known = self.plan.consent, self
-        new = [candidate for candidate in self.plan.candidates if candidate.key not in self.stack]
-        accepted = [candidate.settings for candidate in new if consent.accepts(candidate.recipe, candidate.value)]
-        accepted += [{self.plan.catalog[recipe].key: value} for recipe, value in consent.values.items()]
-        for settings in accepted:
-            whole = known.stack.merged(settings)
-            measured = whole != known.stack and self.judge.measured_runs(whole) and not known.pending
-            if measured and self.usable(whole) and not self.judge.gain(whole, known.stack).is_worse:
-                known = known._with_stack(whole)
-        return known
+        gone = {key: why for key, why in {**dropped, **gone}.items() if key not in stack}
+        return replace(self, stack=stack, dropped=gone)
 
     def may_recommend(self, settings: Settings) -> bool:
         """Whether the measurements show these settings to be better than the user's own."""
         result = self.judge.result(settings)
         if not settings or result is None or not result.measured:
             return False
-        return self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
+        sure = not self.judge.goal.by_time or self.judge.holds_where_busy(settings)
+        return sure and self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
 
     def without_runs(self, settings: Settings) -> Known:
         """The knowledge without the runs of these settings, which are measured anew."""
@@ -322,10 +303,9 @@ class Known:
             judge = replace(judge, cpu_step_ms=evidence.cpu_step_ms)
         done = self.done | (_INSTRUMENTS & {move.kind})
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
-        measured_stacks = self.measured_stacks | {move.settings} if move.kind is Kind.STACK else self.measured_stacks
         unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
         plan = self.plan.with_settings(move.settings) if unplanned else self.plan
-        known = replace(self, plan=plan, judge=judge, done=done, tried=tried, measured_stacks=measured_stacks)
+        known = replace(self, plan=plan, judge=judge, done=done, tried=tried)
         return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
@@ -344,95 +324,71 @@ class Known:
 
     # --- how the stack follows ------------------------------------------------------------------------------------
 
-    def _after_stack(self, move: Move) -> Known:
-        """The knowledge after a whole stack; the settings of one that is no better are not asked for again."""
-        if move.settings == self.stack:  # the rest of a stack after a rejection
-            return self if self.usable(self.stack) else self._with_stack(self.best_usable())
-        if not self.stack or not self.usable(move.settings) or self.judge.gain(move.settings, self.stack).ratio > 1:
-            return self
-        added = [key for key in move.settings if key not in self.stack]
-        if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
-            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
-        return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
+    def _with_best_stack(self, move: Move | None = None) -> Known:
+        """The knowledge with the best stack, and the reasons of the settings that a move has shown not to belong in it.
 
-    def _with_best_stack(self) -> Known:
-        """The knowledge with the best of the stack, the whole ones and the user's own settings as its stack.
-
-        Nothing that the person accepted leaves, and nothing comes back that was left out for a reason of its own.
+        While a rest of the stack is to be measured, it stays.
         """
         if self.pending:
             return self
-        accepted, gain = self._accepted(), self.judge.gain(self.stack, BASELINE)
-        refuted = not accepted and self.judge.measured_runs(self.stack) and gain.ratio <= 1
-        return self._with_stack(self._best_stack(BASELINE if refuted else self.stack, self.measured_stacks, accepted))
+        best, old = self.best_usable(self.stack), self.stack
+        refuted = f"together they {self.judge.goal.not_better(2)}" if self._is_refuted(old) else _AS_WELL
+        why = self.why_unusable(old) or refuted
+        gone = {key: why for key in old if key not in best}
+        if move is not None and best and move.kind in (Kind.STACK, Kind.ADD):
+            gone |= {key: why for key, why in self._lost(move).items() if key not in best}
+        return replace(self, stack=best, dropped={**{k: v for k, v in self.dropped.items() if k not in best}, **gone})
 
-    def _best_stack(self, best: Settings, stacks: Iterable[Settings], accepted: Settings = BASELINE) -> Settings:
-        """The best of these settings and of the usable stacks that hold what was accepted."""
-        blocked = {key for key, why in self.dropped.items() if why != _NOT_FASTER}
-        for stack in sorted(stacks, key=len):
-            possible = (
-                not blocked & stack.keys() and stack.merged(accepted) == stack and self.judge.measured_runs(stack)
-            )
-            if possible and self.usable(stack) and self.judge.gain(stack, best).ratio > 1:
-                best = stack
-        return best
+    def _lost(self, move: Move) -> dict[str, str]:
+        """The settings that a combination has beyond its base, with the reason that they are of no use to it."""
+        why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in move.base]
+        if move.kind is Kind.ADD and move.base:
+            return dict.fromkeys(added, f"together with the others: {why}" if why else "it adds nothing to the others")
+        if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
+            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
+        return {} if why or not move.base else dict.fromkeys(added, _NOT_FASTER)
 
-    def _after_candidate(self, move: Move) -> Known:
-        candidate = move.candidate
-        assert candidate is not None, "the move is about a candidate"
-        result = self.judge.result(move.settings)
-        if not self.plan.may_stack(candidate) or fills_the_device(self.plan.facts, move.settings, result):
-            return self
-        if why := self.why_unusable(move.settings):
-            alone = len(move.settings) <= 1
-            return self if alone else self._without(candidate.key, f"together with the others: {why}")
-        gain = self.judge.gain(move.settings, self.stack)
-        margin = self.plan.recipe(candidate).replacement_margin if candidate.key in self.stack else 1.0
-        if gain.is_better and gain.low > margin and not self.needs_another_run(move.settings):
-            return self._with_stack(move.settings)
-        if move.base == self.stack and self.stack and candidate.key not in self.stack:
-            return self._without(candidate.key, "it adds nothing to the others")
-        return self
+    def best_usable(self, stack: Settings = BASELINE) -> Settings:
+        """The best measured combination that may be used, by a search that begins with this one."""
+        gain = self.judge.gain(stack, BASELINE)
+        if not self.usable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted()):
+            stack = BASELINE
+        for settings in sorted(filter(self.may_be_stack, self.judge.runs), key=len):
+            if self._is_better(settings, stack):
+                stack = settings
+        return stack
 
-    def needs_another_run(self, settings: Settings) -> bool:
-        """Whether a single run of a combination shows it a little better than the stack."""
-        if not self.stack or len(self.judge.measured_runs(settings)) > 1:
+    @cached
+    def may_be_stack(self, settings: Settings) -> bool:
+        """Whether measured settings could be the stack."""
+        result = self.judge.result(settings)
+        if not settings or not self.judge.runs[settings][-1].measured or not self.usable(settings):
             return False
-        return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
+        stackable = (Candidate(recipe.id, recipe.key, value) for recipe, value in self.plan.catalog.in_order(settings))
+        if self._is_refuted(settings) or not all(map(self.plan.may_stack, stackable)):
+            return False
+        return not fills_the_device(self.plan.facts, settings, result)
 
-    def _simplified(self, move: Move) -> Known:
-        """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each.
+    def _is_better(self, new: Settings, old: Settings) -> bool:
+        """Whether a combination takes the place of another.
 
-        Else another run may show that a combination is better than the stack after all.
+        A whole stack by the estimate alone, unless it has what was left out before. One more setting, or another value,
+        by its interval, and a small gain only after two runs of each. A part that does as well after two runs of each,
+        since it is simpler. What the person accepted joins unless it makes the whole worse, and stays.
         """
-        for rest in self._without_one(self.stack):
-            gone = [key for key in self.stack if key not in rest]
-            if not self.usable(rest) or any(key in self._accepted() for key in gone):
-                continue
-            gain = self.judge.gain(rest, self.stack)
-            clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
-            runs = min(len(self.judge.measured_runs(settings)) for settings in (rest, self.stack))
-            as_good = gain.ratio >= POLICY.as_fast and clear and runs > 1
-            if as_good or (gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)):
-                why = dict.fromkeys(gone, "the others do as well without it")
-                return replace(self._with_stack(rest), dropped={**self.dropped, **why})
-        ran = move.kind is Kind.AGAIN and move.settings and self.usable(move.settings)
-        better = ran and self.judge.gain(move.settings, self.stack).is_better
-        return self._with_stack(move.settings) if better else self
-
-    def _after_turns(self, move: Move) -> Known:
-        """A stack whose turns with the baseline show that it is no better is given up; nothing accepted leaves."""
-        if move.settings != self.stack:
-            return self._simplified(move)
-        if not self.judge.took_turns(self.stack) or self.found or self.undecided(self.stack):
-            return self
-        why = self.why_unusable(self.stack)
-        if not why and self.judge.goal.by_time and self.judge.compare(self.stack).seems_faster:
-            return self
-        why = why or f"together they {self.judge.goal.not_better(2)}"
-        best = self._best_stack(BASELINE, [stack for stack in self.measured_stacks if not self.judge.took_turns(stack)])
-        gone = [key for key in move.settings if key not in best]
-        return replace(self, stack=best, dropped={**self.dropped, **dict.fromkeys(gone, why)})
+        gain, added = self.judge.gain(new, old), [key for key in new if new[key] != old.get(key)]
+        wanted, present = ({key for key in one if self._is_accepted(key, one)} for one in (new, old))
+        if wanted != present:
+            joined = old.merged(new.filtered(lambda key: key in wanted))
+            return wanted > present and joined == new and not gain.is_worse
+        once = min(len(self.judge.measured_runs(one)) for one in (new, old)) < 2
+        is_clear = not once and gain.ratio <= POLICY.small_gain * gain.low
+        if not added and is_clear and gain.ratio >= 1 / POLICY.least_gain:
+            return True
+        if len(added) > 1:
+            return gain.ratio > 1 and {self.dropped.get(key, _NOT_FASTER) for key in added} == {_NOT_FASTER}
+        margin = max((self.plan.catalog.by_key(key).replacement_margin for key in added if key in old), default=1.0)
+        return gain.is_better and gain.low > margin and (not once or gain.ratio >= POLICY.small_gain)
 
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
@@ -441,19 +397,3 @@ class Known:
             return False
         gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
         return gain is not None and gain.ratio > 1 and not gain.is_better
-
-    def best_usable(self) -> Settings:
-        """The best measured combination that may be used; the baseline where none is better."""
-        best = BASELINE
-        for settings in sorted(self.judge.runs, key=len):
-            ran = bool(settings) and bool(self.judge.measured_runs(settings))
-            if ran and self.usable(settings) and self.judge.gain(settings, best).is_better:
-                best = settings
-        return best
-
-    def _with_stack(self, settings: Settings) -> Known:
-        dropped = {key: why for key, why in self.dropped.items() if key not in settings}
-        return replace(self, stack=settings, dropped=dropped)
-
-    def _without(self, key: str, why: str) -> Known:
-        return replace(self, dropped={**self.dropped, key: why})

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from advisor.experiment.known import Known
 from advisor.records import Candidate, Outcome, TrialRecord
 
-# A ladder that gains less than this from one value to the next has passed its knee.
-_SMALLEST_CLIMB = 0.02
-# Largest addition of an interval to a rate, as a factor: processes differ by more, and a ladder has to end.
-_MOST_BENEFIT_OF_DOUBT = 1.01
+# A ladder that gains less than this from one value to the next has passed its knee. A factor.
+_LEAST_CLIMB = 1.01
 
 
 def is_next_rung(known: Known, candidate: Candidate) -> bool:
@@ -49,21 +47,16 @@ def _rungs_before(known: Known, candidate: Candidate) -> list[Candidate]:
 
 
 def goes_on(tried: Sequence[TrialRecord], baseline_rate: float, *, leads_down: bool) -> bool:
-    """Whether a ladder's next value is tried after these: the last may be better than all before it.
+    """Whether a ladder's next value is tried after these: the last was better than all before it.
 
-    The upper end of its interval decides: where steps wait for data they vary, and a ladder is not climbed again. One
-    that leads down begins with the value that is expected to be best, and goes on only while it gets better, or where
-    memory ran out. ``baseline_rate`` is in samples per second.
+    One that leads down begins with the value that is expected to be best, and goes on only while it gets better, or
+    where memory ran out. ``baseline_rate`` is in samples per second.
     """
     *earlier, last = tried
     if leads_down and last.result.outcome is Outcome.OUT_OF_MEMORY:
         return True
     best = max([baseline_rate, *(other.samples_per_s or 0.0 for other in earlier)])
-    rate, comparison = last.samples_per_s or 0.0, last.comparison
-    if earlier and leads_down:
-        return rate > best
-    above = min(comparison.ci_high / comparison.speedup, _MOST_BENEFIT_OF_DOUBT) if comparison else 1.0
-    return rate * above > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
+    return (last.samples_per_s or 0.0) > (_LEAST_CLIMB if earlier and not leads_down else 1.0) * best
 
 
 def end_of_ladder(record: TrialRecord) -> str:

@@ -12,13 +12,9 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import is_neighbour, is_next_rung, why_ended
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
-from advisor.experiment.stacks import Moves, needs_explaining, share_of_waiting, whole_stacks
-from advisor.figures.roof import INPUT_BOUND_SHARE
+from advisor.experiment.stacks import Moves, needs_explaining, whole_stacks
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, Verdict
-
-# Average gain of leaving out what times a library's kernels: it may cost as well as gain. A factor.
-_OF_LEAVING_OUT_AUTOTUNING = 1.04
 
 
 @functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
@@ -47,31 +43,31 @@ def disagreements(known: Known) -> Moves:
         yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, again")
 
 
+# The instruments: the name of each one's trial, and the gain that stands for what it tells. A factor.
+_INSTRUMENTS = {
+    Kind.CONTROL: (f"{CONTROL}=true", 1.04),
+    Kind.PROFILE: (INSTRUMENTED, 1.08),
+    Kind.REFERENCE: ("baseline in a higher precision", 1.02),
+    Kind.HOST: ("the same step on the CPU", 1.0001),
+}
+
+
 def instruments(known: Known) -> Moves:
     """Moves that measure noise, rounding and the phases: after whole stacks, or when a result differs too much."""
-    if needs_explaining(known):
-        for kind in (Kind.CONTROL, Kind.REFERENCE):
-            if kind not in known.done:
-                yield Move(kind, BASELINE, POLICY.stack_gain, f"baseline, {kind}")
-        if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
-            yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, other random numbers")
-        return
-    if Kind.CONTROL not in known.done:
-        yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
-    if Kind.PROFILE not in known.done:
-        yield Move(Kind.PROFILE, BASELINE, 1.08, INSTRUMENTED)
-    if Kind.REFERENCE not in known.done:
-        yield Move(Kind.REFERENCE, BASELINE, 1.02, "baseline in a higher precision")
-    if Kind.HOST not in known.done and known.plan.facts.on_cuda:
-        yield Move(Kind.HOST, BASELINE, 1.0001, "the same step on the CPU")
+    explaining = needs_explaining(known)
+    for kind, (name, gain) in _INSTRUMENTS.items():
+        explains = kind in (Kind.CONTROL, Kind.REFERENCE)
+        if kind in known.done or (explaining and not explains) or (kind is Kind.HOST and not known.plan.facts.on_cuda):
+            continue
+        yield Move(kind, BASELINE, POLICY.stack_gain if explaining else gain, name)
+    if explaining and {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+        yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, other random numbers")
 
 
 def drops(known: Known) -> Moves:
     """The stack without each of its settings, whose contribution is not known yet.
 
     Where the rest would have to be compiled anew, the stack that is not compiled tells the contribution for less.
-    Autotuning in libraries may cost as well as gain. What this machine calls for is left out last: without it a trial
-    takes as long as the baseline's.
     """
     plan, judge, plain = known.plan, known.judge, known.uncompiled
     for key in known.stack:
@@ -82,21 +78,18 @@ def drops(known: Known) -> Moves:
         anew = plain != known.stack and not recipe.keeps_code
         if anew and key in plain and shown is None and judge.measured_runs(plain):
             if cheaper and not judge.has_tried(cheaper):
-                yield Move(Kind.DROP, cheaper, POLICY.drop_gain, f"stack without {recipe.id}, not compiled", plain)
+                yield Move(Kind.DROP, cheaper, POLICY.proof, f"stack without {recipe.id}, not compiled", plain)
             continue
         if anew:  # it compiles: for little, unless the setting cost speed before
             gain = max(POLICY.information, 1 / shown.speedup if shown else 0.0)
-            gain = gain if gain > 1 / POLICY.drop_gain else POLICY.information
-        elif recipe.suits(plan.facts, known.stack[key]):
-            gain = POLICY.information
+            gain = gain if gain > 1 / POLICY.proof else POLICY.information
         else:
-            gain = _OF_LEAVING_OUT_AUTOTUNING if recipe.times_kernels else POLICY.drop_gain
+            gain = POLICY.proof
         yield Move(Kind.DROP, rest, gain, f"stack without {recipe.id}", known.stack)
 
 
 def swaps(known: Known) -> Moves:
     """Replace a value of the stack by another of the same setting."""
-    waits = known.plan.feeds(known.stack) and (_waiting(known) or 0.0) > INPUT_BOUND_SHARE
     for candidate in known.plan.candidates:
         rest = known.stack.without(candidate.key)
         settings = rest.merged(candidate.settings)
@@ -106,8 +99,8 @@ def swaps(known: Known) -> Moves:
         if not possible or known.judge.has_tried(settings) or (ladder and not is_neighbour(known, candidate)):
             continue
         gain = _usual_gain(known, candidate)
-        if ladder and not waits:
-            gain = max(gain, POLICY.drop_gain)
+        if ladder:
+            gain = max(gain, POLICY.proof)
         if gain > POLICY.least_gain:
             yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
 
@@ -142,7 +135,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     if not known.judge.measured_runs(alone):
         return 1.0
     comparison = known.judge.compare(alone)
-    if comparison.speedup < POLICY.hopeless or known.plan.consent.why_not(alone, known.numerics(alone)):
+    if known.plan.consent.why_not(alone, known.numerics(alone)):
         return 1.0
     if comparison.verdict is Verdict.FASTER:
         return max(usual, comparison.ci_low)
@@ -150,14 +143,8 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
 
 
 def _usual_gain(known: Known, candidate: Candidate) -> float:
-    """The usual gain of a candidate on the stack, where it was timed how long that waits for its data."""
-    return known.plan.expected_gain(candidate, known.stack, known.step_ms, waiting=_waiting(known))
-
-
-def _waiting(known: Known) -> float | None:
-    """The share of the stack's step in which it waits for its data; as if not compiled where only that was timed."""
-    waiting = share_of_waiting(known, known.stack)
-    return share_of_waiting(known, known.uncompiled) if waiting is None else waiting
+    """The usual gain of a candidate on the stack."""
+    return known.plan.expected_gain(candidate, known.stack, known.step_ms)
 
 
 def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
@@ -178,7 +165,7 @@ def singles(known: Known) -> Moves:
         alone = Settings(candidate.settings)
         if known.judge.has_tried(alone) or plan.consent.rejects(candidate.recipe) or plan.catalog.conflict(alone):
             continue
-        if plan.is_not_worth_an_interpreter(candidate) or not is_next_rung(known, candidate):
+        if not is_next_rung(known, candidate):
             continue
         joins = plan.may_stack(candidate) and candidate.key not in known.stack and plan.fits(candidate, known.stack)
         gain = POLICY.information
@@ -190,34 +177,26 @@ def singles(known: Known) -> Moves:
 
 
 def repeats(known: Known) -> Moves:
-    """Run settings again where so few processes of them have not decided which are better.
+    """Run settings again where so few processes have not decided which are better: they, or the stack.
 
-    First the stack without one setting, or the stack, where one run of each says that it is as fast without. Then
-    either of the stack and what is reported in its place. Then a combination that seems better than the stack.
+    First either of the stack and what is reported in its place.
     """
-    judge, stack, found = known.judge, known.stack, known.found
-    for rest in (known.plan.without(stack, key) for key in stack):
-        ran = len(judge.measured_runs(rest)) if rest else 0
-        ratio = judge.gain(rest, stack).ratio if ran == 1 and known.usable(rest) else 0.0
-        if ratio >= POLICY.as_fast:
-            yield from _again(known, _less_measured(known, stack, rest), max(POLICY.least_gain, _discounted(ratio)))
-        elif ran > 1 and len(judge.measured_runs(stack)) == 1:
-            yield from _again(known, stack, POLICY.least_gain)
+    judge, stack, found, compiles = known.judge, known.stack, known.found, known.plan.catalog.compiles
     less = _less_measured(known, stack, found)
     if found and found != stack and len(judge.measured_runs(less)) < POLICY.most_runs:
         yield from _again(known, less, POLICY.proof)
-    for settings in dict.fromkeys((*known.tried.values(), *sorted(known.measured_stacks, key=len))):
+    for settings in sorted(judge.runs, key=len):
         runs = judge.measured_runs(settings)
-        if settings == stack or not 0 < len(runs) < POLICY.most_runs - 1 or not known.usable(settings):
+        if settings == stack or len(runs) >= POLICY.most_runs - 1 or not known.may_be_stack(settings):
             continue
-        gain, once = judge.gain(settings, stack), settings in known.measured_stacks and len(runs) == 1
-        if once and runs[0].disturbed and not judge.crowded:  # it was told at once: other trials are repeated at once
-            yield from _again(known, settings, POLICY.large_gain)
+        if len(runs) == 1 and len(settings) > 1 and runs[0].disturbed and not judge.crowded:
+            yield from _again(known, settings, POLICY.large_gain)  # it was told at once
             continue
-        unclear = gain.low <= 1 or known.needs_another_run(settings)
-        ratio = max(gain.ratio, math.sqrt(gain.high)) if once else gain.ratio  # a whole stack may have been unlucky
-        if ratio > POLICY.least_gain and unclear and not gain.is_worse:
-            yield from _again(known, _less_measured(known, settings, stack), _discounted(ratio))
+        gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
+        unlucky = len(runs) == 1 and compiles(settings) and not compiles(stack)  # compiling is worth a second run
+        ratio = max(gain.ratio, math.sqrt(gain.high)) if unlucky else gain.ratio
+        if not gain.is_worse and ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
+            yield from _again(known, _less_measured(known, settings, stack), max(POLICY.least_gain, _discounted(ratio)))
 
 
 def _again(known: Known, settings: Settings, gain: float) -> Moves:
@@ -245,16 +224,11 @@ def turns(known: Known) -> Moves:
     open_question = not known.judge.took_turns(stack) or known.undecided(stack)
     if stack and not (known.pending or failed) and known.usable(stack) and open_question:
         promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
-        yield Move(Kind.TURNS, stack, POLICY.only_proof if promises else POLICY.proof, "stack, confirmed")
+        yield Move(Kind.TURNS, stack, POLICY.large_gain if promises else POLICY.proof, "stack, confirmed")
 
 
 def why_not(known: Known, candidate: Candidate) -> str:
     """The reason a candidate was not tried, where it is not the time; empty where only that was missing."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
-    if known.plan.is_not_worth_an_interpreter(candidate):
-        return (
-            "no speed-up is expected, and its trial starts Python and imports everything anew; "
-            f"add --only {candidate.recipe} to measure it"
-        )
     return "" if is_next_rung(known, candidate) else why_ended(known, candidate)

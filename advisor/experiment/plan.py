@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,8 +19,6 @@ from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value
 
-# Bottlenecks of a step that waits for its data. Feeding it faster comes before anything else.
-_FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
 COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
 
@@ -53,19 +50,19 @@ class Plan:
     ) -> Plan:
         """The plan for these facts. ``speedup`` is the best stack's so far: the rest weighs as much more.
 
-        What the profile shows to be hopeless is passed over with its reason, unless the person asked for it.
+        What the profile shows to gain nothing is passed over with its reason, unless the person asked for it.
         """
         skip = (*request.skip, CONTROL)
         proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values)
         # Left to the search over several GPUs, which reports them itself.
         several = {recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)}
-        told = {CONTROL, *(several if request.wants_several else ())}
-        skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in told}
+        unsaid = {CONTROL, *(several if request.wants_several else ())}
+        skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in unsaid}
         candidates = tuple(candidate for candidate in proposals.candidates if candidate.recipe not in several)
         plan = cls(catalog, request, facts, consent, candidates, skipped, hints or {})
-        return plan if request.only else plan._without_hopeless(speedup)
+        return plan if request.only else plan._without_what_cannot_gain(speedup)
 
-    def _without_hopeless(self, speedup: float) -> Plan:
+    def _without_what_cannot_gain(self, speedup: float) -> Plan:
         """The plan without recipes that cannot serve the goal; usual ones stay, since others may give them a chance."""
         reasons = without_gain(self.catalog, self.facts.profile, self.candidates, speedup=speedup)
         if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
@@ -162,14 +159,6 @@ class Plan:
                 settings = settings.merged(candidate.settings)
         return settings
 
-    def fed(self, settings: Settings, step_ms: float) -> Settings:
-        """These settings with enough workers for a step of ``step_ms``, where much of that is waiting for data."""
-        if not self._waits_much(step_ms) or self.feeds(settings):
-            return settings
-        feeding = [c for c in self.candidates if self.may_stack(c) and self.feeds(c.settings) and self.recipe(c).ladder]
-        enough = [c for c in feeding if c.value == self._enough_of(self.recipe(c), step_ms)]
-        return self._with_workers_options(settings.merged(self._together(enough)))
-
     def compiled(self, settings: Settings) -> Settings:
         """Settings with model and loss compiled as one, or the model where there is no loss to compile with it."""
         proposed = {(c.key, c.value) for c in self.candidates if self.may_stack(c)}
@@ -199,16 +188,16 @@ class Plan:
         if not (bound is None or candidate.already_on or bound > POLICY.least_gain):
             return False
         if recipe.ladder:
-            starves = profile is not None and (profile.bottleneck in _FEEDING or self._waits_much(self._tuned_ms))
-            return starves and candidate.value == self._enough_of(recipe, self._tuned_ms)
+            return self._waits_for_data and candidate.value == self._enough_of(recipe, self._tuned_ms)
         if self.request.objective is Objective.MEMORY:
             return recipe.saves_memory or self.is_usual(candidate)
         return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or self._is_hinted(candidate)
 
-    def _waits_much(self, step_ms: float) -> bool:
-        """Whether getting the data, which takes as long as in the baseline, holds up a step of this length."""
+    @property
+    def _waits_for_data(self) -> bool:
+        """Whether getting the data, which takes as long as in the baseline, holds up a step of the usual stack."""
         profile = self.facts.profile
-        return profile is not None and profile.phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * step_ms
+        return profile is not None and profile.phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * self._tuned_ms
 
     @property
     def _tuned_ms(self) -> float:
@@ -258,14 +247,11 @@ class Plan:
     # --- expected gains -------------------------------------------------------------------------------------------
 
     @cached
-    def expected_gain(
-        self, candidate: Candidate, stack: Settings, step_ms: float, *, waiting: float | None = None
-    ) -> float:
+    def expected_gain(self, candidate: Candidate, stack: Settings, step_ms: float) -> float:
         """The factor by which a candidate usually speeds up such a workload, on a stack whose step takes ``step_ms``.
 
         It is relative to the value that the stack has, and bounded by what the instrumented pass shows of the phases
-        that it can shorten. For memory and energy it stands for the gain in those. ``waiting`` is the share of the
-        stack's step in which it waits for its data, where that was timed.
+        that it can shorten. For memory and energy it stands for the gain in those.
         """
         recipe = self.recipe(candidate)
         if self.request.objective is Objective.MEMORY:
@@ -273,61 +259,29 @@ class Plan:
         limit, peak = self.request.memory_limit_bytes, self.facts.peak_reserved_bytes
         if recipe.saves_memory and limit is not None and peak is not None and peak > limit:
             return _MEMORY_GAIN  # less memory comes before more speed
-        facts = self._facts_at(stack, step_ms, waiting)
+        facts = self._facts_at(step_ms)
         usual = self.catalog.expected_gain(candidate.recipe, facts, candidate.value, beside=stack)
-        return min(usual, self._bound(recipe, facts.profile, step_ms))
+        bound = upper_bound(facts.profile, recipe.phases) if facts.profile else None
+        return usual if bound is None else min(usual, bound)
 
-    def _facts_at(self, stack: Settings, step_ms: float, waiting: float | None) -> Facts:
-        """The facts with the phases of a faster step: a stack shortens computing, not the wait for data.
-
-        Where the stack loads the data in another way, the wait is as it was timed; as it was before where it was not.
-        """
+    def _facts_at(self, step_ms: float) -> Facts:
+        """The facts with the phases of a faster step: a stack shortens computing, not the wait for data."""
         profile = self.facts.profile
-        feeds = self.feeds(stack)
-        if profile is None or not profile.phases or (feeds and waiting is None):
+        if profile is None or not profile.phases:
             return self.facts
-        facts = facts_under(self.facts, stack) if feeds else self.facts
-        wait_ms = present_wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
-        if feeds and waiting is not None:
-            wait_ms = max(waiting, _LEAST_WAIT) * step_ms
-        present_ms = sum(profile.phases.values()) - present_wait_ms
-        rest_ms = max(step_ms - wait_ms, _LEAST_REST * step_ms)
-        if rest_ms >= present_ms and not feeds:
-            return facts
-        scaled = {phase: ms * rest_ms / present_ms for phase, ms in profile.phases.items()}
-        faster = replace(profile, step_ms=wait_ms + rest_ms, phases={**scaled, Phase.DATA_WAIT: wait_ms})
-        return replace(facts, profile=faster)
-
-    def is_not_worth_an_interpreter(self, candidate: Candidate) -> bool:
-        """Whether a candidate is expected to gain nothing although its trial needs a fresh interpreter.
-
-        Never for one that ``--only`` names: the person wants its figure.
-        """
-        recipe = self.recipe(candidate)
-        if recipe.stage is not Stage.ENVIRONMENT or recipe.id in self.request.only or candidate.already_on:
-            return False
-        step_ms = self.facts.profile.step_ms if self.facts.profile else 1.0
-        return self.expected_gain(candidate, Settings(), step_ms) <= POLICY.least_gain
-
-    def _bound(self, recipe: Recipe, profile: Profile | None, step_ms: float) -> float:
-        """The gain if a recipe's phases took no time at all in a step of this length; infinite where unknown.
-
-        The phases as they were in the baseline, for a stack may have shortened others; the wait as in ``profile``.
-        """
-        known = {**self.facts.profile.phases} if self.facts.profile else {}
-        if profile is not None and Phase.DATA_WAIT in known:
-            known[Phase.DATA_WAIT] = profile.phases[Phase.DATA_WAIT]
-        measured = [known[phase] for phase in recipe.phases if phase in known]
-        if not measured:
-            return math.inf
-        return step_ms / max(step_ms - sum(measured), _LEAST_REST * step_ms)
+        wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
+        computing_ms = sum(profile.phases.values()) - wait_ms
+        left_ms = max(step_ms - wait_ms, _LEAST_REST * step_ms)
+        if left_ms >= computing_ms:
+            return self.facts
+        phases = {phase: ms * left_ms / computing_ms for phase, ms in profile.phases.items()}
+        phases[Phase.DATA_WAIT] = wait_ms
+        return replace(self.facts, profile=replace(profile, step_ms=wait_ms + left_ms, phases=phases))
 
 
 # Usual share of memory that a memory-saving setting saves: tests/gpu/RESULTS.md, 5 to 50 %.
 _MEMORY_GAIN = 1.1
 _LEAST_REST = 0.05
-# Least share of a step that is taken to wait for data: few steps are timed, and a late batch may not be among them.
-_LEAST_WAIT = 0.02
 # Share of the best expected gain for which a smaller number does as well.
 _AS_GOOD = 0.99
 

@@ -18,34 +18,22 @@ class Policy:
     large_gain: float = 1.25
     # Largest share of the budget for a second run of the baseline before such a stack.
     baseline_share: float = 0.1
-    # Smallest expected gain for which the stack gets another trial.
+    # Smallest expected gain for which the stack gets another trial; within its inverse the simpler stack is as fast.
     least_gain: float = 1.003
     # Value of a figure for the ranked list that cannot change the stack, as a gain.
     information: float = 1.0005
-    # Value of measuring the stack in turn with the baseline, as a gain: more than information, about as much as
-    # leaving a setting out.
+    # Value of questioning the stack, as a gain: in turn with the baseline, or without one of its settings.
+    # cudnn.benchmark alone can cost a fifth (ResNet-50 inference with a batch of 1: 0.44 and 0.37 ms).
     proof: float = 1.02
-    # The same where the machine is so noisy that nothing else can show what the stack gains: before a setting is left
-    # out. Of six 90-second sessions of the demo on two cores with seven busy programs, three had no time for the turns.
-    only_proof: float = 1.24
-    # Average gain of leaving out a usual setting. cudnn.benchmark alone can cost a fifth (ResNet-50 inference with a
-    # batch of 1: 0.44 and 0.37 ms).
-    drop_gain: float = 1.02
-    # Lowest speed-up alone with which a candidate is tried on the stack. A ratio.
-    hopeless: float = 0.6
-    # A smaller gain needs a second run. By chance, one of twenty settings that do nothing seems to gain 2 %.
+    # A smaller gain needs a second run, and no setting is left out while the interval reaches that far down. By chance,
+    # one of twenty settings that do nothing seems to gain 2 %.
     small_gain: float = 1.05
     # A setting that made no difference alone keeps this share of its expected gain on the stack.
     unclear: float = 0.3
-    # The simpler stack stays if its speed is at least this share of the other's.
-    as_fast: float = 0.998
-    # No setting is left out while the lower side of that ratio's interval is wider than this share.
-    widest_for_simpler: float = 0.05
-    # Most processes of the same settings that the search asks for.
+    # Most processes of the same settings that the search asks for, and draws of random numbers to see before a result
+    # is refused. Of simulated GraphSAGE steps with dropout 7 % were refused after two, 1 % after three, 0.2 % after
+    # four.
     most_runs: int = 4
-    # Draws of random numbers to see before a result is refused. Of simulated GraphSAGE steps with dropout
-    # 7 % were refused after two, 1 % after three, 0.2 % after four.
-    enough_draws: int = 4
     # Largest share of the budget that is reserved for measuring the stack in turn.
     reserve_share: float = 0.2
     # Such a stack starts if at least this share of its expected duration is left.

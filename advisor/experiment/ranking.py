@@ -14,11 +14,11 @@ INSTRUMENTED = "baseline, instrumented"
 
 
 def best_per_recipe(
-    records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value] | None = None, kept: Collection[str] = ()
+    records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value] | None = None, also: Collection[str] = ()
 ) -> list[TrialRecord]:
     """The best value of each recipe that helps by the session's goal, or that the stack has; the best recipe first.
 
-    ``kept`` are recipes that also stay where a stack had them. Of numbers (batch sizes, workers, threads) it is the
+    ``also`` are recipes that also stay where a stack had them. Of numbers (batch sizes, workers, threads) it is the
     smallest that is nearly as good as the best.
     """
     stacked = stack or {}
@@ -26,7 +26,7 @@ def best_per_recipe(
     for record in records:
         candidate = record.candidate
         was_stacked = record.contribution is not None or not record.alone
-        stays = stacked.get(candidate.key) == candidate.value or (candidate.recipe in kept and was_stacked)
+        stays = stacked.get(candidate.key) == candidate.value or (candidate.recipe in also and was_stacked)
         helps = (stays and record.result.measured) or by.helps(record.result, record.own_effect)
         if candidate.recipe != CONTROL and helps:
             helping.setdefault(candidate.recipe, []).append(record)

@@ -1,13 +1,13 @@
 """Whole stacks: the settings that an expert would write for a workload, in the strongest form that runs here.
 
-Without compiling first, then compiled; a form that failed is weakened (``fallbacks.py``). ``moves.py`` has the moves
-around the stack that is known then.
+Without compiling first, then compiled; a form that failed gives way to a simpler one (``fallbacks.py``).
+``moves.py`` has the moves around the stack that is known then.
 """
 
 import math
 from collections.abc import Iterator
 
-from advisor.experiment.fallbacks import GRAPH, compiled_without_loss, may_be_compiled_away, weaker
+from advisor.experiment.fallbacks import GRAPH, compiled_without_loss, fallback, may_be_compiled_away
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE
@@ -42,17 +42,10 @@ def whole_stacks(known: Known) -> Moves:
 def _compiled_stack(known: Known, plain: Settings) -> Moves:
     """The uncompiled stack, compiled, in the strongest form that runs here."""
     compiles = _wanted(known, known.compiles)
-    compiled = _captured(known, plain, _fed(known, plain).merged(compiles)) if compiles else plain
+    compiled = _captured(known, plain, plain.merged(compiles)) if compiles else plain
     compiled = _usable_form(known, compiled)
     if compiled not in (plain, known.stack) and not known.judge.has_tried(compiled):
         yield Move(Kind.STACK, compiled, _gain_of_compiling(known, compiled), f"stack: {compiled}", known.stack)
-
-
-def _fed(known: Known, plain: Settings) -> Settings:
-    """The uncompiled stack, with workers where it was measured and its step mostly waits for its data."""
-    if not known.judge.measured_runs(plain):
-        return plain
-    return _wanted(known, known.plan.fed(plain, known.judge.speed(plain)[0]))
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
@@ -84,17 +77,16 @@ def _gain_of_compiling(known: Known, settings: Settings) -> float:
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
-    waiting = share_of_waiting(known, plain) or 0.0
+    waiting = share_of_waiting(known, plain)
     if waiting > INPUT_BOUND_SHARE:  # half of it, since data that loads beside a shorter step is waited for longer
         gain = math.sqrt(1 / (waiting + (1 - waiting) / gain))
-    return max(gain, POLICY.drop_gain)
+    return max(gain, POLICY.proof)
 
 
-def share_of_waiting(known: Known, settings: Settings) -> float | None:
-    """The share of the step of measured settings in which it waits for its data; None where that was not timed."""
-    runs = known.judge.runs.get(settings, ())
-    phases = next((run.phases for run in runs if run.phases), None)
-    return phases.get(Phase.DATA_WAIT, 0.0) / max(sum(phases.values()), 1e-9) if phases else None
+def share_of_waiting(known: Known, settings: Settings) -> float:
+    """The share of the step of measured settings in which it waits for its data; 0 where that was not timed."""
+    phases = next((run.phases for run in known.judge.measured_runs(settings) if run.phases), {})
+    return phases.get(Phase.DATA_WAIT, 0.0) / max(sum(phases.values()), 1e-9)
 
 
 def _wanted(known: Known, settings: Settings) -> Settings:
@@ -116,14 +108,14 @@ def _draws_are_few(known: Known) -> bool:
     judge = known.judge
     draws = {run.losses or run.outputs for run in (*judge.baseline_runs, *judge.controls) if run.measured}
     again = len(judge.runs.get(BASELINE, ()))
-    return judge.spread.random and len(draws) < POLICY.enough_draws and again < POLICY.most_runs
+    return judge.spread.random and len(draws) < POLICY.most_runs and again < POLICY.most_runs
 
 
 def _usable_form(known: Known, goal: Settings) -> Settings:
-    """The strongest form of a goal that is untried or usable: each form that failed is weakened."""
+    """The strongest form of a goal that is untried or usable: each form that failed gives way to a simpler one."""
     settings = _permitted(known, goal)
     while settings and not known.may_be_usable(settings):
-        settings = weaker(known, settings)
+        settings = fallback(known, settings)
     return settings
 
 

@@ -109,7 +109,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
         else "Memory is the peak resident set of the trial's process."
     )
     yield "Step times with a setting are those without it, divided by its speed-up; there is one baseline."
-    yield "Numerics compare the first losses, outputs and weights with the baseline's; close means within rounding."
+    yield "Numerics compare the first losses and outputs with the baseline's; close means within rounding."
     if state.facts and state.facts.profile:
         yield "The phases come from a separate pass with waits between them; their sum can exceed the step."
     if state.finished:

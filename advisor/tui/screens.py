@@ -202,7 +202,7 @@ when the whole interval lies above 1.01, slower when it lies below 1/1.01, same 
 unclear otherwise. The stack is measured in turn with the baseline, A B B A, so that drift cancels.
 
 Memory is the peak that PyTorch reserved on the GPU (on a CPU, the process's peak resident memory). Numerics compare \
-the first losses, outputs and weights with the baseline's under the same seed and batches; what rounding explains is \
+the first losses and outputs with the baseline's under the same seed and batches; what rounding explains is \
 close. A run in float64, where there is time and memory for it, shows how much that is.
 
 Energy is what the whole GPU took while the blocks were timed, by its own counter, its idle draw included. The roof is \

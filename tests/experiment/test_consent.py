@@ -24,10 +24,6 @@ def measured(numerics, declared=CLOSE, *, as_baselines=False):
     return NumericsResult(numerics, declared, 0.5, "the losses differ by a half", as_baselines=as_baselines)
 
 
-def test_the_candidates_declare_what_these_tests_take_them_for():
-    assert [CATALOG[c.recipe].numerics_of(c.value, Mode.TRAIN) for c in (GRADS, BF16, BATCH)] == [EXACT, CLOSE, CHANGED]
-
-
 # --- by what is declared --------------------------------------------------------------------------------------
 
 
@@ -64,10 +60,6 @@ def test_what_was_rejected_is_never_used(allow):
     assert refused.rejects("zero_grad")
     assert not refused.rejects("autocast")
     assert refused.permits(BF16.settings)
-
-
-def test_no_settings_need_no_consent():
-    assert consent(EXACT).permits({})
 
 
 def test_a_recipe_is_asked_in_the_mode_of_the_workload():

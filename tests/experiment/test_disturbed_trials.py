@@ -13,17 +13,14 @@ from sample_session import sample_history, sample_request
 
 from advisor.experiment import caveats
 from advisor.experiment.caveats import busiest_programs
-from advisor.experiment.events import Said, TrialMeasured
+from advisor.experiment.events import TrialMeasured
 from advisor.experiment.judging.judge import Judge
-from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.past.journal import Journal
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.headless.progress import trial_effect
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, GpuReadings, Hardware, Mode, Outcome, TargetSpec, TrialResult, TrialSpec, Verdict
+from advisor.records import GpuReadings, Hardware, Mode, Outcome, TargetSpec, TrialSpec, Verdict
 from advisor.runner.trials import Runner
 
 
@@ -47,43 +44,6 @@ def test_a_real_trial_on_the_cpu_has_no_gpu_and_no_energy(tmp_path):
 
 HOT = "the GPU slowed itself down (hardware thermal slowdown)"
 BUSY = "another process came to the GPU while it was measured"
-
-
-class ScriptedRunner:
-    """Trials whose results are known: seconds of a block of one step, and what disturbed it."""
-
-    def __init__(self, *runs):
-        self.left = [TrialResult(Outcome.MEASURED, blocks=(Block(1, 4, s),), disturbed=d) for s, d in runs]
-
-    def run(self, spec, listen):
-        return self.left.pop(0)
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
-
-    def make(*runs):
-        said = []
-        journal = Journal.create(sample_request())
-        runner, budget = ScriptedRunner(*runs), Budget(600.0)
-        return Bench(sample_request(), runner, budget, journal, emit=said.append, catalog=load_catalog()), said
-
-    return make
-
-
-def test_a_trial_that_the_gpu_disturbed_is_measured_again(bench):
-    measuring, said = bench((1.0, HOT), (1.2, ""))
-    result = measuring.run(measuring.spec("tf32=true", {}))
-    assert (result.disturbed, result.blocks[0].seconds) == ("", 1.2)
-    assert Said(f"tf32=true is measured again: {HOT}") in said
-
-
-def test_a_trial_that_is_disturbed_twice_keeps_its_mark(bench):
-    measuring, _ = bench((1.3, HOT), (1.2, BUSY), (1.0, ""))
-    result = measuring.run(measuring.spec("tf32=true", {}))
-    assert (result.disturbed, result.blocks[0].seconds) == (BUSY, 1.2)
-    assert len(measuring.runner.left) == 1
 
 
 def test_the_mark_is_in_the_report_and_in_the_tables():

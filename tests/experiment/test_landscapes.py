@@ -7,15 +7,13 @@ from statistics import median
 
 import pytest
 from landscapes.harness import best_known, replayed, run_session
-from landscapes.landscape import Run, canonical, compile_key, load, sample_seconds, save, stored
+from landscapes.landscape import compile_key, load, sample_seconds, stored
 from landscapes.predict import Predictor
-from landscapes.regret import shares
 from landscapes.replay import Replay
 
 from advisor.experiment.events import Said, StackMeasured
 from advisor.recipe.catalog import load_catalog
-from advisor.recipe.settings import Settings
-from advisor.records import Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec
+from advisor.records import Outcome, TargetSpec, TrialKind, TrialSpec
 
 # The least share of the best known after 120 s of replayed time, by landscape; the others have the last one's.
 BOUNDS = {
@@ -59,24 +57,6 @@ def ran(replay, settings, **changes):
 
 
 # --- every stored landscape --------------------------------------------------------------------------------------
-
-
-def test_there_are_combinations_enough_in_a_small_file(landscape):
-    predictor = Predictor(landscape, CATALOG)
-    assert PATHS[landscape.name].stat().st_size <= MOST_BYTES
-    fewest = FEWEST_MEASURED if landscape.name.startswith("synthetic") else FEWEST_RECORDED
-    assert len(predictor.measured) >= fewest
-    assert any(compile_key(settings) is not None for settings in predictor.measured)
-
-
-def test_the_same_seed_gives_the_same_answers_and_another_seed_others(landscape):
-    asked = [run.settings for run in landscape.runs[:5]]
-    one, again, other = (
-        [ran(replay, settings).blocks for settings in asked]
-        for replay in (Replay(landscape, seed=seed, catalog=CATALOG) for seed in (1, 1, 2))
-    )
-    assert one == again
-    assert one != other
 
 
 def test_recorded_combinations_take_what_was_recorded(landscape):
@@ -205,56 +185,3 @@ def test_combinations_that_were_not_recorded_are_predicted(name):
     assert len(off) > 15
     assert median(off) < 0.05
     assert sorted(off)[int(0.9 * len(off))] < 0.15
-
-
-def test_what_a_failure_is_to_blame_for_fails_elsewhere_too(convnet):
-    """A pair that fails, where each of the two runs with others."""
-    failing = {"compile.mode": "reduce-overhead", "precision.autocast": "float16"}
-    others = [{"compile.mode": "reduce-overhead"}, {"precision.autocast": "float16"}]
-    failure = TrialResult(Outcome.OUT_OF_MEMORY, "out of memory", wall_s=12.0)
-    template = convnet.baseline
-    kept = [run for run in convnet.runs if not {*failing.items()} <= {*run.settings.items()}]
-    runs = (*kept, *(Run(settings, template) for settings in others), Run(failing, failure))
-    predictor = Predictor(replace(convnet, runs=runs), CATALOG)
-    assert predictor.answer(failing).fails
-    assert predictor.answer({**failing, "optimizer.implementation": "fused"}).result.outcome is Outcome.OUT_OF_MEMORY
-    assert not any(predictor.answer({**one, "optimizer.implementation": "for-loop"}).fails for one in others)
-
-
-@pytest.mark.parametrize(
-    ("settings", "same_as"),
-    [
-        ({"control.noop": True}, {}),
-        ({"precision.autocast": "none"}, {}),
-        ({"compile.scope": "with_loss"}, {"compile.mode": "default", "compile.scope": "with_loss"}),
-        ({"compile.mode": "default", "compile.scope": "model"}, {"compile.mode": "default"}),
-        ({"compile.optimizer": True}, {"compile.optimizer": True}),
-    ],
-)
-def test_settings_that_do_the_same_are_one_combination(convnet, settings, same_as):
-    assert canonical(CATALOG, convnet.workload, settings) == Settings(same_as)
-
-
-def test_runs_with_a_setting_that_no_recipe_owns_any_more_are_left_out(convnet):
-    gone = Run({"recipe.gone": True}, convnet.baseline)
-    predictor = Predictor(replace(convnet, runs=(*convnet.runs, gone)), CATALOG)
-    assert predictor.known.keys() == Predictor(convnet, CATALOG).known.keys()
-
-
-# --- recording ---------------------------------------------------------------------------------------------------
-
-
-def test_a_landscape_is_read_as_it_was_written(tmp_path, convnet):
-    path = tmp_path / "copy.json.gz"
-    save(convnet, path)
-    assert load(path) == convnet
-    assert [file.name for file in tmp_path.iterdir()] == ["copy.json.gz"]
-
-
-# --- the figures -------------------------------------------------------------------------------------------------
-
-
-def test_more_time_is_worth_no_less():
-    (short, long), remark = shares(PATHS["synthetic_host_bound"], [15.0, 60.0], 2, at_end=True)
-    assert 0 < median(short) <= median(long) + 0.02 <= 1.1
-    assert "trials" in remark

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from facts import cpu_facts, gpu_facts, host
+from facts import cpu_facts, gpu_facts
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, result_at
 from stopped_clock import Clock
 
@@ -19,7 +19,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import rank
 from advisor.recipe.settings import Settings
-from advisor.records import Hardware, TargetSpec
+from advisor.records import TargetSpec
 from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
@@ -119,15 +119,6 @@ def test_the_reserve_holds_against_all_but_a_stack_with_priority_that_is_ready(t
     assert trials.affords(stack_move(WHOLE.without(BF16.key)), known_of(gpu_facts()))
 
 
-@pytest.mark.parametrize(("other_run", "gain"), [(1.0, POLICY.proof), (1.5, POLICY.only_proof)])
-def test_the_turns_come_early_where_only_they_can_show_what_the_stack_gains(other_run, gain):
-    known = with_stack(STACK)
-    judge = known.judge.without_runs(STACK).with_run(STACK, result_at(1.7)).with_control(result_at(other_run))
-    known = replace(known, judge=judge, done=frozenset({Kind.CONTROL, Kind.REFERENCE, Kind.PROFILE}))
-    [turns] = [move for move in moves(known) if move.kind is Kind.TURNS]
-    assert turns.gain == gain
-
-
 @pytest.mark.parametrize(
     ("control", "repeats", "again"), [(1.05, 0, False), (1.12, 0, True), (1 / 1.12, 1, True), (2.0, 2, False)]
 )
@@ -159,15 +150,6 @@ def test_a_repeat_of_the_baseline_that_failed_is_not_made_again():
     judge = known.judge.with_control(result_at(1.3)).with_run(BASELINE, failed("it crashed"))
     known = replace(known, judge=judge, done=frozenset({Kind.CONTROL}))
     assert not any(move.kind is Kind.AGAIN and not move.settings for move in moves(known))
-
-
-@pytest.mark.parametrize(("foreign_cores", "gain"), [(0.0, POLICY.drop_gain), (31.0, POLICY.information)])
-def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreign_cores, gain):
-    """Beside busy programs a trial of both threads took the last 20 s of a session, after one of 4 s with one."""
-    facts = cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))
-    stack = Settings({"cpu.threads": 8, **FUSED.settings})
-    gains = {move.settings: move.gain for move in moves(with_stack(stack, known_of(facts))) if move.kind is Kind.DROP}
-    assert gains == {stack.without("cpu.threads"): gain, stack.without(FUSED.key): POLICY.drop_gain}
 
 
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.large_gain, True), (1.15, False)])

@@ -50,13 +50,12 @@ def off(values, *shares):
 TRAINED = result(LOSSES_5, OUTPUTS_4, WEIGHTS_6)
 
 
-def trained(losses=0.0, outputs=0.0, weights=0.0, **others):
-    """A training result with these errors; those of the weights grow with each update, as a wrong update's do."""
-    norms = (WEIGHTS_6[0], *(norm * (1 + step * weights) for step, norm in enumerate(WEIGHTS_6[1:], start=1)))
-    return result(off(LOSSES_5, losses), off(OUTPUTS_4, outputs), norms, **others)
+def trained(losses=0.0, outputs=0.0, **others):
+    """A training result with these errors."""
+    return result(off(LOSSES_5, losses), off(OUTPUTS_4, outputs), WEIGHTS_6, **others)
 
 
-REFERENCE = trained(3e-8, 2e-7, 1e-9, notes=("float64",))
+REFERENCE = trained(3e-8, 2e-7, notes=("float64",))
 
 
 # --- equal ----------------------------------------------------------------------------------------------------
@@ -69,12 +68,6 @@ def test_equal_losses_are_exact(losses):
     assert "equal to the bit" in compared(losses, losses).text
 
 
-@given(numbers)
-def test_equal_outputs_are_exact(outputs):
-    same = compare_numerics(result(outputs=outputs), result(outputs=outputs), Numerics.CLOSE)
-    assert (same.measured, same.difference) == (Numerics.EXACT, 0)
-
-
 @given(st.floats(1e-9, 1e-5))
 def test_equal_losses_of_outputs_that_differ_are_not_exact(share):
     numerics = compare_numerics(trained(outputs=share), TRAINED, Numerics.EXACT)
@@ -82,11 +75,6 @@ def test_equal_losses_of_outputs_that_differ_are_not_exact(share):
     assert numerics.worse_than_declared
     assert numerics.difference == pytest.approx(share, rel=1e-3)
     assert "outputs of the first step differ" in numerics.text
-
-
-def test_the_norm_of_the_weights_only_tells_of_changes():
-    assert compare_numerics(trained(weights=1e-7), TRAINED, Numerics.EXACT).measured is Numerics.EXACT
-    assert compare_numerics(trained(weights=1e-3), TRAINED, Numerics.EXACT).measured is Numerics.CHANGED
 
 
 def test_another_order_of_summation_is_no_difference():
@@ -128,26 +116,19 @@ def test_the_arithmetic_of_a_setting_widens_the_tolerance(rounding):
     assert compare_numerics(beyond, TRAINED, Numerics.CLOSE, **context).measured is Numerics.CHANGED
 
 
-def test_half_of_a_result_is_more_than_arithmetic_excuses():
-    assert compared((3.2,), (2.0,), rounding=0.5).measured is Numerics.CHANGED
-    assert compared((2.9,), (2.0,), rounding=0.5).measured is Numerics.CLOSE
-
-
 # What was measured with real nets (the docstring of ``tolerance``), against a baseline in float32.
 @pytest.mark.parametrize(
     ("errors", "rounding", "measured"),
     [
-        pytest.param({"losses": 1e-7, "outputs": 1.2e-6, "weights": 1e-9}, 0.0, Numerics.CLOSE, id="another layout"),
+        pytest.param({"losses": 1e-7, "outputs": 1.2e-6}, 0.0, Numerics.CLOSE, id="another layout"),
         pytest.param({"losses": 1e-7, "outputs": 1e-5}, 0.0, Numerics.CLOSE, id="Winograd convolutions"),
-        pytest.param({"losses": 1e-4, "outputs": 1.3e-3, "weights": 1e-6}, TF32, Numerics.CLOSE, id="TensorFloat-32"),
-        pytest.param({"losses": 6e-3, "outputs": 1.6e-2, "weights": 4e-6}, BFLOAT16, Numerics.CLOSE, id="bfloat16"),
-        pytest.param({"losses": 3e-2, "outputs": 3e-2, "weights": 4e-6}, BFLOAT16, Numerics.CLOSE, id="deep bfloat16"),
-        pytest.param({"losses": 2e-4, "outputs": 1.9e-3, "weights": 6e-6}, FLOAT16, Numerics.CLOSE, id="float16"),
+        pytest.param({"losses": 1e-4, "outputs": 1.3e-3}, TF32, Numerics.CLOSE, id="TensorFloat-32"),
+        pytest.param({"losses": 6e-3, "outputs": 1.6e-2}, BFLOAT16, Numerics.CLOSE, id="bfloat16"),
+        pytest.param({"losses": 3e-2, "outputs": 3e-2}, BFLOAT16, Numerics.CLOSE, id="deep bfloat16"),
+        pytest.param({"losses": 2e-4, "outputs": 1.9e-3}, FLOAT16, Numerics.CLOSE, id="float16"),
         pytest.param({"losses": 7e-7, "outputs": 8e-5}, 0.0, Numerics.CHANGED, id="tanh for erf in GELU"),
         pytest.param({"losses": 3e-4, "outputs": 5e-3}, 0.0, Numerics.CHANGED, id="epsilon"),
         pytest.param({"losses": 2e-3, "outputs": 7e-2}, BFLOAT16, Numerics.CHANGED, id="no bias, in bfloat16"),
-        pytest.param({"losses": 2e-7, "weights": 6e-6}, 0.0, Numerics.CHANGED, id="AdamW without its decay"),
-        pytest.param({"losses": 2e-3, "weights": 2e-3}, BFLOAT16, Numerics.CHANGED, id="SGD without, in bfloat16"),
     ],
 )
 def test_rounding_is_told_from_faults(errors, rounding, measured):
@@ -172,14 +153,6 @@ def test_a_workload_that_amplifies_rounding_is_measured_by_that(own, own_error, 
     reference = trained(outputs=own_error, notes=("float64",))
     context = {"rounding": rounding, "own_rounding": own, "reference": reference}
     assert compare_numerics(trained(outputs=error), TRAINED, Numerics.CLOSE, **context).measured is measured
-
-
-def test_without_a_reference_the_amplification_is_a_guess():
-    bfloat16 = trained(losses=3e-2, outputs=0.16)
-    assert compare_numerics(bfloat16, TRAINED, Numerics.CLOSE, rounding=BFLOAT16).measured is Numerics.CLOSE
-    assert (
-        compare_numerics(trained(losses=0.1), TRAINED, Numerics.CLOSE, rounding=BFLOAT16).measured is Numerics.CHANGED
-    )
 
 
 @pytest.mark.parametrize(("error", "measured"), [(3e-3, Numerics.CLOSE), (3e-2, Numerics.CHANGED)])
@@ -213,13 +186,6 @@ def test_losses_of_an_unstable_beginning_are_left_out():
     assert compare_numerics(wrong, TRAINED, Numerics.CLOSE, reference=unstable).measured is Numerics.CHANGED
 
 
-def test_a_loss_that_happens_to_be_near_the_reference_does_not_decide():
-    # ResNet-18: the baseline against float64, and another layout.
-    lucky = result(off(LOSSES_5, 1e-7, 1e-6, 1e-4, 2e-4, 2e-4), OUTPUTS_4, notes=("float64",))
-    other = result(off(LOSSES_5, 0.0, 4e-4, 1e-2, 2e-3, 1e-4), OUTPUTS_4)
-    assert compare_numerics(other, TRAINED, Numerics.CLOSE, reference=lucky).measured is Numerics.CLOSE
-
-
 def test_the_text_names_both_distances_from_the_reference():
     numerics = compare_numerics(trained(2.1e-3, 2.1e-3), TRAINED, Numerics.CLOSE, rounding=TF32, reference=REFERENCE)
     assert numerics.from_reference == pytest.approx(2.1e-3, rel=1e-3)
@@ -234,34 +200,6 @@ def test_a_reference_that_is_not_finite_says_nothing(bad):
     numerics = compared(off(LOSSES_5, 1e-3), LOSSES_5, reference=reference)
     assert (numerics.measured, numerics.from_reference) == (Numerics.CLOSE, None)
     assert "float64" not in numerics.text
-
-
-def test_what_is_nearer_the_reference_than_the_baseline_is_close():
-    half = trained(3e-3, 8e-3, 1e-5)  # as the user's own bfloat16 has it
-    true = trained(notes=("float64",))
-    numerics = compare_numerics(TRAINED, half, Numerics.CLOSE, own_rounding=BFLOAT16, reference=true)
-    assert numerics.measured is Numerics.CLOSE
-    assert numerics.from_reference < numerics.baseline_from_reference
-
-
-@given(st.floats(0, 1), st.floats(0, 0.1), st.floats(0, 0.1), st.one_of(st.none(), st.floats(0, 0.1)))
-def test_more_rounding_never_makes_a_class_worse(error, one, other, own_error):
-    reference = None if own_error is None else result((1.0,), (1.0, 1.0 + own_error))
-    new, old = result((1.0 + error,), (1.0, 1.0)), result((1.0,), (1.0, 1.0))
-    classes = [
-        compare_numerics(new, old, Numerics.CLOSE, rounding=rounding, reference=reference).measured.severity
-        for rounding in sorted((one, other))
-    ]
-    assert classes[0] >= classes[1]
-
-
-def test_norms_of_fewer_parameters_are_not_compared_even_when_they_begin_alike():
-    """A bias that a norm cancels drifts by rounding alone; a model without it has no such drift."""
-    drifted = [norm * (1 + 1e-4 * step) for step, norm in enumerate(WEIGHTS_6)]
-    other = replace(result(LOSSES_5, OUTPUTS_4, drifted), parameters=99)
-    assert compare_numerics(other, replace(TRAINED, parameters=100), Numerics.EXACT).measured is Numerics.EXACT
-    same = replace(other, parameters=100)
-    assert compare_numerics(same, replace(TRAINED, parameters=100), Numerics.EXACT).measured is not Numerics.EXACT
 
 
 # --- the arithmetic of the user's own settings ----------------------------------------------------------------
@@ -284,12 +222,6 @@ def test_norms_of_fewer_parameters_are_not_compared_even_when_they_begin_alike()
 def test_what_the_users_own_settings_round_to(changes, rounding):
     plain = {"families": {"linear": 1}}
     assert own_rounding(CATALOG, cpu_facts(**plain | changes).workload) == rounding
-
-
-def test_the_rounding_of_several_settings_is_the_coarsest():
-    settings = {"precision.autocast": "bfloat16", "precision.float32_matmul": "high", "step.zero_grad": "zeros"}
-    assert CATALOG.rounding(settings) == BFLOAT16
-    assert CATALOG.rounding({}) == 0
 
 
 def test_pytorchs_own_values_bring_no_rounding():
@@ -376,19 +308,13 @@ def test_the_spread_is_the_widest_of_all_pairs():
     runs = [trained(losses) for losses in (0.0, 0.01, -0.02)]
     spread = spread_of(runs)
     assert spread.losses == pytest.approx(0.03, rel=0.02)
-    assert (spread.outputs, spread.weights) == (0, 0)
+    assert spread.outputs == 0
     assert spread.random
     assert not Spread().random
     assert spread_of([result((1.0,)), result((math.nan,))]) == Spread()
 
 
 # --- what cannot be compared ----------------------------------------------------------------------------------
-
-
-def test_a_close_setting_that_changes_is_worse_than_declared():
-    assert compared((9.0,), (2.2,), Numerics.CLOSE).worse_than_declared
-    assert not compared((9.0,), (2.2,), Numerics.CHANGED).worse_than_declared
-    assert compared((2.2001,), (2.2,), Numerics.EXACT).worse_than_declared
 
 
 def test_batches_of_another_size_cannot_be_compared():
@@ -408,11 +334,6 @@ def test_nothing_to_compare():
 def test_outputs_are_compared_by_their_distance():
     new, old = result(outputs=(3.1, 1.0, 2.1)), result(outputs=(3.0, 1.0, 2.0))
     assert compare_numerics(new, old, Numerics.CLOSE).difference == pytest.approx(0.1 / math.sqrt(5))
-
-
-def test_a_difference_that_the_sample_misses_shows_in_the_sum():
-    old, new = result(outputs=(100.0, 1.0, 2.0)), result(outputs=(101.0, 1.0, 2.0))
-    assert compare_numerics(new, old, Numerics.CLOSE).difference == pytest.approx(0.01)
 
 
 @given(numbers, st.sampled_from([1e-3, 1e3]))

@@ -164,7 +164,7 @@ def test_a_simpler_combination_that_does_nearly_as_well_is_what_is_recorded_and_
     nearly = measured(Kind.ALONE, ALONE, 5.05, candidate=BF16)
     whole = STACK.merged(GRADS.settings)
     without = measured(Kind.DROP, STACK, 5.0, base=whole)
-    told, before = told_by(measured(Kind.STACK, whole, 6.0), nearly, without, SIDE_BY_SIDE)
+    told, before = told_by(measured(Kind.STACK, whole, 6.0), without, nearly, SIDE_BY_SIDE)
     after = resumed(told)
     assert before.stack == after.stack == STACK
     assert before.found == after.found == SessionState.of(told).stack.settings == ALONE

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from facts import adamw_facts, cpu_facts, gpu_facts
+from facts import adamw_facts, gpu_facts
 from made_up import (
     BF16,
     BLOCKS,
@@ -11,7 +11,6 @@ from made_up import (
     EVERYTHING_HELPS,
     FUSED,
     GRAPH,
-    LAST,
     WHOLE,
     MadeUpTrials,
     found_by,
@@ -22,7 +21,7 @@ from made_up import (
 
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.known import Kind
-from advisor.experiment.moves import moves, why_not
+from advisor.experiment.moves import moves
 from advisor.experiment.objective import Goal
 from advisor.experiment.search import search
 from advisor.records import Objective
@@ -133,12 +132,6 @@ def test_energy_decides_where_it_is_the_goal():
     assert GRAPH.key not in known.stack
 
 
-def test_on_a_cpu_the_search_makes_the_same_loop():
-    known, trials = found_by(product(channels_last=1.3, compile=1.5, autocast=1.2), cpu_facts())
-    assert trials.asked[0].kind is Kind.STACK
-    assert LAST.key in known.stack
-
-
 @pytest.mark.parametrize(("second_run", "joins"), [(1.04, True), (1.0, False)])
 def test_a_small_gain_joins_only_when_a_second_run_shows_it_too(second_run, joins):
     runs = []
@@ -158,32 +151,3 @@ def test_a_setting_that_was_left_out_does_not_come_back_with_the_next_instrument
     assert FUSED.key in known.dropped
     move = next(move for move in moves(replace(known, done=known.done - {Kind.HOST})) if move.kind is Kind.HOST)
     assert known.after(move, MadeUpTrials(EVERYTHING_HELPS).measure(move, known)).stack == known.stack
-
-
-def fragmented(**changes):
-    return replace(gpu_facts(), peak_allocated_bytes=4 * 2**30, peak_reserved_bytes=8 * 2**30, **changes)
-
-
-def allocators_tried(trials):
-    return [move.settings for move in trials.asked if "memory.allocator" in move.settings]
-
-
-def test_a_fresh_interpreter_is_started_only_for_what_may_gain_something():
-    """A GPT-2's three allocators took a tenth of its session, most of it imports, and never gained speed."""
-    known, trials = found_by(EVERYTHING_HELPS, fragmented())
-    assert not allocators_tried(trials)
-    left = next(c for c in known.plan.candidates if c.recipe == "allocator")
-    assert "--only allocator" in why_not(known, left)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"only": ("allocator",)},
-        {"goal": Goal(Objective.MEMORY)},
-        {"goal": Goal(memory_limit_bytes=6 * 2**30)},
-    ],
-)
-def test_allocators_are_tried_where_they_are_asked_for_or_memory_counts(options):
-    _, trials = found_by(EVERYTHING_HELPS, fragmented(), **options)
-    assert allocators_tried(trials)

@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -25,10 +25,10 @@ from advisor.experiment.events import Event, SessionFailed, StackMeasured
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
+from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import TargetSpec
+from advisor.records import Facts, Numerics, TargetSpec, Value
 from landscapes.landscape import ROOT, Landscape
-from landscapes.plan import may_stack
 from landscapes.replay import Replay
 
 
@@ -111,6 +111,13 @@ def best_known(replay: Replay) -> tuple[Settings, float]:
     allowed = [s for s in predictor.measured if may_stack(predictor.catalog, facts, s) and _is_finite(replay, s)]
     best = min(allowed, key=predictor.smoothed_s)
     return best, predictor.smoothed_s(best)
+
+
+def may_stack(catalog: Catalog, facts: Facts, settings: Mapping[str, Value]) -> bool:
+    """Whether settings could be what a session recommends: no declared change of results, and no bad habit."""
+    recipes = catalog.in_order(settings)
+    changes = any(recipe.numerics_of(value, facts.workload.mode) is Numerics.CHANGED for recipe, value in recipes)
+    return not changes and not any(recipe.habit and not recipe.usual for recipe, _ in recipes)
 
 
 def _is_finite(replay: Replay, settings: Settings) -> bool:

@@ -216,11 +216,12 @@ class Judge:
         return Settings(settings) in self.in_turn
 
     def confirms(self, settings: Mapping[str, Value]) -> bool:
-        """Whether turns with the baseline settled what these settings gain.
+        """Whether turns with the baseline settled what these settings gain."""
+        return self.took_turns(settings) and self.holds_where_busy(settings)
 
-        Beside other programs only the whole interval above 1.1 does.
-        """
-        return self.took_turns(settings) and (not self.is_busy or self.compare(settings).ci_low > _CONFIRMED_WHERE_BUSY)
+    def holds_where_busy(self, settings: Mapping[str, Value]) -> bool:
+        """Whether nothing else uses the machine, or these settings are faster whatever it does: by a tenth at least."""
+        return not self.is_busy or self.compare(settings).ci_low > _CONFIRMED_WHERE_BUSY
 
     def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
         """Milliseconds per step and samples per second of settings that were measured; of turns, where there were."""

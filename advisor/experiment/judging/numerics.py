@@ -1,13 +1,10 @@
 """Numerics: the results of a trial's first steps compared with the baseline's.
 
-Three things are compared, each relatively: the losses of the first steps, step for step; the model's outputs (of the
-first step in training), as the L2 distance of a sample; and the squared norm of the parameters after each update. They
-catch different faults. The outputs show a wrong kernel where a mean loss averages it out. The norm shows an update
-that is wrong by something systematic, a weight decay that was forgotten, before the losses can. The losses show the
-backward pass.
+Two things are compared, each relatively: the losses of the first steps, step for step, and the model's outputs (of the
+first step in training), as the L2 distance of a sample. The outputs show a wrong kernel where a mean loss averages it
+out; the losses show the backward pass and the update.
 
-``exact`` is said of losses and outputs that are equal to the bit. ``close`` is what rounding explains, which is the
-largest of
+``exact`` is said of what is equal to the bit. ``close`` is what rounding explains, which is the largest of
 
 - 16 times the unit round-off of the coarsest arithmetic that the settings bring in or the user's own permit
   (``Recipe.rounding``). Errors of independent roundings add up with the square root of their number (Higham and Mary,
@@ -17,8 +14,8 @@ largest of
 - twice the error that this round-off has in this very workload, as the baseline's steps in a higher precision (the
   reference) show it. The outputs of a new ResNet-50 (16 images, on the CPU) are 1.8 % off in emulated TensorFloat-32,
   37 round-offs, and 12 % in bfloat16, 31;
-- a multiple of the baseline's own distance from the reference: 8 times for outputs and norms, 128 times for losses,
-  whose error jumps once the weights have been updated (a sign of Adam's, an activation that opens or closes);
+- a multiple of the baseline's own distance from the reference: 8 times for outputs, 128 times for losses, whose error
+  jumps once the weights have been updated (a sign of Adam's, an activation that opens or closes);
 - a floor, for other orders of summation and other algorithms in float32. It grows with each update, for the losses by
   8: an unstable beginning of training amplifies an error by as much.
 
@@ -29,10 +26,9 @@ draw changes, and a smaller fault stays hidden.
 
 Measured with nets of 2 to 50 layers (linear, convolutional, attention, recurrent; SGD and Adam) in float32, on the
 CPU. Outputs: 6e-8 to 5e-5 from float64, with another layout up to 8e-5; with emulated TensorFloat-32 1e-4 to 2e-3, new
-ResNets up to 5e-2; under bfloat16 autocast 2e-3 to 3e-2, ResNet-50 0.1 to 0.3. Losses with another layout 1e-8 to 1e-2,
-where 1e-10 to 3e-5 of the norm. Planted faults: an epsilon of 0.01 in the normalisation 5e-3 to 6e-2 of the outputs, a
-bias that is dropped 7e-2 to 1, GELU by its tanh formula 8e-5 to 8e-4; AdamW without its weight decay 6e-6 to 2e-5 of
-the norm with each update and as little as 5e-7 of the losses, SGD without it 2e-6 to 2e-3 of the norm.
+ResNets up to 5e-2; under bfloat16 autocast 2e-3 to 3e-2, ResNet-50 0.1 to 0.3. Losses with another layout 1e-8 to 1e-2.
+Planted faults: an epsilon of 0.01 in the normalisation 5e-3 to 6e-2 of the outputs, a bias that is dropped 7e-2 to 1,
+GELU by its tanh formula 8e-5 to 8e-4.
 """
 
 from __future__ import annotations
@@ -40,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from advisor.recipe.catalog import Catalog
 from advisor.records import Numerics, NumericsResult, TrialResult, WorkloadFacts
@@ -59,46 +56,28 @@ _TF32_FAMILIES = ("conv1d", "conv2d", "conv3d", "recurrent")
 _STREAM_MARGIN = 3.0
 # A sum depends on its order, which the number of threads decides.
 _SUMMATION = 2.0**-20
-# Parameters whose norms differ by more than this before the first step are not the same parameters.
-_SAME_START = 2.0**-10
 _TINY = 1e-12
+# The ranks of a comparison, the higher the worse.
+_EQUAL, _AS_BASELINES, _CLOSE, _CHANGED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A compared quantity (losses, outputs, weights), and the part of its difference that rounding explains.
+    """A compared quantity, and the part of its difference that rounding explains: the largest of three.
 
-    ``share`` of what rounding does to the outputs shows in it. That and the ``floor`` grow with each update, by
-    ``growth`` and ``floor_growth``. ``per_reference`` is in distances of the baseline from the reference; where there
-    is none, ``chain`` round-offs, ``first_at_least`` and ``later_at_least`` are allowed, the last from the second step
-    on.
+    ``chain`` round-offs, where no reference was run; ``per_reference`` distances of the baseline from the reference;
+    and the ``floor``.
     """
 
-    name: str
+    chain: float
     per_reference: float
     floor: float
-    share: float = 1.0
-    chain: float = _CHAIN
-    growth: float = 1.0
-    floor_growth: float = 1.0
-    first_at_least: float = 0.0
-    later_at_least: float = 0.0
 
 
-LOSSES = Quantity(
-    "losses",
-    per_reference=128.0,
-    floor=2.0**-18,
-    growth=2.0,
-    floor_growth=8.0,
-    first_at_least=DEFAULT_TOLERANCE,
-    later_at_least=2.0**-3,
-)
-OUTPUTS = Quantity("outputs", per_reference=8.0, floor=2.0**-16, chain=128.0, first_at_least=DEFAULT_TOLERANCE)
-# An error of the gradients reaches the norm through the update, which is a small part of the weights.
-WEIGHTS = Quantity("weights", per_reference=8.0, floor=2.0**-19, share=2.0**-7, growth=4.0, floor_growth=4.0)
-# Where two are equally far off, the first is named.
-_QUANTITIES = (LOSSES, OUTPUTS, WEIGHTS)
+LOSSES = Quantity(chain=_CHAIN, per_reference=128.0, floor=2.0**-18)
+OUTPUTS = Quantity(chain=128.0, per_reference=8.0, floor=2.0**-16)
+# What rounding does to a loss, and its floor, grow with each update; without a reference later losses may differ more.
+_GROWTH, _FLOOR_GROWTH, _LATER_AT_LEAST = 2.0, 8.0, 2.0**-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +86,6 @@ class Spread:
 
     losses: float = 0.0
     outputs: float = 0.0
-    weights: float = 0.0
 
     @property
     def random(self) -> bool:
@@ -117,14 +95,9 @@ class Spread:
 
 def spread_of(runs: Sequence[TrialResult]) -> Spread:
     """The largest differences between two of these runs of the baseline, of those that are finite and comparable."""
-    pairs = [(run, other) for place, run in enumerate(runs) for other in runs[:place]]
-    largest = ((_largest(quantity, *pair) for pair in pairs) for quantity in _QUANTITIES)
-    return Spread(*(max(found, default=0.0) for found in largest))
-
-
-def _largest(quantity: Quantity, run: TrialResult, other: TrialResult) -> float:
-    found = max(_differences(quantity, run, other), default=0.0)
-    return found if math.isfinite(found) else 0.0
+    pairs = [(later, earlier) for earlier, later in combinations(runs, 2)]
+    differences = ([max(_differences(one, *pair), default=0.0) for pair in pairs] for one in (LOSSES, OUTPUTS))
+    return Spread(*(max(filter(math.isfinite, of_pairs), default=0.0) for of_pairs in differences))
 
 
 def compare_numerics(
@@ -134,7 +107,7 @@ def compare_numerics(
     *,
     rounding: float = 0.0,
     own_rounding: float = 0.0,
-    spread: Spread | None = None,
+    spread: Spread = Spread(),
     reference: TrialResult | None = None,
 ) -> NumericsResult:
     """The measured class of a trial.
@@ -155,21 +128,13 @@ def compare_numerics(
         why_not = "nothing to compare"
     if why_not:
         return NumericsResult(declared, declared, None, why_not, compared=False)
-    output_error = max(_errors(OUTPUTS, baseline, reference), default=None)
+    output_error = max(_distances(OUTPUTS, baseline, reference), default=None)
+    runs, coarsest = (result, baseline, reference), max(rounding, own_rounding)
     found: list[tuple[int, float, NumericsResult]] = []
-    for quantity in _QUANTITIES:
-        explained = explained_by(quantity, max(rounding, own_rounding), own_rounding, output_error)
-        compared = _compared(
-            quantity,
-            result,
-            baseline,
-            declared=declared,
-            explained=explained,
-            spread=getattr(spread, quantity.name) if spread else 0.0,
-            reference=reference,
-        )
-        if compared and (quantity is not WEIGHTS or compared[2].measured is Numerics.CHANGED):
-            found.append(compared)  # the weights only tell of changes
+    for quantity, of_baselines in ((LOSSES, spread.losses), (OUTPUTS, spread.outputs)):
+        if _differences(quantity, result, baseline):
+            explained = explained_by(quantity, coarsest, own_rounding, output_error)
+            found.append(_compared(quantity, *runs, declared=declared, explained=explained, spread=of_baselines))
     return max(found, key=lambda one: one[:2])[2]
 
 
@@ -177,57 +142,42 @@ def _compared(
     quantity: Quantity,
     result: TrialResult,
     baseline: TrialResult,
+    reference: TrialResult | None,
     *,
     declared: Numerics,
     explained: float,
     spread: float,
-    reference: TrialResult | None,
-) -> tuple[int, float, NumericsResult] | None:
-    """The comparison of one quantity, after its rank, which is higher the worse it is; None of nothing to compare.
-
-    The ranks are those of bit-equal, within the spread of the baseline's runs, close, and changed.
-    """
+) -> tuple[int, float, NumericsResult]:
+    """The comparison of one quantity that both have, after its rank, and how far it lies beyond what is allowed."""
     steps = _differences(quantity, result, baseline)
-    if not steps:
-        return None
-    own = _errors(quantity, baseline, reference)
+    distances, own = (_distances(quantity, run, reference) for run in (result, baseline))
     allowed = tolerances(quantity, len(steps), explained, own)
     counted = len(allowed)  # an unstable start of training spoils later steps
     excesses = [difference / tolerance for difference, tolerance in zip(steps, allowed, strict=False)]
     worst = excesses.index(max(excesses))
     difference = max(steps[:counted]) or max(steps)
     as_baselines = 0 < difference <= _STREAM_MARGIN * spread
-    changed = excesses[worst] > 1 and not as_baselines
-
     what = _named(quantity, steps, counted, trained=bool(result.losses))
-    errors = (_errors(quantity, result, reference), own)
-    from_reference, baseline_from_reference = (max(each[:counted], default=None) for each in errors)
+    rank, measured, text = _CLOSE, Numerics.CLOSE, f"{what} differ by {difference:.1e}"
     if not difference:
-        rank, text = 0, f"{what} are equal to the bit"
+        rank, measured, text = _EQUAL, Numerics.EXACT, f"{what} are equal to the bit"
     elif as_baselines:
         much = "no more than" if difference <= spread else "about as much as"
-        rank, text = 1, f"{what} differ by {difference:.1e}, {much} two baselines do ({spread:.1e})"
-    else:
-        rank, text = 2, f"{what} differ by {difference:.1e}"
-        if changed:
-            at = f" at step {worst + 1}" if len(steps) > 1 else ""
-            rank, difference = 3, steps[worst]
-            text = f"{what} differ by {difference:.1e}{at}, where rounding explains {allowed[worst]:.1e}"
-        if reference is not None and from_reference is not None and baseline_from_reference is not None:
-            precision = reference.notes[0] if reference.notes else "higher precision"
-            distances = f"the baseline is {baseline_from_reference:.1e} off, this {from_reference:.1e}"
-            text += f"; from a {precision} run {distances}"
-    measured = (Numerics.EXACT, Numerics.CLOSE, Numerics.CLOSE, Numerics.CHANGED)[rank]
-    found = NumericsResult(
-        measured, declared, difference, text, from_reference, baseline_from_reference, as_baselines=as_baselines
-    )
-    return rank, excesses[worst] if changed else 0.0, found
+        rank, text = _AS_BASELINES, f"{text}, {much} two baselines do ({spread:.1e})"
+    elif excesses[worst] > 1:
+        rank, measured, difference = _CHANGED, Numerics.CHANGED, steps[worst]
+        at = f" at step {worst + 1}" if len(steps) > 1 else ""
+        text = f"{what} differ by {difference:.1e}{at}, where rounding explains {allowed[worst]:.1e}"
+    off, baseline_off = (max(each[:counted], default=None) for each in (distances, own))
+    if rank >= _CLOSE and reference is not None and off is not None and baseline_off is not None:
+        precision = reference.notes[0] if reference.notes else "higher precision"
+        text += f"; from a {precision} run the baseline is {baseline_off:.1e} off, this {off:.1e}"
+    found = NumericsResult(measured, declared, difference, text, off, baseline_off, as_baselines=as_baselines)
+    return rank, excesses[worst] if rank == _CHANGED else 0.0, found
 
 
 def _named(quantity: Quantity, steps: Sequence[float], counted: int, *, trained: bool) -> str:
     """The compared quantity as a text names it; with the number of losses, where later ones do not count."""
-    if quantity is WEIGHTS:
-        return "the norms of the weights"
     if quantity is OUTPUTS:
         return "the outputs of the first step" if trained else "the outputs"
     if counted == len(steps) or not max(steps[:counted]):
@@ -246,12 +196,12 @@ def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[f
     """
     allowed: list[float] = []
     for step in range(steps):
-        grown = quantity.share * explained * quantity.growth**step
-        at_least = quantity.later_at_least if step else quantity.first_at_least
+        grown = explained * _GROWTH**step
+        at_least = _LATER_AT_LEAST if step else DEFAULT_TOLERANCE
         if own:
             # Nothing is updated before the first step. Later steps differ by chance, so the largest difference counts.
             at_least = quantity.per_reference * (max(own) if step else own[0])
-        tolerance = max(grown, quantity.floor * quantity.floor_growth**step, at_least)
+        tolerance = max(grown, quantity.floor * _FLOOR_GROWTH**step, at_least)
         if step and tolerance >= _SAYS_NOTHING:
             break
         allowed.append(min(tolerance, _SAYS_NOTHING))
@@ -287,7 +237,7 @@ def own_rounding(catalog: Catalog, workload: WorkloadFacts) -> float:
 # --- differences ----------------------------------------------------------------------------------------------
 
 
-def _errors(quantity: Quantity, run: TrialResult, reference: TrialResult | None) -> tuple[float, ...]:
+def _distances(quantity: Quantity, run: TrialResult, reference: TrialResult | None) -> tuple[float, ...]:
     """A run's distances from the reference, step for step; none where the reference is not finite."""
     errors = _differences(quantity, run, reference) if reference is not None else ()
     return errors if all(map(math.isfinite, errors)) else ()
@@ -300,22 +250,8 @@ def _differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tupl
         scale = max((_TINY, *(abs(value) for value in old.losses if math.isfinite(value))))
         losses = zip(new.losses, old.losses, strict=False)
         return tuple(_or_infinite(abs(a - b) / max(abs(b), 0.1 * scale)) for a, b in losses)
-    if quantity is OUTPUTS:
-        comparable = new.outputs and len(new.outputs) == len(old.outputs)
-        return (distance(new.outputs, old.outputs),) if comparable else ()
-    same = not new.parameters or not old.parameters or new.parameters == old.parameters
-    return _norms(new.weights, old.weights) if same else ()
-
-
-def _norms(new: Sequence[float], old: Sequence[float]) -> tuple[float, ...]:
-    """The differences of the norms after each update, relative to those before the first.
-
-    None when they start differently: then they are not of the same parameters.
-    """
-    if len(new) < 2 or len(old) < 2 or not min(new[0], old[0]) > 0 or abs(new[0] / old[0] - 1) > _SAME_START:
-        return ()
-    pairs = zip(new[1:], old[1:], strict=False)
-    return tuple(_or_infinite(abs(a / new[0] - b / old[0])) for a, b in pairs)
+    comparable = new.outputs and len(new.outputs) == len(old.outputs)
+    return (distance(new.outputs, old.outputs),) if comparable else ()
 
 
 def distance(new: Sequence[float], old: Sequence[float]) -> float:
