@@ -20,8 +20,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.workloads.hubs.hf_batches import hf_samples, longest_text, prompts
-from advisor.workloads.hubs.hf_classes import class_for, parts_of, text_of
-from advisor.workloads.hubs.hf_names import architecture_of
+from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
 from advisor.workloads.sizing import runs_on_gpu
 
 _FLOAT_BYTES = 4
@@ -96,7 +95,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
     with contextlib.suppress(OSError, ValueError):
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
-    kind = architecture_of(name, transformers)
+    kind = architecture_in(name, transformers.CONFIG_MAPPING)
     if kind is None:
         if path.is_dir():
             return _read_config(transformers, path, name), []  # which says what the folder lacks
