@@ -94,7 +94,7 @@ def test_a_loop_that_goes_backward_twice_for_an_update_is_left_whole(script):
     loop = script(text)[0]
     assert loop.step is not None
     problem = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))]).capture_problem
-    assert "body of your script's loop" in problem
+    assert "round of your script's loop" in problem
     assert reason("step_graph", gpu_facts(own_step=True, capture_problem=problem)) == problem
 
 

@@ -65,16 +65,6 @@ def test_the_patches_of_a_grid_come_with_its_rows_and_columns(transformers):
     one_step(loop)
 
 
-def test_a_model_whose_loss_takes_other_labels_infers_and_says_so(transformers):
-    sizes = {"num_latents": 4, "d_latents": 16, "d_model": 16, "num_blocks": 1, "num_self_attends_per_block": 1}
-    heads = {"num_self_attention_heads": 2, "num_cross_attention_heads": 2, "qk_channels": 16, "v_channels": 16}
-    loop = loop_of(transformers, "Perceiver", {**sizes, **heads, "vocab_size": 50, "max_position_embeddings": 64})
-    assert type(loop.model).__name__ == "PerceiverForMaskedLM"
-    assert loop.mode is Mode.INFER
-    assert any("labels that fit the loss of PerceiverForMaskedLM are not known" in note for note in loop.notes)
-    one_step(loop)
-
-
 def test_classes_of_a_decoder_are_read_at_the_end_of_each_text(transformers):
     config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, n_positions=16, vocab_size=50)
     model = transformers.GPT2ForSequenceClassification(config)

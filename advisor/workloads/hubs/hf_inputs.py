@@ -181,7 +181,7 @@ def ways_to_make(about: ModelInputs) -> list[Make]:
     main = main if main in named else next(filter(about.requires, named), next(iter(named), ""))
     groups = [[main], named] if main and len(named) > 1 and not about.compares else [named]
     required = [name for name in about.accepted if about.requires(name)]
-    ways = [partial(_made, about, group) for group in groups]
+    ways: list[Make] = [partial(_made, about, group) for group in groups]
     whole = [way for way in ways if main and way(1).keys() >= set(required)]
     if not whole:
         called = ", ".join((required or list(about.accepted))[:6])
