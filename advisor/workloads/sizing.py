@@ -79,30 +79,19 @@ def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     return None if isinstance(ran, Exception) else ran
 
 
-def refuses(model: nn.Module, batch: Any) -> bool:
-    """Whether a model cannot take a batch, as far as its shapes show; not where it only lacks the contents."""
-    ran = _without_contents(model, batch)
-    return isinstance(ran, Exception) and _META not in str(ran).lower()
-
-
 def takes(model: nn.Module, batch: Any) -> bool:
     """Whether a model can take a batch: by its shapes, or by a forward pass where the model looks at the contents."""
-    too_long = _by_parameters(model, batch) > _MOST_TRIED
-    return not refuses(model, batch) and (too_long or output_of(model, batch) is not None)
-
-
-def output_of(model: nn.Module, batch: Any) -> Any:
-    """The output of a forward pass, without contents where the model can run so; None where it cannot or for long."""
-    if counted := counted_run(model, batch):
-        return counted[0]
+    ran = _without_contents(model, batch)
+    if not isinstance(ran, Exception) or _META not in str(ran).lower():
+        return not isinstance(ran, Exception)
     if _by_parameters(model, batch) > _MOST_TRIED:
-        return None
+        return True
     split = splitter(model, with_target=False)(batch)
     try:
         with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            return model(*split.args, **split.kwargs)
+            return model(*split.args, **split.kwargs) is not None
     except Exception:  # whatever code it has runs here
-        return None
+        return False
 
 
 def _without_contents(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:

@@ -6,7 +6,6 @@ import pytest
 import torch
 from named_models import TINY, failure, load, one_step, refuse_the_network, shapes
 
-from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.hubs.contract import options_of
 from advisor.workloads.hubs.hf_classes import architecture_in
@@ -196,15 +195,11 @@ def test_a_folder_without_a_configuration_hides_no_architecture_of_its_name(tmp_
 
 @pytest.mark.usefixtures("transformers")
 def test_options_reach_the_part_of_a_configuration_that_is_about_text():
-    text = ("hidden_size=16", "num_hidden_layers=1", "vision_config.num_hidden_layers=3", "patch_size=7")
+    text = ("hidden_size=16", "num_hidden_layers=1")
     config, _ = _config(sys.modules["transformers"], "gemma3", TargetSpec("hf:gemma3", "/"))
     config = _with_options(config, options_of(TargetSpec("hf:gemma3", "/", arguments=text)), "gemma3")
     assert config.text_config.hidden_size == 16
     assert config.text_config.num_hidden_layers == 1
-    assert (config.vision_config.num_hidden_layers, config.vision_config.patch_size) == (3, 7)
-    with pytest.raises(TargetError, match=r"gemma3 has no 'vision.depth'") as caught:
-        _with_options(config, {"vision.depth": 1}, "gemma3")
-    assert "vision_config" in caught.value.hint
 
 
 def test_a_model_that_has_no_room_is_refused_before_it_is_built(transformers):

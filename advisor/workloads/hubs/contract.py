@@ -118,7 +118,7 @@ def options_of(spec: TargetSpec) -> dict[str, Any]:
     options = {}
     for argument in spec.arguments:
         key, separator, text = argument.removeprefix("--").partition("=")
-        if not separator or not all(map(str.isidentifier, key.split("."))):
+        if not separator or not key.isidentifier():
             raise TargetError(
                 f"{argument!r} is not an option of a named model.",
                 "Write key=value after --, as in `perf-advisor hf:gpt2 -- n_layer=2`.",

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from advisor.python.positions import within
 from advisor.python.trees import names_called
-from advisor.workloads.scripts.loops import called_from
 
 _HEAD = "__perf_advisor_head__"
 _TRAINS = frozenset({"backward", "step"})
@@ -61,9 +60,20 @@ def with_heads(source: bytes, file: str) -> CodeType:
     """Compile a file whose loops that train have a :class:`Head`. Raises SyntaxError."""
     setattr(builtins, _HEAD, Head)
     tree = ast.parse(source, file)
-    for loop in [node for node in ast.walk(tree) if isinstance(node, ast.For)]:
-        if any(names_called(part) & _TRAINS for part in (loop, *called_from(tree, loop))):
+    if any(name.encode() in source for name in _TRAINS):
+        train = _training(tree)
+        for loop in [node for node in ast.walk(tree) if isinstance(node, ast.For) and names_called(node) & train]:
             head = ast.Call(ast.Name(_HEAD, ast.Load()), [loop.iter], [])
             loop.iter = ast.fix_missing_locations(ast.copy_location(head, loop))
     code: CodeType = compile(tree, file, "exec")
     return code
+
+
+def _training(tree: ast.Module) -> set[str]:
+    """The names of what trains: ``backward``, ``step``, and the file's functions that call such."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    calls = {one.name: names_called(one) for one in functions}
+    found = set(_TRAINS)
+    while more := {name for name, called in calls.items() if called & found} - found:
+        found |= more
+    return found

@@ -102,7 +102,7 @@ def told_of_others(file: str, loop: ast.stmt, lines: Iterable[int]) -> str:
 
 def other_loops(tree: ast.Module, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
     """The first lines of a program's innermost loops with a backward pass that are no part of ``loop``."""
-    own = [(node.lineno, node.end_lineno or node.lineno) for node in (loop, *called_from(tree, loop))]
+    own = [(node.lineno, node.end_lineno or node.lineno) for node in (loop, *_called_from(tree, loop))]
     inside = [*lines, loop.lineno]
     training = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While) and _trains(node)]
     return sorted(
@@ -132,7 +132,7 @@ def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
 
     ``train`` of ``model.train()`` is neither.
     """
-    return [*statements, *called_from(tree_of_file(file), ast.Module([*statements], []), _own_called)]
+    return [*statements, *_called_from(tree_of_file(file), ast.Module([*statements], []), _own_called)]
 
 
 def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
@@ -145,7 +145,7 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     backward = [is_in_some_rounds(loop, one.lineno) for one in places if _BACKWARD in names_called(one)]
     if clearing and all(clearing) and not all(backward):
         return False
-    return any(map(clears, (loop, *called_from(tree_of_file(file), loop), *within)))
+    return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
 
 
 def _trains(node: ast.AST) -> bool:
@@ -158,7 +158,7 @@ def _own_called(node: ast.AST) -> set[str]:
     return {text.removeprefix("self.") for text in map(ast.unparse, calls)}
 
 
-def called_from(
+def _called_from(
     tree: ast.Module, start: ast.AST, called: Callable[[ast.AST], set[str]] = names_called
 ) -> list[_Function]:
     """The file's functions that a piece of it calls, and those that they call."""

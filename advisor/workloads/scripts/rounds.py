@@ -30,7 +30,7 @@ class _TooLong(BaseException):
 
 
 class WholeRounds:
-    """Times rounds of a loop, at first as they are, then from each statement of its body to the next.
+    """Times rounds of a loop, at first from each statement of its body to the next, then as they are.
 
     ``synchronize`` waits for the device: what the step launched is not the time of what follows it.
     """
@@ -42,35 +42,35 @@ class WholeRounds:
         self._update = next((at for at in places if self._holds(at, step.loop.update)), places[-1])
         self._seconds = [0.0 for _ in places]
         self._evaluates: set[int] = set()
-        self._now, self._since = -1, 0.0
+        self._now, self._since, self._rounds = -1, 0.0, 0
 
     def times(self, data: Any) -> RoundTimes | None:
         """The times of rounds on these batches. None where a round fails, or none ends."""
         batches = itertools.chain.from_iterable(itertools.repeat(data))
         signals = signal.signal(signal.SIGALRM, self._leave)
         signal.setitimer(signal.ITIMER_REAL, WHOLE_ROUNDS_S)
-        rounds, whole_s = 0, 0.0
+        found: tuple[int, float] | None = None
         try:
-            rounds, whole_s = self._some(batches)
             with self._tracing():
-                self._some(batches)
+                found = self._some(batches)
+            found = self._some(batches)
         except _TooLong:  # what came up to then shows what takes so long
-            self._begin(-1)
+            found = found or (self._rounds + 1, sum(self._seconds))
         except Exception:
             return None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signals)
-        return self._times(rounds, whole_s) if rounds and any(self._seconds) else None
+        return self._times(*found) if any(self._seconds) else None
 
     def _some(self, batches: Iterator[Any]) -> tuple[int, float]:
         """Run some rounds; their number, and how long they took."""
-        begun, rounds = time.perf_counter(), 0
-        while rounds < _MOST_ROUNDS and time.perf_counter() < begun + _TIME_S:
+        begun, self._rounds = time.perf_counter(), 0
+        while self._rounds < _MOST_ROUNDS and time.perf_counter() < begun + _TIME_S:
             self._step(next(batches))
-            rounds += 1
+            self._rounds += 1
         self._synchronize()
-        return rounds, time.perf_counter() - begun
+        return self._rounds, time.perf_counter() - begun
 
     @contextlib.contextmanager
     def _tracing(self) -> Iterator[None]:

@@ -42,6 +42,11 @@ class Script:
         self.begins: Callable[[], None] | None = None  # called in the script when it goes on
         _PAUSED.append(self._greenlet)
 
+    @property
+    def runs(self) -> bool:
+        """Whether the code that asks is the script's, in its thread."""
+        return getcurrent() is self._greenlet
+
     def go_on(self, given: Any = None) -> bool:
         """Let it run until it is paused, which gives it this; False where it has come to its end."""
         if self._greenlet.dead:
@@ -157,17 +162,17 @@ class ScriptStep:
         read, begin = _BaseDataLoaderIter.__next__, DataLoader.__iter__
 
         def next_batch(iterator: Any) -> Any:
-            loader = self._iterators.get(iterator)
-            if loader is self._pause.loader and loader is not None and torch.is_grad_enabled():
-                return self.script.pause()
+            loader = self._iterators.get(iterator) if self.script.runs else None
             if loader is None:
                 return read(iterator)
+            if loader is self._pause.loader and torch.is_grad_enabled():
+                return self.script.pause()
             if iterator not in self._anew:
                 self._anew[iterator] = begin(loader)
             return read(self._anew[iterator])
 
         def iterate(loader: Any) -> Any:
-            if loader is not self._pause.loader or not torch.is_grad_enabled():
+            if loader is not self._pause.loader or not self.script.runs or not torch.is_grad_enabled():
                 return begin(loader)
             with without_workers(loader):  # it is not read
                 iterator = begin(loader)
@@ -178,7 +183,7 @@ class ScriptStep:
             self._losses.append(loss)
             backward(loss, *args, **kwargs)
             place = self._pause.backward
-            is_counted = place is not None and (not place or place == lines_up(sys._getframe(1)))
+            is_counted = place is not None and self.script.runs and (not place or place == lines_up(sys._getframe(1)))
             if is_counted and next(self._passes) % self._pause.passes == 0:
                 self.script.pause()
 
