@@ -16,17 +16,6 @@ def again(loader):
     while True:
         for batch in loader:
             yield batch
-
-class Endless:
-    def __init__(self, loader):
-        self.loader = loader
-        self.batches = iter(loader)
-    def next(self):
-        try:
-            return next(self.batches)
-        except StopIteration:
-            self.batches = iter(self.loader)
-            return next(self.batches)
 """
 ONCE = {
     "a while loop": """
@@ -47,32 +36,6 @@ ONCE = {
             x, y = next(batches)
             OWN
             seen.append((count, int(x[0])))
-    """,
-    "a class of its own": """
-        batches = Endless(loader)
-        for count in range(1000):
-            x, y = batches.next()
-            OWN
-            seen.append((count, int(x[0])))
-    """,
-    "an update every other round": """
-        batches = again(loader)
-        for count in range(1000):
-            x, y = next(batches)
-            loss = (model(x) - y).abs().mean()
-            loss.backward()
-            if count % 2:
-                optimizer.step()
-            seen.append((count, int(x[0])))
-    """,
-    "a count that the loop around it sets back": """
-        for epoch in range(9):
-            count, batches = 0, iter(loader)
-            while count < len(loader):
-                x, y = next(batches)
-                OWN
-                seen.append((count, int(x[0])))
-                count += 1
     """,
     "a generator that the loop goes through": """
         def logged(batches, every):
@@ -126,31 +89,6 @@ for epoch in range(3):
     assert [first for _, first in names["seen"]] == [*range(0, 64, 8), 0, 8]
     if "count" in form:
         assert [count for count, _ in names["seen"]] == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
-
-
-def test_a_bar_of_click_goes_on_after_its_epoch(script):
-    """Which reads what it wraps once, as an iterator."""
-    loop, names = script(f"""
-class Bar:
-    def __init__(self, iterable):
-        self.iter = iter(iterable)
-    def __enter__(self):
-        return self
-    def __exit__(self, *error):
-        pass
-    def __iter__(self):
-        yield from self.iter
-for epoch in range(3):
-    with Bar(loader) as bar:
-        for x, y in bar:
-            {OWN_STEP.replace(chr(10), chr(10) + "    ")}
-            seen.append(int(x[0]))
-""")
-    assert loop.data is names["loader"]
-    names["seen"].clear()
-    batches(loop, 8)
-    batches(loop, 2)
-    assert names["seen"] == [*range(0, 64, 8), 0, 8]
 
 
 def test_the_loop_that_reads_the_batch_is_the_step_and_not_one_within_it(script):
@@ -249,28 +187,6 @@ def test_a_run_that_makes_its_optimizer_is_no_step(head, script):
     assert len(names["seen"]) == 2
 
 
-def test_a_short_epoch_of_a_function_that_the_loop_does_not_go_on_from_is_no_part_of_a_step(script):
-    """``model.train()`` is no call of the script's function ``train``, which holds the loop itself."""
-    loop, names = script(
-        AGAIN,
-        f"""
-        batches = again(loader)
-        def train(model):
-            model.train()
-            for _ in range(3):
-                x, y = next(batches)
-                {OWN_STEP}
-                seen.append(1)
-            model.train()
-        for epoch in range(100):
-            train(model)
-    """,
-    )
-    names["seen"].clear()
-    batches(loop, 3)
-    assert len(names["seen"]) in (0, 3)
-
-
 def test_the_loops_own_count_goes_round(script):
     loop, names = script(AGAIN, ONCE["a count"].replace("OWN", OWN_STEP))
     names["seen"].clear()
@@ -342,25 +258,3 @@ def test_nothing_stays_replaced_after_a_round(script):
     loop, _ = script(AGAIN, ONCE["a while loop"].replace("OWN", OWN_STEP))
     loop.step(next(iter(itertools.islice(loop.data, 1))))
     assert type(iter(DataLoader([1]))).__next__ is before
-
-
-def test_a_loop_that_nothing_begins_anew_gets_batches_for_ever(script):
-    """As of one epoch with a class that gives None at the end."""
-    loop, names = script("""
-        class Reader:
-            def __init__(self, loader):
-                self.batches = iter(loader)
-            def next(self):
-                return next(self.batches, None)
-        reader = Reader(loader)
-        while True:
-            batch = reader.next()
-            if batch is None:
-                break
-            x, y = batch
-            STEP
-            seen.append(int(x[0]))
-    """)
-    for _ in range(3):
-        batches(loop, 8)
-    assert len(names["seen"]) >= 24

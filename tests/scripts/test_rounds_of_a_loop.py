@@ -56,24 +56,6 @@ main()
         assert end != "end" or (last, first) == (4, 1)
 
 
-def test_a_script_that_was_left_at_the_end_of_an_episode_begins_the_next(script):
-    """As of DQN again: the last update of an episode is made when there is no state any more."""
-    loop, names = script("""
-        for episode in range(100):
-            state, age = torch.ones(1, 1), 0
-            while True:
-                value, age = model(state), age + 1
-                state = None if age == 2 else state * 0.5
-                seen.append(age)
-                optimizer.zero_grad(); (value ** 2).mean().backward(); optimizer.step()
-                if state is None:
-                    break
-    """)
-    names["seen"].clear()
-    batches(loop, 4)
-    assert names["seen"] == [1, 2, 1, 2]
-
-
 def test_the_end_of_the_outer_loop_is_the_end(script):
     loop, _ = script(f"""
         episodes = 0
@@ -205,16 +187,6 @@ def test_a_count_begins_anew_where_a_class_wraps_the_loader(script):
     for _ in range(3):
         batches(loop, 3)
     assert max(names["seen"]) == 2
-
-
-def test_an_error_behind_the_first_update_is_the_scripts(script):
-    with pytest.raises(TargetError, match="ZeroDivisionError"):
-        script(f"""
-            state = torch.ones(1, 1)
-            for step in range(1000):
-                {UPDATE}
-                1 / 0
-        """)
 
 
 def test_what_a_round_does_beside_its_step_is_timed(script):

@@ -1,4 +1,4 @@
-"""A script's loops by their source: the statements after an update, what varies, other loops that train."""
+"""A script's loops by their source: the statements after an update, what varies, what clears gradients."""
 
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -86,34 +86,6 @@ def shown(statement: ast.stmt) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def told_of_others(file: str, loop: ast.stmt, lines: Iterable[int]) -> str:
-    """A sentence that names the file's other loops with a backward pass; empty without any.
-
-    ``loop`` is the one that is measured. What it calls belongs to it, and so does what stands around ``lines``, those
-    of its functions that were running.
-    """
-    if not (others := other_loops(tree_of_file(file), loop, lines)):
-        return ""
-    if len(others) == 1:
-        return f"another loop that trains is at line {others[0]}: to measure that, let the script skip this one"
-    named = f"{', '.join(map(str, others[:-1]))} and {others[-1]}"
-    return f"other loops that train are at lines {named}: to measure one of them, let the script skip this one"
-
-
-def other_loops(tree: ast.Module, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
-    """The first lines of a program's innermost loops with a backward pass that are no part of ``loop``."""
-    own = [(node.lineno, node.end_lineno or node.lineno) for node in (loop, *_called_from(tree, loop))]
-    inside = [*lines, loop.lineno]
-    training = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While) and _trains(node)]
-    return sorted(
-        node.lineno
-        for node in training
-        if not any(_trains(inner) for inner in ast.walk(node) if inner is not node)
-        and not any(node.lineno <= line <= (node.end_lineno or 0) for line in inside)
-        and not any(first <= node.lineno <= last for first, last in own)
-    )
-
-
 def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], names: dict[str, Any]) -> bool:
     """Whether a loop of a few rounds stands beside statements that go backward too, in functions that they call or not.
 
@@ -146,10 +118,6 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     if clearing and all(clearing) and not all(backward):
         return False
     return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
-
-
-def _trains(node: ast.AST) -> bool:
-    return isinstance(node, ast.For | ast.While) and _BACKWARD in names_called(node)
 
 
 def _own_called(node: ast.AST) -> set[str]:

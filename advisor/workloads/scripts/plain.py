@@ -1,6 +1,5 @@
 """The workload of an observed script: the parts of a plain loop, or else a round of its loop as one step."""
 
-import contextlib
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +11,6 @@ from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.scripts.found import Again, FoundLoop, NoLoopError, optimizers_in, step_of, training_loop
 from advisor.workloads.scripts.inference import inference_of
-from advisor.workloads.scripts.loops import told_of_others
 from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import ModelCall, Round, Seen
 from advisor.workloads.scripts.written import written_parts
@@ -52,7 +50,7 @@ def _plain(seen: Seen) -> Adapted | None:
         return None
     data, loss = found
     made = ", its batches as the loop makes them" if isinstance(data, Again) else ""
-    parts = f"the script's model and optimizer, and the loss as its statements compute it of a batch{made}"
+    parts = f"the script's model and optimizer, and the loss as the loop at {loop.place} computes it of a batch{made}"
     return Adapted(
         model=call.module,
         data=data,
@@ -61,7 +59,7 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[f"{parts}; {_left_out(loop)}", *_others(seen)],
+        notes=[f"{parts}; {_left_out(loop)}"],
     )
 
 
@@ -69,16 +67,6 @@ def _left_out(loop: FoundLoop) -> str:
     """A note on the parts of a script that are not measured; statements after the backward pass are named."""
     named = format_first([f"`{text}`" for text in loop.behind], _MOST_NAMED)
     return "the rest of the script is left out" + (f", after the backward pass {named}" if loop.behind else "")
-
-
-def _others(seen: Seen) -> list[str]:
-    """A note that names the measured loop, where the script has others that train, such as a learning-rate search."""
-    with contextlib.suppress(NoLoopError):
-        loop = training_loop(seen)
-        lines = [where.line for where in seen.frames if where.frame.f_code.co_filename == loop.file]
-        if others := told_of_others(loop.file, loop.statement, lines):
-            return [f"the loop at {loop.place} is the first that the script comes to; {others}"]
-    return []
 
 
 def _own_step(seen: Seen) -> Adapted:
@@ -98,7 +86,7 @@ def _own_step(seen: Seen) -> Adapted:
         step=step,
         models=list(_outermost(models)),
         optimizers=seen.optimizers,
-        notes=[f"a round of the loop at {loop.place} is the step, with all that it does", *_others(seen)],
+        notes=[f"a round of the loop at {loop.place} is the step, with all that it does"],
         samples=_samples(seen),
     )
 
