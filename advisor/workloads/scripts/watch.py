@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import multiprocessing.process
 import os
 import sys
@@ -35,8 +34,8 @@ MOST_CALLS = 64
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
-# An optimizer that makes more rounds than this in one update is all of a training; a few of them show its closure.
-_MOST_ROUNDS, _ROUNDS_SEEN = 1000, 2
+# An optimizer that makes more rounds than this in one update is all of a training.
+_MOST_ROUNDS = 1000
 # A process that is killed ends within this. Seconds.
 _GRACE_S = 5.0
 
@@ -178,7 +177,7 @@ class Watch:
             self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
         if begins_anew:
-            self._leave(backward=place, passes=self._places.count(place))
+            self._leave(backward=() if self.seen.endless else place, passes=max(1, self._places.count(place)))
         elif not self.seen.frames:
             self._at_backward = [(parameter, _norm(parameter)) for parameter in self._trained()]
         self._places.append(place)
@@ -186,8 +185,8 @@ class Watch:
 
     def _begins_anew(self, place: tuple[Line, ...]) -> bool:
         """Whether a backward pass is the first of another round than that of the first update."""
-        if not (self.seen.updates or self.seen.by_hand) or place != self._places[0]:
-            return False
+        if self.seen.endless or not (self.seen.updates or self.seen.by_hand) or place != self._places[0]:
+            return self.seen.endless and len(self._places) > 0
         # Of a loop with a part of a few updates, those of the part come first.
         return self._loop is None or self._loop.part is None or len({*self._places}) > 1
 
@@ -232,12 +231,12 @@ class Watch:
 
     # --- updates --------------------------------------------------------------------------------------------------
 
-    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self._pid:
             os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
         has_closure = len(args) > 1 or kwargs.get("closure") is not None
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
-            return None
+            return
         if optimizer in self.seen.updates and not self._places and self.seen.loader is None:
             self._leave(optimizer=optimizer)
         elif not self.seen.frames:
@@ -247,9 +246,8 @@ class Watch:
                 self.seen.frames = frames
                 self._leave()
             elif not self._is_in_loop(frames) and has_closure and _goes_on(optimizer):
-                self.seen.frames, self.seen.endless = frames, True
-                return self._with_few_rounds(optimizer, *args[1:], **kwargs)
-        return None
+                self.seen.frames, self.seen.updates, self.seen.endless = frames, [optimizer], True
+                self.seen.loader = self.seen.batch = None
 
     def _is_in_loop(self, frames: list[Where]) -> bool:
         """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
@@ -261,20 +259,6 @@ class Watch:
         if self._loop.part is not None or not reads_loader(self._loop, self.seen):  # of a part it reads several batches
             self.seen.loader = self.seen.batch = None
         return True
-
-    def _with_few_rounds(
-        self, optimizer: Optimizer, closure: Callable[[], Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of an update that is all of a training, with a closure that leaves the script soon."""
-        rounds = itertools.count()
-
-        def once_more() -> Any:
-            if next(rounds) == _ROUNDS_SEEN and self._is_on:
-                self.seen.updates = [optimizer]
-                self._leave(backward=())
-            return closure()
-
-        return (optimizer, once_more), {}
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_ours() and self.seen.frames and _has_gradients(optimizer):
