@@ -274,8 +274,8 @@ class Trial:
         """Return the hint for a trial that timed out: more time, or less of what took it."""
         if self._activity == "loading the model":
             return f"Give it more time with --budget: loading {self.spec.target.target} took all of it."
-        smaller = f", or shorter steps with --batch-size {self._batch_size // 2}" if (self._batch_size or 0) > 1 else ""
-        return f"Give it more time with --budget{smaller}."
+        half = (self._batch_size or 0) // 2
+        return "Give it more time with --budget" + (f", or shorter steps with --batch-size {half}." if half else ".")
 
     def _innermost_calls(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""
