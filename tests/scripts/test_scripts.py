@@ -3,6 +3,7 @@
 import io
 import math
 import multiprocessing
+import os
 import socket
 import sys
 from pathlib import Path
@@ -252,6 +253,17 @@ class TestBadInput:
         loop = loaded("bad/ends_soon")
         with pytest.raises(TargetError, match="has come to its end"):
             batches(loop, 9)
+
+    @pytest.mark.process
+    def test_a_loop_that_ends_in_a_forked_trial_says_so_too(self):
+        loop = loaded("bad/ends_soon")
+        if not (pid := os.fork()):
+            try:
+                batches(loop, 9)
+            except TargetError:
+                os._exit(7)
+            os._exit(8)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
     def test_a_module_that_trains_at_import(self):
         with pytest.raises(TargetError) as error:

@@ -21,7 +21,7 @@ from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
 from advisor.workloads.scripts.files import imported_by, source_of
-from advisor.workloads.scripts.found import FoundLoop, NoLoopError, step_of, training_loop
+from advisor.workloads.scripts.found import NoLoopError, step_of, training_loop
 from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.running import Script
@@ -84,7 +84,6 @@ def watched(script: str, directory: str) -> Seen:
     code = with_heads(source, str(path))
     package = package_of(path, ast.parse(source))
     sys.path.insert(0, str(path.parents[len(package)]))
-    pid = os.getpid()
 
     def run() -> None:
         try:
@@ -99,10 +98,10 @@ def watched(script: str, directory: str) -> Seen:
             if not watch.looks_elsewhere():
                 raise
         finally:
-            if os.getpid() != pid:
+            if os.getpid() != watch.seen.script.pid:
                 os._exit(0)  # a process that the script forked has come to its end
 
-    watch = Watch(Script(run), _loop_around)
+    watch = Watch(Script(run))
     terminal_as_input()
     with imported_by(with_heads), watch.watching() as seen:
         seen.script.go_on()
@@ -117,14 +116,6 @@ def package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
     folders = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
     names = [folder.name for folder in path.parents[: max([*levels, len(folders)])]]
     return tuple(reversed(list(filter(None, names))))
-
-
-def _loop_around(seen: Seen) -> FoundLoop | None:
-    """The loop of the script's own code that its updates are made in; None outside of any loop."""
-    try:
-        return training_loop(seen)
-    except NoLoopError:
-        return None
 
 
 def terminal_as_input() -> None:

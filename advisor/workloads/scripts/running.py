@@ -7,6 +7,7 @@ process that is forked meanwhile.
 import contextlib
 import contextvars
 import itertools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ class Script:
         self._greenlet = greenlet(run)
         self._greenlet.gr_context = contextvars.copy_context()
         self._outside: Any = None
+        self.pid = os.getpid()  # of the process that lets it go on
         self.begins: Callable[[], None] | None = None  # called in the script when it goes on
         _PAUSED.append(self._greenlet)
 
@@ -51,7 +53,7 @@ class Script:
         """Let it run until it is paused, which gives it this; False where it has come to its end."""
         if self._greenlet.dead:
             return False
-        self._greenlet.parent = getcurrent()
+        self.pid, self._greenlet.parent = os.getpid(), getcurrent()
         self._outside = _modes()
         started = bool(self._greenlet)
         try:

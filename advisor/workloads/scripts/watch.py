@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.workloads.scripts.files import writing_elsewhere
-from advisor.workloads.scripts.found import FoundLoop, reads_loader
+from advisor.workloads.scripts.found import FoundLoop, NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.running import Pause, Script, lines_up, without_workers
 from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Round, Seen, Where, autocast, gradients
@@ -43,15 +43,14 @@ _GRACE_S = 5.0
 class Watch:
     """The hooks while a script runs. ``seen`` grows until the script is paused.
 
-    ``loop_around`` gives the loop that a stack stands in. The script is paused where the round after that of the first
-    update begins: where it reads the loader of the step again; without one, behind the first backward pass at the place
-    of the first one. An update outside of any loop, as one that makes the optimizer's state, is passed over. From the
-    first update on what the script writes goes to files of the trial's own.
+    The script is paused where the round after that of the first update begins: where it reads the loader of the step
+    again; without one, behind the first backward pass at the place of the first one. An update outside of any loop, as
+    one that makes the optimizer's state, is passed over. From the first update on what the script writes goes to files
+    of the trial's own.
     """
 
-    def __init__(self, script: Script, loop_around: Callable[[Seen], FoundLoop | None]) -> None:
+    def __init__(self, script: Script) -> None:
         self.seen = Seen(script)
-        self._loop_around = loop_around
         self._is_on = True
         self._loop: FoundLoop | None = None
         self._at_backward: list[tuple[nn.Parameter, float]] = []
@@ -251,8 +250,9 @@ class Watch:
 
     def _is_in_loop(self, frames: list[Where]) -> bool:
         """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
-        self._loop = self._loop_around(replace(self.seen, frames=frames))
-        if self._loop is None:
+        try:
+            self._loop = training_loop(replace(self.seen, frames=frames))
+        except NoLoopError:
             return False
         self.seen.frames = frames
         self._kept_files.enter_context(writing_elsewhere())
