@@ -10,8 +10,6 @@ from advisor.files.paths import is_file
 from advisor.files.scratch import replace_whole
 from advisor.records import TargetSpec
 
-_NEW_FILE_MODE = 0o666
-
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Write bytes, or text as UTF-8, through a temporary sibling that is synced and renamed; a file keeps its mode.
@@ -20,12 +18,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     Raises UsageError when the folder is missing or the file cannot be written.
     """
     raw = content.encode() if isinstance(content, str) else content
-    try:
-        target = Path(os.path.realpath(path))
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"{path} cannot be written: the working directory was removed.", "Write the whole path, from / on."
-        ) from error
+    target = Path(os.path.realpath(path))
     if target.is_dir():
         raise UsageError(f"{path} is a folder.", "Give the name of a file to write.")
     if not target.parent.is_dir():
@@ -75,4 +68,4 @@ def _mode_for(target: Path) -> int:
         return stat.S_IMODE(target.stat().st_mode)
     umask = os.umask(0)
     os.umask(umask)
-    return _NEW_FILE_MODE & ~umask
+    return 0o666 & ~umask

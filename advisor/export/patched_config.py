@@ -7,7 +7,7 @@ from pathlib import Path
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.config_patch import Patch, Wanted, patched
-from advisor.export.configs.words import DDP_KEYS, LOADER_KEYS
+from advisor.export.configs.words import LOADER_KEYS
 from advisor.export.formats.settings import lines_in_script
 from advisor.files.config_file import read_text
 from advisor.recipe.catalog import Catalog
@@ -24,7 +24,6 @@ _PROGRAMS: Mapping[ConfigKind, str] = {
     ConfigKind.TIMM: "timm's train.py",
     ConfigKind.ULTRALYTICS: "Ultralytics",
     ConfigKind.HYDRA: "Hydra",
-    ConfigKind.TORCHTITAN: "torchtitan",
 }
 _CALLBACKS: Mapping[ConfigKind, tuple[str, str]] = {
     ConfigKind.HUGGINGFACE: ("transformers", "trainer.add_callback({})"),
@@ -54,7 +53,7 @@ def patched_for(
     patch = patched(read_text(config), wanted, name=config, kind=outputs.config_kind)
     rest_path = _rest_path(path) if patch.rest else None
     sentences = tuple(_sentences(patch, path, said=outputs.config_kind is not None))
-    code = (*_code(patch, rest_path, state), *_ddp_kwargs(patch), *launch_lines(state, settings))
+    code = (*_code(patch, rest_path, state), *launch_lines(state, settings))
     return ExportedConfig(patch, rest_path, sentences, code)
 
 
@@ -108,11 +107,3 @@ def _code(patch: Patch, path: Path | None, state: SessionState) -> Iterator[str]
         library, line = _CALLBACKS[patch.kind]
         lines = f"from advisor.{library} import TunedCallback", line.format(f"TunedCallback({path.name!r})")
     yield from (f"  {line}" for line in lines)
-
-
-def _ddp_kwargs(patch: Patch) -> Iterator[str]:
-    given = {key.partition(".")[2]: value for key, value in patch.rest.items() if key in DDP_KEYS}
-    if patch.kind is ConfigKind.ACCELERATE and given:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        yield "Or, of these, the options of DistributedDataParallel:"
-        yield f"  accelerator = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs({arguments})])"

@@ -55,10 +55,11 @@ def patched_files(
     *,
     measured: str = "",
     evaluations: Iterable[Finding] = (),
+    arguments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Patched:
     """The files of a script with settings in them. Raises UsageError where one of them cannot be read or parsed.
 
-    ``evaluations`` are findings of validations that record gradients.
+    ``evaluations`` are findings of validations that record gradients; ``arguments`` of a trainer say settings.
     """
     patch = _Patch(catalog, facts, script)
     patch.files[script].header = f"# Settings that perf-advisor measured{measured}"
@@ -66,7 +67,10 @@ def patched_files(
         edits = patch.files[str(Path(script).parent / one.file)]
         edits.evaluations.add(one.line)
         edits.imports.append("import torch")
-    patch.write([pair for pair in catalog.in_order(settings) if facts.device_type in pair[0].devices])
+    for given in (arguments or {}).values():
+        patch.give("arguments", given)
+    others = {key: value for key, value in settings.items() if key not in (arguments or {})}
+    patch.write([pair for pair in catalog.in_order(others) if facts.device_type in pair[0].devices])
     return patch.patched()
 
 
@@ -135,7 +139,7 @@ class _Patch:
             case Stage.GLOBAL:
                 problem = self._switches(code)
             case Stage.MODEL | Stage.OPTIMIZER | Stage.DATA if code.count("\n") > _MOST_LINES:
-                problem = f"it takes {code.count(chr(10))} lines; advisor.load applies it from a settings file"
+                problem = _TOO_MUCH
             case _ if hasattr(recipe, "options"):
                 problem = self._loader(recipe, value, code)
             case Stage.OPTIMIZER:
@@ -143,9 +147,9 @@ class _Patch:
             case Stage.MODEL:
                 problem = self._model(recipe, value, code)
             case _ if recipe.plan_field == "non_blocking":
-                problem = self._arguments("copy", {"non_blocking": str(bool(value))})
+                problem = self.give("copy", {"non_blocking": str(bool(value))})
             case _ if recipe.plan_field == "zero_grad" and value != "manual":
-                problem = self._arguments("clear", {"set_to_none": str(value == "none")})
+                problem = self.give("clear", {"set_to_none": str(value == "none")})
             case _ if recipe.plan_field == "cuda_graph":
                 problem = self._captured(recipe, value) if value else ""
         return problem
@@ -170,7 +174,7 @@ class _Patch:
     def _own_files(self) -> list[str]:
         return list(dict.fromkeys([self.script, *(place.file for place in self.facts.places)]))
 
-    def _arguments(self, kind: str, given: Mapping[str, str], *, name: str | None = None) -> str:
+    def give(self, kind: str, given: Mapping[str, str], *, name: str | None = None) -> str:
         """Give arguments to the calls of a kind: to those with this name only, where there is one."""
         for place in self._places(kind):
             if name is None or place.name in name.split():
@@ -183,23 +187,23 @@ class _Patch:
         if not calls or (value and not options):
             return _TOO_MUCH if calls else _NO_PLACE["loader"]
         given = {name: repr(one).replace(f"loader.{name}", "{}") for name, one in options.items()}
-        self._arguments("loader call", given)
+        self.give("loader call", given)
         for place in calls:
             self._defined(place.file, code)
         pins = recipe.plan_field == "non_blocking" and value
-        return self._arguments("copy", {"non_blocking": "True"}) if pins else ""
+        return self.give("copy", {"non_blocking": "True"}) if pins else ""
 
     def _optimizer(self, recipe: Recipe, value: Value, code: str) -> str:
         if recipe.key == "optimizer.implementation" and self._places("optimizer call"):
-            return self._arguments("optimizer call", _IMPLEMENTATIONS[str(value)])
+            return self.give("optimizer call", _IMPLEMENTATIONS[str(value)])
         return self._after("optimizer", code)
 
     def _model(self, recipe: Recipe, value: Value, code: str) -> str:
         if recipe.plan_field == "memory_format" and value != "contiguous":
             dimensions = "5 5f" if str(value).endswith("3d") else "4 4f"
-            self._arguments("copy", {"memory_format": f"torch.{value}"}, name=dimensions)
+            self.give("copy", {"memory_format": f"torch.{value}"}, name=dimensions)
         if recipe.plan_field == "input_dtype" and value != recipe.default:
-            self._arguments("copy", {"dtype": f"torch.{value}"}, name="1f 2f 3f 4f 5f")
+            self.give("copy", {"dtype": f"torch.{value}"}, name="1f 2f 3f 4f 5f")
         return self._after("model", code)
 
     def _after(self, kind: str, code: str) -> str:

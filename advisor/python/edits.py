@@ -20,18 +20,10 @@ Start = tuple[int, int]
 # What a loader that is given no collate_fn collates with.
 _COLLATES = "torch.utils.data.default_collate"
 # Arguments that people give to a DataLoader without their names.
-_OF_LOADERS = (
-    "dataset",
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-)
+_OF_LOADERS = ("dataset", "batch_size", "shuffle")
 # Other statements that may stand between two imports at the top of a file. A count.
 _BETWEEN_IMPORTS = 4
+_APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
 @dataclass(slots=True)
@@ -145,12 +137,11 @@ class _Editor(cst.CSTTransformer):
         parsed = cst.parse_expression(value.replace("{}", self._code(old.value) if old else _COLLATES))
         if old is not None:
             return call.with_deep_changes(old, value=parsed)
-        apart = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         equal = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
         new = cst.Arg(parsed, keyword=cst.Name(name), equal=equal)
         if call.args:  # between the arguments as between the others, and at the end as it was
             *others, last = call.args
-            between = others[-1].comma if others else apart
+            between = others[-1].comma if others else _APART
             new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
             last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
             return call.with_changes(args=[*others, last, new])
@@ -292,18 +283,14 @@ def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
     for is_own, group in itertools.groupby(statements, lambda one: isinstance(one, cst.With)):
         inside = list(group)
         if is_own:
-            yield from (_with_items(one, block.items) for one in inside)
+            for one in inside:
+                *others, last = one.items
+                yield one.with_changes(items=[*others, last.with_changes(comma=_APART), *block.items])
         elif any(matchers.findall(one, matchers.Call()) for one in inside):
             above, inside[0] = inside[0].leading_lines, inside[0].with_changes(leading_lines=())
             yield block.with_changes(body=cst.IndentedBlock(inside), leading_lines=above)
         else:
             yield from inside
-
-
-def _with_items(statement: cst.With, more: Sequence[cst.WithItem]) -> cst.With:
-    apart = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    *others, last = statement.items
-    return statement.with_changes(items=[*others, last.with_changes(comma=apart), *more])
 
 
 def _behind_blanks(statement: Any, number: int) -> Any:

@@ -22,14 +22,16 @@ from torch.utils.data import DataLoader
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
 from advisor.python.positions import Loop, value_of
-from advisor.python.trees import blocks, bound_by, bound_in, clears, name_called, tree_of_file
+from advisor.python.trees import blocks, bound_by, bound_in, clears, name_called, names_called, tree_of_file
 from advisor.records import Place
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
-# What a graph would not repeat, beside branches and loops on the host.
+# Calls in the head of a loop that has as many rounds in each step.
+_ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
+# What a graph would not repeat, beside branches on the host.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu", "print", "append", "write", "info", "log"})
 Line = tuple[CodeType, int]
 
@@ -41,11 +43,6 @@ class View:
     code: CodeType
     line: int
     names: Mapping[str, Any]
-
-    @property
-    def file(self) -> str:
-        """The file of the code."""
-        return self.code.co_filename
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ class BuildWatch:
 
     def places(self, models: Iterable[nn.Module], optimizers: Iterable[Any], loader: Any) -> tuple[Place, ...]:
         """The places where these are made."""
-        views = [view for view in self._views if not is_library(view.file)]
+        views = [view for view in self._views if not is_library(view.code.co_filename)]
         return tuple(places_of_made(self._made, views, models, optimizers, loader)) if views else ()
 
 
@@ -155,18 +152,27 @@ def places_of_made(
                 yield bound
 
 
+def places_of_arguments(files: Iterable[str]) -> Iterator[Place]:
+    """The call that makes the arguments of transformers' Trainer, where the files have one."""
+    calls = [(file, node) for file in files for node in ast.walk(tree_of_file(file)) if isinstance(node, ast.Call)]
+    made = [(file, call) for file, call in calls if name_called(call).endswith("TrainingArguments")]
+    if len(made) == 1:
+        yield _at("arguments", *made[0])
+
+
 def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
     """The last statement that gives a value its name, moves it or fills it, before the loop; and that name."""
     for view in views:
         for name in _names_of(value, view.names):
             scopes = [(scope_of(view.code), view.line)]
             if name.startswith("self."):
-                functions = [node for node in ast.walk(tree_of_file(view.file)) if isinstance(node, ast.FunctionDef)]
+                tree = tree_of_file(view.code.co_filename)
+                functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
                 methods = [one for one in functions if one.args.args and one.args.args[0].arg == "self"]
                 scopes = [(one, 1 + (one.end_lineno or 0)) for one in methods]
             for scope, line in scopes:
                 if found := _last_of(name, scope, line):
-                    return _at(kind, view.file, found, name=name)
+                    return _at(kind, view.code.co_filename, found, name=name)
     return None
 
 
@@ -210,8 +216,8 @@ def places_of_call(calls: Sequence[View]) -> Iterator[Place]:
     for view in calls[:1]:
         scope = scope_of(view.code)
         block, begin, _ = _block_with(getattr(scope, "body", []), view.line, view.line)
-        yield from [_at("forward", view.file, block[begin])] if block else []
-        yield from _copies(view.file, scope, view.names)
+        yield from [_at("forward", view.code.co_filename, block[begin])] if block else []
+        yield from _copies(view.code.co_filename, scope, view.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +340,8 @@ class _Piece:
 
     def place(self, kind: str, file: str, names: Mapping[str, Any], *, on_device: bool = False) -> Place:
         """Their place, with the names that such a function would take and give."""
-        used = self._used()
+        used = _Used()
+        used.bound = used.after(self.statements, frozenset())
         read, stored = list(used.read), list(used.stored)
         others = list(self._outside(self.scope))
         bound = {one.arg for one in others if isinstance(one, ast.arg)} | _named(others, ast.Store)
@@ -362,17 +369,16 @@ class _Piece:
         for node in (node for one in self.statements for node in ast.walk(one)):
             if isinstance(node, _LEAVES):
                 yield f"line {node.lineno} leaves the statements"
-            if on_device and isinstance(node, ast.If | ast.For | ast.While | ast.Try):
+            if not on_device and isinstance(node, ast.Call) and name_called(node) == "zero_grad":
+                yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
+            if on_device and isinstance(node, ast.If | ast.While | ast.Try):
                 yield f"line {node.lineno} decides on the host"
+            if on_device and isinstance(node, ast.For) and names_called(node.iter) - _ROUNDS:
+                yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
             if on_device and isinstance(node, ast.Call) and name_called(node) in _HOSTS:
                 yield f"line {node.lineno} calls {name_called(node)}() on the host"
             if on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 yield f"line {node.lineno} assigns to an attribute, which a replay would not"
-
-    def _used(self) -> _Used:
-        used = _Used()
-        used.bound = used.after(self.statements, frozenset())
-        return used
 
 
 @dataclass(slots=True)
@@ -396,6 +402,9 @@ class _Used:
             elif isinstance(one, ast.If):
                 bound = self._after_one(one.test, bound)
                 bound = self.after(one.body, bound) & self.after(one.orelse, bound)
+            elif isinstance(one, ast.For):
+                bound = self._after_one(one.target, self._after_one(one.iter, bound))
+                bound = self.after([*one.body, *one.orelse], bound)
             else:
                 bound = self._after_one(one, bound)
         return bound

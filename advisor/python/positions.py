@@ -26,7 +26,7 @@ def position_of(loop: Loop, names: dict[str, Any], loader: Any, iterators: Itera
         return None
     expression, counted = loop.iter, False
     while True:
-        value, counts = _within(value_of(expression, names))
+        value, counts = within(value_of(expression, names))
         if value is not None and (value is loader or _read_by(value, iterators) is loader):
             return COUNTED if counted or counts else BARE
         if not isinstance(expression, ast.Call) or not expression.args:
@@ -51,7 +51,7 @@ def is_count(expression: ast.expr) -> bool:
     return name in _COUNTS or (name in _PASSING_ON and bool(expression.args) and is_count(expression.args[0]))
 
 
-def _within(value: Any) -> tuple[Any, bool]:
+def within(value: Any) -> tuple[Any, bool]:
     """The object inside progress bars and ``enumerate``, and whether the latter counts it."""
     counts = False
     while True:

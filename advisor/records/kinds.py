@@ -172,7 +172,6 @@ class ConfigKind(StrEnum):
     TIMM = "timm"
     ULTRALYTICS = "ultralytics"
     HYDRA = "hydra"
-    TORCHTITAN = "torchtitan"
     PLAIN = "plain"
 
 

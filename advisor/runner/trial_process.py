@@ -230,11 +230,11 @@ class Trial:
         return replace(result, hint=hint, details=calls)
 
     def _more_time(self) -> str:
-        """Return the hint for a trial that timed out: more time, and a smaller batch where that is possible."""
-        if self._batch_size is None or self._batch_size < 2:
-            return "Give it more time with --budget, or fix the hang."
-        smaller = f"--batch-size {self._batch_size // 2}"
-        return f"Give it more time with --budget, or shorter steps with {smaller}; or fix the hang."
+        """Return the hint for a trial that timed out: more time, or less of what took it."""
+        if self._activity == "loading the model":
+            return f"Give it more time with --budget: loading {self.spec.target.target} took all of it."
+        half = (self._batch_size or 0) // 2
+        return "Give it more time with --budget" + (f", or shorter steps with --batch-size {half}." if half else ".")
 
     def _innermost_calls(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""

@@ -14,7 +14,7 @@ from advisor.workloads import guess, hubs
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples
 from advisor.workloads.hubs.exported import Exported
 from advisor.workloads.hubs.torchvision import Torchvision
-from advisor.workloads.sizing import sized
+from advisor.workloads.sizing import batch_size_for
 from advisor.workloads.workload import Workload
 
 
@@ -61,19 +61,19 @@ def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
     if wanted is None:
         has_more = workload.loss is not None or workload.optimizer is not None
         wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
-    chosen = sized(workload.model, samples, wanted, spec)
+    size, note = batch_size_for(workload.model, samples, wanted, spec)
     training, before = wanted is Mode.TRAIN, workload.notes if isinstance(workload, Adapted) else []
     return Adapted(
         model=workload.model,
-        data=chosen.samples.make,
+        data=samples.make,
         loss=samples.loss if training and workload.loss is None else workload.loss,
         optimizer=samples.optimizer if training and workload.optimizer is None else workload.optimizer,
         mode=wanted.value,
         current=workload.current,
         clip_grad=workload.clip_grad,
-        notes=[*before, *chosen.samples.notes, *filter(None, (chosen.note,))],
-        usual_size=chosen.size,
-        hint=guess.hint_for(workload.model, chosen.samples.make, chosen.size),
+        notes=[*before, *samples.notes, *filter(None, (note,))],
+        usual_size=size,
+        hint=guess.hint_for(workload.model, samples.make, size),
     )
 
 

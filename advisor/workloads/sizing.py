@@ -6,7 +6,6 @@ every trial of a session comes to the same batch.
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,8 +32,6 @@ _GPU_STEP_FLOPS = 4e12
 _TRAIN_PASSES = 3
 # Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
 _COUNTED = 2
-# A training step this many times as long as is made for gets one sample, where the model takes one. Unitless.
-_FAR_TOO_LONG = 10
 # Most work for which a batch with contents is tried: FLOP. Ten seconds or twenty on two cores.
 _MOST_TRIED = 5e11
 _META = "meta"  # the device of tensors without contents, as PyTorch names it in its complaints
@@ -45,47 +42,21 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _RUNS: dict[nn.Module, dict[tuple[Any, ...], tuple[Any, int] | Exception]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
-    """Samples, and the size of their batch. ``note`` says how it came about; empty where the person chose it."""
+def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> tuple[int, str]:
+    """Choose the size of a batch: as ``--batch-size`` or ``--input`` say, else as much as the machine steps through.
 
-    samples: Samples
-    size: int
-    note: str
-
-
-def sized(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> Sized:
-    """Choose the length of samples and the size of a batch. ``--batch-size`` and ``--input`` come first."""
+    Returns it with a note on how it came about, which is empty where the person chose it.
+    """
     wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.fixed_size
-    if wanted is not None and not samples.shorter:
-        return Sized(samples, wanted, "")
+    if wanted is not None:
+        return wanted, ""
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
-    choice, flops = _longest_within(work / least, model, samples, mode)
-    if least * flops > _FAR_TOO_LONG * work and not refuses(model, choice.make(1)):
-        least = 1
-    if wanted is not None:
-        return Sized(choice, wanted, "")
-    size = max(least, min(LARGEST_BATCH, _power_of_two(work / flops)))
+    size = max(least, min(LARGEST_BATCH, _power_of_two(work / step_flops(model, samples, mode))))
     machine = "this GPU" if on_gpu else "this CPU"
-    shorter = "" if choice is samples else ", and smaller samples than usual; --input SHAPE sets their size"
-    note = f"a batch of {size} {choice.counts}, sized for {machine}; --batch-size N sets another{shorter}"
-    return Sized(choice, size, note)
-
-
-def _longest_within(work: float, model: nn.Module, samples: Samples, mode: Mode) -> tuple[Samples, float]:
-    """The longest of some samples whose step is within some work, else the shortest; and the work of its step.
-
-    The shortest come first: to count the operations of a model that goes through a text word by word takes long.
-    """
-    *longer, shortest = samples, *samples.shorter
-    least = step_flops(model, shortest, mode)
-    for choice in longer if least <= work else ():
-        flops = step_flops(model, choice, mode)
-        if flops <= work:
-            return choice, flops
-    return shortest, least
+    note = f"a batch of {size} {samples.counts}, sized for {machine}; --batch-size N sets another, --input its samples"
+    return size, note
 
 
 def runs_on_gpu(spec: TargetSpec) -> bool:
@@ -108,30 +79,19 @@ def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     return None if isinstance(ran, Exception) else ran
 
 
-def refuses(model: nn.Module, batch: Any) -> bool:
-    """Whether a model cannot take a batch, as far as its shapes show; not where it only lacks the contents."""
-    ran = _without_contents(model, batch)
-    return isinstance(ran, Exception) and _META not in str(ran).lower()
-
-
 def takes(model: nn.Module, batch: Any) -> bool:
     """Whether a model can take a batch: by its shapes, or by a forward pass where the model looks at the contents."""
-    too_long = _by_parameters(model, batch) > _MOST_TRIED
-    return not refuses(model, batch) and (too_long or output_of(model, batch) is not None)
-
-
-def output_of(model: nn.Module, batch: Any) -> Any:
-    """The output of a forward pass, without contents where the model can run so; None where it cannot or for long."""
-    if counted := counted_run(model, batch):
-        return counted[0]
+    ran = _without_contents(model, batch)
+    if not isinstance(ran, Exception) or _META not in str(ran).lower():
+        return not isinstance(ran, Exception)
     if _by_parameters(model, batch) > _MOST_TRIED:
-        return None
+        return True
     split = splitter(model, with_target=False)(batch)
     try:
         with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            return model(*split.args, **split.kwargs)
+            return model(*split.args, **split.kwargs) is not None
     except Exception:  # whatever code it has runs here
-        return None
+        return False
 
 
 def _without_contents(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from process_state import state_put_back
-from project_configs import ALONG, CURRENT, IMPLIED, TUNED, patch_of
+from project_configs import TUNED, patch_of
 
 from advisor.export.config_patch import Wanted, patched
-from advisor.records import ConfigKind, Mode
+from advisor.records import ConfigKind
 
 _HF = ["hf_run_glue.json", "hf_alignment_sft.yaml", "llama_factory.yaml"]
 
@@ -77,30 +77,6 @@ def test_the_arguments_of_a_nested_mapping(tmp_path):
     parser = transformers.HfArgumentParser(transformers.TrainingArguments)
     arguments = parser.parse_dict({**given, "learning_rate": float(given["learning_rate"])})[0]
     assert (arguments.bf16, arguments.optim) == (True, "sgd")
-
-
-def test_arguments_two_levels_deep(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    text = """\
-experiment: sst2  # a name
-trainer:
-  args:  # TrainingArguments
-    output_dir: out
-    per_device_train_batch_size: 8
-    bf16: no
-model:
-  name: gpt2
-"""
-    patch = patched(text, Wanted(TUNED, CURRENT, {}, IMPLIED, ALONG, Mode.TRAIN, on_cpu=True), name="run.yaml")
-    assert patch.kind is ConfigKind.HUGGINGFACE
-    tree = yaml.safe_load(patch.text)
-    assert tree.keys() == {"experiment", "trainer", "model"}
-    given = {**tree["trainer"]["args"], "output_dir": str(tmp_path)}
-    arguments = transformers.HfArgumentParser(transformers.TrainingArguments).parse_dict(given)[0]
-    assert (arguments.bf16, arguments.dataloader_num_workers) == (True, 4)
-    assert patch.text.startswith(
-        "experiment: sst2  # a name\ntrainer:\n  args:  # TrainingArguments\n    output_dir: out\n"
-    )
 
 
 def cli_of(path, monkeypatch, tmp_path):
@@ -291,21 +267,6 @@ def test_ultralytics(name, tmp_path):
     config = cfg.get_cfg(overrides=str(overrides))
     assert (config.amp, config.compile, config.channels_last) == ("bf16", "reduce-overhead", True)
     assert (config.workers, config.batch, config.nbs, config.deterministic) == (4, 24, 48, False)
-
-
-def test_deepspeed_keeps_its_rules(tmp_path):
-    made = json.loads(written("plain_deepspeed.json", tmp_path).read_text())
-    product = made["train_micro_batch_size_per_gpu"] * made["gradient_accumulation_steps"]
-    assert made["train_batch_size"] % product == 0
-
-
-def test_omegaconf_reads_what_has_interpolations(tmp_path, monkeypatch):
-    omegaconf = pytest.importorskip("omegaconf")
-    monkeypatch.setenv("DATA", "/data")
-    config = omegaconf.OmegaConf.load(written("plain_omegaconf.yaml", tmp_path))
-    assert config.train.batch_size == 64
-    assert config.paths.root == "/data"
-    assert config["perf_advisor"]["precision.autocast"] == "bfloat16"
 
 
 @pytest.mark.parametrize("kind", [ConfigKind.HUGGINGFACE, ConfigKind.ULTRALYTICS, ConfigKind.TIMM])

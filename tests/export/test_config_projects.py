@@ -5,7 +5,7 @@ import re
 
 import pytest
 import yaml
-from project_configs import ALONG, CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
+from project_configs import CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
 from torch.utils.data import DataLoader
 
 from advisor.errors import UsageError
@@ -110,8 +110,6 @@ def changes(name: str, settings, **options) -> list[str]:
         ("axolotl_lora.yml", {"data.persistent_workers": True, "compile.mode": "max-autotune-no-cudagraphs"}, []),
         ("plain_train.toml", {"precision.autocast": "bfloat16"}, ["bf16 = true"]),
         ("plain_fairseq.yaml", {"precision.autocast": "none"}, ["fp16: false"]),
-        ("torchtitan_debug.toml", {"compile.mode": "default", "compile.scope": "regional"}, ["enable=true"]),
-        ("torchtitan_debug.toml", {"compile.mode": "max-autotune"}, []),
         # workers that are gone take their options with them
         ("hf_nested_arguments.yaml", {"data.num_workers": 0, "data.prefetch_factor": 4}, []),
     ],
@@ -169,19 +167,6 @@ def test_a_contradiction_that_comes_by_a_merge_key_is_switched_off():
     assert found["args"]["dataloader_prefetch_factor"] is None
 
 
-def test_json_with_a_byte_order_mark_is_json():
-    text = '\ufeff{\r\n\t"per_device_train_batch_size": 8\r\n}'
-    patch = patched(text, Wanted({"precision.autocast": "bfloat16"}), name="args.json", kind=ConfigKind.HUGGINGFACE)
-    assert patch.text == '\ufeff{\r\n\t"per_device_train_batch_size": 8,\r\n\t"bf16": true\r\n}'
-    assert parsed(patch.text, "args.json") == {"per_device_train_batch_size": 8, "bf16": True}
-
-
-def test_axolotl_s_sharding_is_left_to_the_person():
-    assert (
-        changes("axolotl_lora.yml", {"parallel.strategy": "fully_shard", "parallel.reshard_after_forward": True}) == []
-    )
-
-
 def test_deepspeed_inside_training_arguments_says_the_same():
     """The Trainer refuses values that differ; it puts its own in the place of ``auto``."""
     section = {
@@ -211,14 +196,6 @@ def test_an_inference_session_changes_the_batch_size_of_inference():
     assert changes("hf_alignment_sft.yaml", {"data.batch_size": 32}) == ["per_device_train_batch_size: 32"]
 
 
-def test_a_session_changes_the_section_of_its_mode():
-    text = "train: {batch_size: 8}\nvalidation: {batch_size: 16}\n"
-    for mode, path in ((Mode.TRAIN, "train.batch_size"), (Mode.INFER, "validation.batch_size")):
-        assert patched(text, Wanted({"data.batch_size": 64}, mode=mode)).mapped == {"data.batch_size": path}
-    alone = patched("batch_size: 8\n", Wanted({"data.batch_size": 64}, mode=Mode.INFER))
-    assert alone.mapped == {"data.batch_size": "batch_size"}
-
-
 def test_an_interpolation_is_left_as_it_is_and_the_setting_goes_to_the_rest():
     text = text_of("hydra_loaders.yaml")
     patch = patched(text, Wanted({"data.batch_size": 64}))
@@ -227,12 +204,6 @@ def test_an_interpolation_is_left_as_it_is_and_the_setting_goes_to_the_rest():
     assert patch.remarks == (
         "data.batch_size: the config's 'train_loader.batch_size' (line 7) is computed: `${batch}`",
     )
-
-
-def test_a_loader_whose_number_of_workers_is_computed_gets_no_option_that_needs_some():
-    text = "loader: {_target_: torch.utils.data.DataLoader, num_workers: '${workers}'}\nworkers: 0\n"
-    wanted = Wanted({"data.num_workers": 4, "data.persistent_workers": True}, implied=IMPLIED, along=ALONG)
-    assert patched(text, wanted).text == text
 
 
 def test_a_map_says_the_setting_in_the_words_of_the_config():

@@ -1,4 +1,3 @@
-import json
 import re
 
 import pytest
@@ -7,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
-from advisor.export.config_patch import Patch, Wanted, check_key_map, diff
+from advisor.export.config_patch import Patch, Wanted, diff
 from advisor.export.config_patch import patched as patch_of
 from advisor.files.config_file import parsed
 from advisor.recipe.settings import Settings
@@ -97,23 +96,6 @@ def test_the_section(text, expected):
     assert patch.text == expected
     assert patch.added == {"a.b": 1}
     assert yaml.safe_load(patch.text)["perf_advisor"]["a.b"] == 1
-
-
-def test_json_stays_json():
-    text = json.dumps({"train": {"batch_size": 64, "mode": "x"}, "empty": {}}, indent=2)
-    patch = patched(text)
-    loaded = json.loads(patch.text)
-    assert loaded == {
-        "train": {"batch_size": 128, "mode": "x"},
-        "empty": {},
-        "perf_advisor": {"data.pin_memory": True, "precision.autocast": "bfloat16"},
-    }
-    old, new = text.splitlines(), patch.text.splitlines()
-    assert [line for line in old if line.rstrip(",") not in [other.rstrip(",") for other in new]] == [
-        '    "batch_size": 64,'
-    ]
-    assert new[-2].startswith('  "perf_advisor"')
-    assert json.loads(patched("{}").text) == {"perf_advisor": TUNED}
 
 
 @pytest.mark.parametrize(
@@ -249,20 +231,6 @@ def test_an_empty_value_is_filled_before_others_follow(text):
     assert yaml.safe_load(patch.text) == {"perf_advisor": {"k.v": 1, "k.w": 2}}
 
 
-def test_the_paths_of_maps_are_checked_without_a_patch():
-    check_key_map("train:\n  bs: 1\n", {"data.batch_size": "train.bs"})
-    with pytest.raises(UsageError, match=r"the config has no 'train\.batch'") as caught:
-        check_key_map("train:\n  bs: 1\n", {"data.batch_size": "train.batch"})
-    assert "train has: bs." in caught.value.hint
-    with pytest.raises(UsageError, match="both go to 'n'"):
-        check_key_map("n: 1\n", {"a.x": "n", "b.y": "n"})
-
-
-@pytest.mark.parametrize("text", ["a: 2024-99-99\n", "a: 1\nb: 0b\n"])
-def test_an_odd_number_or_date_is_left_alone(text):
-    assert patched(text, {"c.d": 1}).text.startswith(text)
-
-
 def test_two_maps_to_one_value_are_refused():
     with pytest.raises(UsageError, match="both go to 'n'"):
         patched("n: 1\n", {"a.x": 1, "b.y": 2}, key_map={"a.x": "n", "b.y": "n"})
@@ -304,12 +272,6 @@ def test_a_recursive_config_is_no_trap():
     text = "a: &a\n  self: *a\n  batch_size: 64\n"
     with pytest.raises(UsageError, match="leaves no room"):
         patched(text, {"data.batch_size": 128})
-
-
-def test_nothing_to_change_changes_nothing():
-    text = "x: 1 \r\n# end"
-    assert patched(text, {}) == Patch(text, {}, {})
-    assert diff(text, text, "c.yaml") == ""
 
 
 def test_the_diff():
@@ -364,12 +326,6 @@ def test_a_config_without_workers_keeps_none_of_their_options(name):
     loaded = {"prefetch_factor": None, **parsed(patch.text, name)}
     assert loaded == {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
     assert patch.said["data.prefetch_factor"] == "prefetch_factor: null"
-
-
-def test_a_value_that_is_computed_is_named():
-    patch = patched("train: {batch_size: '${eval:4*8}'}\n", {"data.batch_size": 64})
-    assert patch.remarks == ("data.batch_size: the config's 'train.batch_size' (line 1) is computed: `${eval:4*8}`",)
-    assert patch.added == {"data.batch_size": 64}
 
 
 # --- properties -----------------------------------------------------------------------------------------------

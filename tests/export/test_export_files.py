@@ -78,15 +78,6 @@ def test_a_missing_folder_is_named_with_what_to_do(tmp_path):
     assert "Create the folder" in caught.value.hint
 
 
-def test_a_working_directory_that_was_removed_is_told(tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(UsageError, match="working directory was removed"):
-        write_atomically("tuned.yaml", "a: 1\n")
-    write_atomically(tmp_path / "tuned.yaml", "a: 1\n")
-
-
 def test_a_folder_is_not_a_file(tmp_path):
     with pytest.raises(UsageError, match="is a folder"):
         write_atomically(tmp_path, "a: 1\n")

@@ -12,7 +12,7 @@ from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export import formats, outputs
 from advisor.export.format import Found
-from advisor.export.formats import FORMATS, format_for, format_of
+from advisor.export.formats import format_for, format_of
 from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode
@@ -52,18 +52,6 @@ def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatc
     exporter = FileExporter(sample_request(), Outputs())
     assert "csv" in [offered.id for offered in exporter.formats()]
     assert exporter.preview("csv", state) == path.read_text(encoding="utf-8")
-
-
-def test_a_file_without_a_format_is_named(tmp_path, monkeypatch):
-    (tmp_path / "made_up_empty.py").write_text("", encoding="utf-8")
-    monkeypatch.setattr(formats, "__path__", [str(tmp_path)])
-    with pytest.raises(TypeError, match=r"formats/made_up_empty\.py has no"):
-        formats.discovered()
-
-
-def test_each_has_its_own_place_in_the_list():
-    assert len({each.order for each in FORMATS}) == len(FORMATS)
-    assert all(each.offered is None or each.offered.id == each.id for each in FORMATS)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +147,6 @@ def test_next_steps_follow_the_mode(state):
         assert called in format_of("settings").next_steps("t.yaml", found)[-1]
         assert format_of("python").next_steps("mine.py", found)[0].endswith(f"from mine import prepare, {step}")
     assert format_of("json").next_steps("r.json", found)[0] == "read r.json, or pass it on"
-
-
-def test_a_session_whose_facts_are_lost_still_says_what_to_do_with_a_compiled_model(state):
-    state.facts = None
-    found = Found(state, sample_request(), Outputs(), Catalog({}))
-    (told,) = format_of("compiled").next_steps("model.pt2", found)
-    assert told.startswith("in your service: ")
 
 
 @pytest.mark.parametrize(

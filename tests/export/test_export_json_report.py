@@ -9,7 +9,6 @@ from sample_session import (
     cpu_history,
     cpu_request,
     detailed_history,
-    failed_history,
     sample_history,
     sample_request,
     stacked_state,
@@ -158,21 +157,6 @@ def test_all_that_a_measurement_can_tell():
     assert told["baseline"]["gpu"]["foreign_processes"] == 2
 
 
-def test_the_roof_before_and_after():
-    roof = made(detailed_history())["roof"]
-    assert roof["baseline"] == {
-        "share": pytest.approx(0.167, abs=1e-3),
-        "ceiling_flops_per_s": 3.61e14,
-        "dtype": "tf32",
-    }
-    assert roof["stack"] == {
-        "share": pytest.approx(0.1646, abs=1e-3),
-        "ceiling_flops_per_s": 7.21e14,
-        "dtype": "bfloat16",
-    }
-    assert made([])["roof"] == {"baseline": None, "stack": None}
-
-
 def test_the_front_of_speed_against_memory(full):
     front = full["pareto"]
     assert [set(point) for point in front] == [
@@ -210,21 +194,6 @@ def test_a_cpu_session():
     assert told["hardware"]["gpus"] == []
     assert "driver" in told["hardware"]["gpu_note"]
     assert told["stack"]["settings"] == {"cpu.threads": 4}
-
-
-def test_before_anything_is_known():
-    told = made([])
-    assert told["hardware"] is told["baseline"] is told["stack"] is told["session_s"] is told["bottleneck"] is None
-    assert told["trials"] == told["recommendations"] == []
-
-
-def test_a_failed_and_a_cancelled_session():
-    failed = made(failed_history())
-    assert failed["error"] == {"message": "mymodel has no 'build'", "hint": "It defines: make, train."}
-    cancelled = made(cancelled_history())
-    assert cancelled["cancelled"] is True
-    assert cancelled["stack"] is None
-    assert [trial["recipe"] for trial in cancelled["trials"] if trial["outcome"] != "skipped"] == ["control"]
 
 
 def test_what_json_has_no_number_for_is_null():

@@ -16,20 +16,15 @@ import torch
 from exported_module import batches, model_of, module_of, plain_losses
 from facts import gpu_facts
 from graph_stand_in import record_on_cpu
-from sample_session import sample_history, sample_request
 from torch import nn
 from torch.nn.modules import transformer
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchvision.transforms import v2
 
 from advisor.errors import UsageError
-from advisor.experiment.outputs import Outputs
-from advisor.experiment.state import SessionState
-from advisor.export.outputs import write_outputs
 from advisor.python.file import WrittenFor, python_source
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
-from advisor.recipe.settings import Settings
 from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
 from advisor.step.tuning import Tuning
 
@@ -143,22 +138,6 @@ def test_settings_of_recipes_that_left_are_not_exported(catalog):
             assert removed.without_removed({key: True, **AUTOCAST}) == AUTOCAST
     with pytest.warns(UserWarning, match="parallel.strategy is left out"):
         assert catalog.without_removed({"parallel.strategy": "data_parallel", **AUTOCAST}) == AUTOCAST
-
-
-def test_a_session_with_settings_that_left_is_shown_and_exported(catalog, tmp_path, monkeypatch):
-    state = SessionState.of(sample_history())
-    key = "optimizer.implementation"
-    assert key in state.stack.settings
-    monkeypatch.setitem(REMOVED, key, "it was never measured to help")
-    smaller = Catalog({name: recipe for name, recipe in catalog.recipes.items() if recipe.key != key})
-    for name in ("tuned.yaml", "tuned.py"):
-        outputs = Outputs(export_path=str(tmp_path / name), report_path=str(tmp_path / "report.md"))
-        with pytest.warns(UserWarning, match=f"{key} is left out"):
-            assert not write_outputs(state, sample_request(), outputs, smaller).errors
-        assert "precision.autocast: bfloat16" in (text := (tmp_path / name).read_text())
-        assert key not in text
-    with pytest.warns(UserWarning, match=f"{key} is left out"):
-        assert Tuning(state.stack.settings, smaller).settings == Settings(state.stack.settings).without(key)
 
 
 def test_settings_that_cannot_be_are_refused(catalog):

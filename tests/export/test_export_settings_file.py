@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_session import cancelled_history, sample_history
+from sample_session import sample_history
 
 from advisor.errors import UsageError
 from advisor.experiment.state import SessionState
 from advisor.export.settings_file import settings_yaml
 from advisor.recipe.settings import Settings
-from advisor.report.verdict import verdict
 
 DATE = datetime.date(2025, 11, 3)
 
@@ -37,13 +36,6 @@ def test_the_whole_file(state):
     )
 
 
-def test_a_session_that_used_one_gpu_of_several_says_one():
-    state = SessionState.of(sample_history())
-    state.hardware = replace(state.hardware, gpus=2 * state.hardware.gpus)
-    assert "# hardware: 1 x NVIDIA H200\n" in settings_yaml(state, state.stack_settings, date=DATE)
-    assert " on 1 x NVIDIA H200, confirmed" in verdict(state)
-
-
 def test_settings_other_than_the_stack_do_not_claim_its_speedup(state):
     text = settings_yaml(state, {"precision.autocast": "bfloat16"}, date=DATE)
     assert "not measured together" in text
@@ -55,18 +47,6 @@ def test_an_unconfirmed_stack_says_so(state):
     once = replace(unconfirmed.stack.comparison, paired=False)
     unconfirmed.stack = replace(unconfirmed.stack, confirmed=False, comparison=once)
     assert "measured once" in settings_yaml(unconfirmed, unconfirmed.stack_settings)
-
-
-def test_a_stack_that_other_programs_leave_unconfirmed_says_so(state):
-    busy = SessionState.of(sample_history())
-    busy.stack = replace(busy.stack, confirmed=False)
-    assert "in turn with the baseline, not confirmed beside other programs" in settings_yaml(busy, busy.stack_settings)
-
-
-def test_before_there_is_anything(state):
-    text = settings_yaml(SessionState(), {})
-    assert Settings.from_yaml(text) == {}
-    assert Settings.from_yaml(settings_yaml(SessionState.of(cancelled_history()), {"a.b": 1})) == {"a.b": 1}
 
 
 def test_a_target_cannot_break_out_of_its_comment(state):

@@ -1,7 +1,6 @@
 """Settings for several GPUs: exported, and applied outside torchrun."""
 
 import sys
-import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -113,13 +112,6 @@ def test_settings_of_several_gpus_go_with_the_stack_that_they_were_measured_with
     assert "parallel" not in (tmp_path / "tuned.yaml").read_text()
 
 
-def test_the_options_of_ddp_are_shown_as_accelerate_takes_them(tmp_path):
-    told = exported(tmp_path / "new.yaml", config=CONFIGS["accelerate_default.yaml"])
-    handlers = "kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)]"
-    assert f"  accelerator = Accelerator({handlers})" in told
-    assert yaml.safe_load((tmp_path / "new.yaml").read_text())["num_processes"] == 2
-
-
 def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     tuning = Tuning(DDP)
@@ -130,14 +122,6 @@ def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, monke
     assert prepared == objects
     step = step_of(*prepared[:2], nn.CrossEntropyLoss())
     assert all(torch.isfinite(step(batch)) for batch in prepared[2])
-    assert not distributed.is_initialized()
-
-
-def test_settings_without_a_strategy_say_nothing(objects, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert Tuning({"optimizer.implementation": "foreach"}).prepare(*objects) == objects
     assert not distributed.is_initialized()
 
 

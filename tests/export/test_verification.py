@@ -7,10 +7,9 @@ import pytest
 import torch
 from sample_session import sample_history, sample_request
 
-from advisor.cli.grammar import parse
 from advisor.errors import AdvisorError
 from advisor.experiment import events
-from advisor.experiment.measuring.verification import LIMIT_S, limit_s, may_be_verified, middle_block, verify
+from advisor.experiment.measuring.verification import may_be_verified, middle_block, verify
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
@@ -213,12 +212,6 @@ def test_a_file_without_settings_is_not_tried_as_if_it_had_some(tmp_path):
     assert not asked
 
 
-def test_a_slow_start_gives_verifying_more_time():
-    stack = confirmed().stack
-    assert limit_s(stack) == LIMIT_S
-    assert limit_s(replace(stack, result=replace(stack.result, warmup_s=100.0, build_s=None, prepare_s=None))) == 200.0
-
-
 def test_the_export_is_verified_after_it_is_written_and_before_the_reports(tmp_path):
     state, request = confirmed(), sample_request()
     paths = {name: tmp_path / name for name in ("tuned.yaml", "out.json", "report.md")}
@@ -246,16 +239,3 @@ def test_a_patched_config_is_verified_where_its_section_holds_the_settings(tmp_p
     assert len(verified) == 1
     assert verified[0].config["lr"] == 0.1
     assert "perf_advisor" in verified[0].config
-
-
-def test_what_is_said_of_it():
-    assert verified_words(VERIFIED).startswith("verified: 1.9x in a plain loop (26.3 ms before, 13.8 ms with it")
-    assert "the session measured" not in verified_words(VERIFIED)
-    assert "the session measured 3" in verified_words(replace(VERIFIED, session_speedup=3.0))
-    problem = Verification("tuned.yaml", problem="the loop with the file: it hangs")
-    assert verified_words(problem) == "not verified: the loop with the file: it hangs"
-
-
-def test_the_option():
-    assert parse(["demo", "--export", "t.yaml"]).outputs.verify
-    assert not parse(["demo", "--export", "t.yaml", "--no-verify"]).outputs.verify

@@ -242,13 +242,6 @@ def schedule_made_before(run):
     return scheduled(run, step, batches, schedule) | {"model": model, "optimizer": optimizer}
 
 
-@loop()
-def schedule_made_after(run):
-    model, optimizer, step, batches = started(run, CROSS_ENTROPY, make=sgd)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
-    return scheduled(run, step, batches, schedule) | {"model": model, "optimizer": optimizer}
-
-
 def scheduled(run, step, batches, *schedules):
     for _, batch in epochs(batches):
         run.note(step(batch))
@@ -317,20 +310,6 @@ def weight_in_a_global(run):
 
 
 @loop()
-def weight_in_a_closure(run):
-    beta = 0.0
-
-    def loss(output, target):
-        return functional.cross_entropy(output, target) + beta * output.square().mean()
-
-    def begin(epoch, model):
-        nonlocal beta
-        beta = 0.5 * epoch
-
-    return trained(run, loss, begin=begin)
-
-
-@loop()
 def weight_of_an_object(run):
     options = SimpleNamespace(beta=0.0, log="run.txt")
 
@@ -361,28 +340,18 @@ def weight_of_a_module(run):
     return trained(run, loss, begin=begin)
 
 
-def resumed(run, saved=None):
-    """Save after the first epoch; load what was saved, there or before, in the third."""
+@loop()
+def checkpoint_loaded(run):
+    """Save after the first epoch; load that in the third."""
     model, optimizer, step, batches = started(run, CROSS_ENTROPY)
     for at, (_, batch) in enumerate(epochs(batches)):
-        if at == 5 and saved is None:
+        if at == 5:
             saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
         if at == 11:
             model.load_state_dict(saved[0])
             optimizer.load_state_dict(saved[1])
         run.note(step(batch))
     return {"model": model, "optimizer": optimizer}
-
-
-@loop()
-def own_checkpoint_loaded(run):
-    return resumed(run)
-
-
-@loop()
-def plain_checkpoint_loaded(run):
-    found = trained(PlainRun(run.device, {}))
-    return resumed(run, (found["model"].state_dict(), found["optimizer"].state_dict()))
 
 
 @loop()
@@ -433,11 +402,6 @@ def accumulated(run):
 @loop()
 def smaller_last_batch(run):
     return trained(run, batches=loader(SAMPLES - 3))
-
-
-@loop()
-def lambda_of_model_and_batch(run):
-    return trained(run, lambda m, b: functional.cross_entropy(m(b[0]), b[1]), form=of_model)
 
 
 @loop()
@@ -501,16 +465,6 @@ def gan_with_its_optimizers_in_the_closure(run):
     maker, critic = run.prepare(maker, critic)
     step = run.own_step(gan_step(maker, critic, *optimizers), maker)
     scheduled(run, step, features().tensors[0].split(BATCH))
-    return {"maker": maker, "critic": critic, "of_maker": optimizers[0], "of_critic": optimizers[1]}
-
-
-@loop()
-def gan_with_schedules(run):
-    maker, critic = gan(run)
-    maker, critic, *optimizers = run.prepare(maker, critic, adamw(maker), adamw(critic))
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(one, 0.9) for one in optimizers]
-    step = run.own_step(gan_step(maker, critic, *optimizers), maker)
-    scheduled(run, step, features().tensors[0].split(BATCH), *schedules)
     return {"maker": maker, "critic": critic, "of_maker": optimizers[0], "of_critic": optimizers[1]}
 
 

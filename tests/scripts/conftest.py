@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from scripts.steps import HEAD, STEP
 
 
 @pytest.fixture(autouse=True)
-def own_program(monkeypatch):
+def own_program(monkeypatch, tmp_path_factory):
     """A script becomes the main program of its process: give the tests theirs back."""
     monkeypatch.setattr(sys, "argv", ["perf-advisor"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("files")))
     torch.manual_seed(0)
 
 

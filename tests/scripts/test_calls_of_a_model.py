@@ -28,11 +28,6 @@ def test_the_call_with_the_batch_is_found_among_several(script):
     assert any("several times for a batch" in note for note in loop.notes)
 
 
-def test_one_call_for_each_batch_needs_no_note(script):
-    loop, _ = script("with torch.no_grad():\n    for x, y in loader:\n        model(x)\n")
-    assert not any("several times" in note for note in loop.notes)
-
-
 def test_inputs_that_are_no_batch_of_a_loader_are_measured_without_their_making(script):
     loop, names = script("with torch.no_grad():\n    for x, y in loader:\n        model(-x)\n")
     assert loop.mode is Mode.INFER
@@ -94,7 +89,7 @@ def test_a_loop_that_goes_backward_twice_for_an_update_is_left_whole(script):
     loop = script(text)[0]
     assert loop.step is not None
     problem = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))]).capture_problem
-    assert "body of your script's loop" in problem
+    assert "round of your script's loop" in problem
     assert reason("step_graph", gpu_facts(own_step=True, capture_problem=problem)) == problem
 
 
@@ -233,11 +228,6 @@ for x, y in loader:
     assert not torch.equal(before, loop.model.weight)
 
 
-def test_one_round_that_goes_backward_is_no_inference(script):
-    with pytest.raises(TargetError, match="gradients are computed, and no optimizer"):
-        script("x, y = next(iter(loader))\n(model(x) - y).abs().mean().backward()\n")
-
-
 def test_a_model_that_was_made_in_inference_mode_is_measured(script):
     loop, _ = script(
         """
@@ -359,11 +349,3 @@ def test_a_loop_that_makes_its_own_batches_says_so(script):
     """)
     facts = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))])
     assert facts.batch_text == "made within the step"
-
-
-def test_a_call_that_failed_and_was_caught_hides_no_later_one(script):
-    loop, _ = script(
-        "try:\n    model(torch.ones(8, 3))\nexcept RuntimeError:\n    seen.append('does not fit')\n",
-        "for x, y in loader:\n    STEP\n",
-    )
-    assert [type(part) for part in loop.model.modules()] == [torch.nn.Linear]

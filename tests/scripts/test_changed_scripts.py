@@ -17,6 +17,7 @@ import torch
 
 from advisor.cli.main import main
 from advisor.errors import UsageError
+from advisor.export.formats.script import arguments_of_trainer
 from advisor.python.changes import patched_files
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Finding, Mode, TargetSpec, WorkloadFacts
@@ -248,9 +249,9 @@ class TestPlaces:
         assert "gradient scaler" in patched.left_out[0]
 
     def test_an_argument_without_a_name_is_replaced(self, written):
-        head = HEAD.replace("batch_size=8)", "8, False, None, None, 0)")
-        text, _ = written(f"{head}for x, y in loader:\n    {STEP}\n", {"data.num_workers": 3})
-        assert "8, False, None, None, 3)" in text
+        head = HEAD.replace("batch_size=8)", "8, False)")
+        text, _ = written(f"{head}for x, y in loader:\n    {STEP}\n", {"data.batch_size": 16})
+        assert "16, False)" in text
 
     def test_a_script_that_predicts_gets_a_context_around_its_call(self, written):
         text, _ = written(
@@ -258,6 +259,43 @@ class TestPlaces:
             {"infer.grad": "inference_mode"},
         )
         assert "    with torch.inference_mode():\n        output = model(torch.ones(4, 2))\n" in text
+
+    def test_gradients_that_are_cleared_before_the_loss_are_not_compiled_in(self, written):
+        update = "loss = output.mean()\n    loss.backward()\n    optimizer.step()"
+        step = f"output = model(x)\n    optimizer.zero_grad()\n    {update}"
+        text, patched = written(
+            f"{HEAD}for x, y in loader:\n    {step}\n", {"compile.mode": "default", "compile.scope": "with_loss"}
+        )
+        assert "forward_and_loss" not in text
+        assert "model.compile()" in text
+        assert "clears the gradients" in patched.left_out[0]
+
+    @pytest.mark.parametrize(("head", "captured"), [("y.split(4)", True), ("drawn(y)", False)])
+    def test_a_loop_within_the_loss_is_captured_where_it_always_has_as_many_rounds(self, head, captured, written):
+        step = (
+            f"optimizer.zero_grad()\n    output = model(x)\n    loss = 0\n    for part in {head}:\n"
+            "        loss = loss + (output.mean() - part).square().mean()\n    loss.backward()\n    optimizer.step()"
+        )
+        drawn = "def drawn(y):\n    return y.split(4)\n\n"
+        text, patched = written(
+            f"{HEAD}{drawn}for x, y in loader:\n    {step}\n", {"step.cuda_graph": True}, device="cuda"
+        )
+        assert ("OwnStep(" in text) is captured
+        assert captured or "the rounds of the loop" in patched.left_out[0]
+
+    def test_the_arguments_of_a_trainer_say_the_settings(self, tmp_path):
+        pytest.importorskip("accelerate")
+        pytest.importorskip("transformers")
+        path = tmp_path / "train.py"
+        path.write_bytes((PUBLIC.parent / "hf_trainer.py").read_bytes())
+        loop = load_target(TargetSpec(path.name, str(tmp_path), device="cpu"))
+        settings = {"precision.autocast": "bfloat16", "data.num_workers": 2, "model.memory_format": "channels_last"}
+        facts = facts_of(loop)
+        given = arguments_of_trainer(settings, facts)
+        patched = patched_files(load_catalog(()), settings, facts, str(path), arguments=given)
+        text = patched.files[str(path)].decode()
+        assert "report_to=[], use_cpu=True, bf16=True, dataloader_num_workers=2\n)" in text
+        assert len(patched.left_out) == 1
 
 
 CHANGE = {"precision.autocast": "bfloat16", "optimizer.implementation": "fused", "data.num_workers": 1}

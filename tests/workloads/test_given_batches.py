@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from advisor import Workload
+from advisor.errors import TargetError
 from advisor.recipe.plan import StepPlan
 from advisor.records import TargetSpec
 from advisor.step.step import make_step
@@ -101,3 +102,11 @@ def test_a_long_list_of_tensors_is_batches_for_a_step_of_ones_own(count, is_one_
     data = [torch.randn(8, 4) for _ in range(count)]
     loop = normalise(Workload(OneInput(), data=data, step=lambda batch: batch), SPEC)
     assert (loop.data is data) is is_one_batch
+
+
+def test_what_can_be_read_once_is_read_ahead_and_said():
+    loop = normalise((OneInput(), (pair() for _ in range(3)), near), SPEC)
+    assert len(list(loop.data)) == len(list(loop.data)) == 3
+    assert any("can be read only once" in note for note in loop.notes)
+    with pytest.raises(TargetError, match="yields no batch"):
+        normalise((OneInput(), iter(()), near), SPEC)

@@ -14,10 +14,8 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
-from advisor.workloads.hubs.contract import Samples
-from advisor.workloads.hubs.timm import Timm
 from advisor.workloads.normalise import normalise
-from advisor.workloads.sizing import counted_run, sized
+from advisor.workloads.sizing import counted_run
 
 # Frameworks take seconds to import, and some targets need a process of their own.
 pytestmark = pytest.mark.process
@@ -60,23 +58,6 @@ def test_images_are_those_that_the_options_say(name, option, shape):
     loop = load(f"timm:{name}", option, batch_size=2)
     assert tuple(loop.data[0].shape) == shape
     assert torch.isfinite(one_step(loop))
-
-
-@pytest.mark.parametrize(
-    ("side", "given", "smaller"), [(256, None, [224]), (224, None, []), (256, (1, 3, 256, 256), [])]
-)
-def test_large_images_are_smaller_for_a_small_machine(timm, side, given, smaller):
-    model = timm.create_model("test_resnet", pretrained_cfg_overlay={"input_size": (3, side, side)})
-    made = Timm().samples(model, TargetSpec("timm:test_resnet", "/", input_shape=given), train=True)
-    assert made.make(1)[0].shape[-1] == side
-    assert [other.make(1)[0].shape[-1] for other in made.shorter] == smaller
-
-
-def test_images_of_a_model_that_takes_one_size_only_stay_as_they_are(timm):
-    model = timm.create_model("vit_tiny_patch16_224", img_size=240, depth=1)
-    made = Timm().samples(model, TargetSpec("timm:vit_tiny_patch16_224", "/"), train=True)
-    assert made.make(1)[0].shape[-1] == 240
-    assert made.shorter == ()
 
 
 @pytest.mark.usefixtures("timm")
@@ -207,14 +188,6 @@ def test_a_yolo_trains_by_its_own_loss(monkeypatch):
     assert torch.isfinite(one_step(segments))
 
 
-def test_a_detection_transformer_of_ultralytics(monkeypatch):
-    monkeypatch.setenv("YOLO_OFFLINE", "true")
-    pytest.importorskip("ultralytics")
-    loop = load("ultralytics:rtdetr-resnet50", input_shape=(1, 3, 64, 64))
-    assert type(loop.model).__name__ == "RTDETRDetectionModel"
-    assert torch.isfinite(one_step(loop))
-
-
 def test_a_graph():
     pytest.importorskip("torch_geometric")
     loop = own("graph")
@@ -328,29 +301,6 @@ def test_a_model_runs_once_on_each_form_of_a_batch_that_is_counted():
     model.weight = nn.Parameter(torch.zeros(5, 4))
     model.bias = None
     assert counted_run(model, torch.zeros(2, 4))[0].shape == (2, 5)
-
-
-def test_longer_samples_are_not_counted_where_the_shortest_take_too_long():
-    """To count the operations of a model that reads its text word by word takes longer than a step."""
-    model, asked = nn.Linear(4096, 4096), []
-
-    def of_length(length):
-        return lambda size: asked.append(length) or torch.zeros(size, length, 4096)
-
-    shorter = (Samples(of_length(4000), trains=False), Samples(of_length(2000), trains=False))
-    spec = TargetSpec("mine:model", "/", device="cpu")
-    chosen = sized(model, Samples(of_length(8000), trains=False, shorter=shorter), Mode.TRAIN, spec)
-    assert (chosen.samples, chosen.size) == (shorter[1], 1)
-    assert set(asked) == {2000}
-
-
-@pytest.mark.parametrize(("normed", "size"), [(nn.BatchNorm1d(8), 1), (nn.Flatten(), 2)])
-def test_a_training_step_that_takes_far_too_long_gets_one_sample_where_its_norms_take_one(normed, size):
-    with torch.device("meta"):
-        heavy = [nn.Linear(4096, 4096) for _ in range(800)]
-    model = nn.Sequential(*heavy, normed, nn.BatchNorm1d(8 * 4096 if size > 1 else 8))
-    samples = Samples(lambda wanted: torch.zeros(wanted, 8, 4096), trains=False)
-    assert sized(model, samples, Mode.TRAIN, TargetSpec("mine:model", "/", device="cpu")).size == size
 
 
 def test_no_library_is_imported_for_a_target_that_does_not_need_it():

@@ -6,13 +6,9 @@ import pytest
 import torch
 from named_models import TINY, failure, load, one_step, refuse_the_network, shapes
 
-from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.workloads.hubs import hf_batches
 from advisor.workloads.hubs.contract import options_of
-from advisor.workloads.hubs.hf_batches import hf_samples
-from advisor.workloads.hubs.hf_classes import class_for
-from advisor.workloads.hubs.hf_names import architecture_in, architecture_of
+from advisor.workloads.hubs.hf_classes import architecture_in
 from advisor.workloads.hubs.huggingface import _config, _with_options
 from advisor.workloads.normalise import normalise
 
@@ -44,18 +40,6 @@ def test_a_text_may_end_in_one_of_several_tokens(transformers):
     config = transformers.LlamaConfig(**SMALL_TEXT, num_key_value_heads=2, eos_token_id=[7, 48])
     tokens = normalise(config, TargetSpec("hf:llama", "/", device="cpu", batch_size=2)).data["input_ids"]
     assert not torch.isin(tokens, torch.tensor([7, 48])).any()
-
-
-@pytest.mark.parametrize(("side", "smaller"), [(384, (224,)), (224, ())])
-def test_images_are_smaller_for_a_small_machine_where_the_model_takes_them(transformers, side, smaller):
-    config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=side)
-    model = transformers.ViTForImageClassification(config)
-    samples = hf_samples(model, TargetSpec("hf:vit", "/"), train=True)
-    assert samples.make(2)["pixel_values"].shape[-1] == side
-    batches = [shorter.make(2) for shorter in samples.shorter]
-    assert tuple(batch["pixel_values"].shape[-1] for batch in batches) == smaller
-    for batch in batches:
-        assert torch.isfinite(model(**batch).loss)
 
 
 SMALL_T5 = ("d_model=16", "d_kv=8", "d_ff=16", "num_layers=1", "num_decoder_layers=1", "num_heads=2", "vocab_size=50")
@@ -92,12 +76,7 @@ def test_each_kind_gets_inputs_of_its_own(name, options, main, shape, mode):
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 SMALL_TEXT = {**SMALL, "vocab_size": 50, "max_position_embeddings": 34}
-HTSAT = {"patch_embeds_hidden_size": 8, "hidden_size": 64, "depths": [1] * 4, "num_attention_heads": [1] * 4}
-
-
 TOGETHER = [
-    ("Clap", {"text_config": SMALL_TEXT, "audio_config": HTSAT, "projection_dim": 8},
-     {"input_ids": (2, 32), "input_features": (2, 1, 1024, 64)}),
     ("Vilt", {**SMALL, "vocab_size": 50, "image_size": 64}, {"input_ids": (2, 40), "pixel_values": (2, 3, 64, 64)}),
     ("Git", {**SMALL_TEXT, "vision_config": {**SMALL, "image_size": 32}},
      {"input_ids": (2, 34), "pixel_values": (2, 3, 32, 32)}),
@@ -114,7 +93,7 @@ TOGETHER = [
 
 @pytest.mark.parametrize(
     ("kind", "options", "expected", "mode"),
-    [*((*case, None) for case in TOGETHER), *((*case, Mode.INFER) for case in TOGETHER[:3])],
+    [*((*case, None) for case in TOGETHER), *((*case, Mode.INFER) for case in TOGETHER[:2])],
 )
 def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, expected, mode):
     config = getattr(transformers, f"{kind}Config")(**options)
@@ -133,38 +112,6 @@ def test_a_model_with_a_loss_of_its_own_is_trained_without_labels():
     assert loop.data.keys() == {"pixel_values"}
     assert torch.isfinite(one_step(loop))
     assert load("hf:clip_vision_model", *SMALL_VIT, batch_size=2).mode is Mode.INFER
-
-
-SMALL_DETR = ("d_model=16", "encoder_layers=1", "decoder_layers=1", "encoder_attention_heads=2",
-              "decoder_attention_heads=2", "encoder_ffn_dim=16", "decoder_ffn_dim=16", "num_queries=6")  # fmt: skip
-
-
-@pytest.mark.usefixtures("transformers")
-def test_a_detector_is_trained_on_boxes(monkeypatch):
-    installed = hf_batches.has_scipy()
-    monkeypatch.setattr(hf_batches, "has_scipy", lambda: True)
-    loop = load("hf:facebook/detr-resnet-50", *SMALL_DETR, input_shape=(2, 3, 64, 64))
-    assert loop.mode is Mode.TRAIN
-    assert [shapes(labels) for labels in loop.data["labels"]] == 2 * [{"class_labels": (4,), "boxes": (4, 4)}]
-    assert not installed or torch.isfinite(one_step(loop))
-
-
-@pytest.mark.usefixtures("transformers")
-def test_a_detector_without_scipy_infers_and_says_why(monkeypatch):
-    monkeypatch.setattr(hf_batches, "has_scipy", lambda: False)
-    loop = load("hf:detr", *SMALL_DETR, input_shape=(2, 3, 64, 64))
-    assert loop.mode is Mode.INFER
-    assert "labels" not in loop.data
-    assert any("needs scipy" in note for note in loop.notes)
-    assert not any("scipy" in note for note in load("hf:bert", *TINY, "max_position_embeddings=24").notes)
-
-
-def test_pretraining_on_labels_that_a_processor_makes_is_left_out(transformers):
-    assert class_for(transformers, transformers.FlavaConfig()) is transformers.FlavaModel
-    assert class_for(transformers, transformers.ViTMAEConfig()) is transformers.ViTMAEForPreTraining
-    if "qwen3_5" in transformers.CONFIG_MAPPING:  # which has classes for sequences and tokens too
-        read_inside = transformers.Qwen3_5ForConditionalGeneration
-        assert class_for(transformers, transformers.CONFIG_MAPPING["qwen3_5"]()) is read_inside
 
 
 @pytest.mark.usefixtures("transformers")
@@ -191,45 +138,24 @@ def test_a_folder_of_ones_own(transformers, tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("bert-base-uncased", "bert"),
-        ("FacebookAI/roberta-base", "roberta"),
         ("distilbert-base-cased", "distilbert"),
         ("Qwen/Qwen2.5-0.5B", "qwen2"),
-        ("meta-llama/Llama-3.2-1B", "llama"),
         ("distilgpt2", "gpt2"),
         ("openai/clip-vit-base-patch32", "clip"),
         ("google/gemma-2-2b", "gemma2"),
         ("google/gemma-2b", "gemma"),
-        ("nobody/knows", None),
-    ],
-)
-def test_an_architecture_is_found_in_a_name(name, kind):
-    known = ("bert", "roberta", "distilbert", "qwen2", "llama", "gpt2", "clip", "vit", "gemma", "gemma2")
-    assert architecture_in(name, known) == kind
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("Helsinki-NLP/opus-mt-en-de", "marian"),  # an example of transformers' own
-        ("helsinki-nlp/opus-mt-fr-en", "marian"),  # the only architecture of which its organisation gives an example
-        ("microsoft/swin-tiny-patch4-window7-224", "swin"),  # an example of MaskFormer too
-        ("state-spaces/mamba-2.8b", "mamba"),  # and not mamba2
-        ("state-spaces/mamba-9.9b-hf", "mamba"),
-        ("google/bert-of-mine", "bert"),
-        ("naver-clova-ix/donut-base", "donut-swin"),  # the only architecture of the folder donut
+        ("Helsinki-NLP/opus-mt-en-de", "marian"),
+        ("state-spaces/mamba-2.8b", "mamba"),
+        ("naver-clova-ix/donut-base", "donut-swin"),
         ("ibm-granite/granite-timeseries-patchtst", "patchtst"),
-        ("granite-timeseries-patchtst", "patchtst"),  # an example without its organisation
-        ("somebody/granite-timeseries-patchtst-tuned", "patchtst"),  # and not granite
-        ("ibm-granite/granite-of-mine", "granite"),
         ("Qwen/Qwen2-VL-2B", "qwen2_vl"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "qwen2"),
         ("microsoft/deberta-v3-base", "deberta-v2"),
         ("nobody/nothing-like-it", None),
     ],
 )
-def test_transformers_examples_say_which_architecture_a_name_means(transformers, name, kind):
-    assert architecture_of(name, transformers) == kind
+def test_an_architecture_is_found_in_a_name(transformers, name, kind):
+    assert architecture_in(name, transformers.CONFIG_MAPPING) == kind
 
 
 @pytest.mark.usefixtures("transformers")
@@ -248,9 +174,6 @@ def test_what_a_default_configuration_lacks_can_be_given():
     error = failure("hf:time_series_transformer")
     assert "prediction_length" in error.message
     assert "behind --" in error.hint
-    loop = load("hf:time_series_transformer", "prediction_length=8", batch_size=2)
-    assert loop.data["future_values"].shape == (2, 8)
-    assert torch.isfinite(one_step(loop))
 
 
 @pytest.mark.usefixtures("transformers")
@@ -272,15 +195,11 @@ def test_a_folder_without_a_configuration_hides_no_architecture_of_its_name(tmp_
 
 @pytest.mark.usefixtures("transformers")
 def test_options_reach_the_part_of_a_configuration_that_is_about_text():
-    text = ("hidden_size=16", "num_hidden_layers=1", "vision_config.num_hidden_layers=3", "patch_size=7")
+    text = ("hidden_size=16", "num_hidden_layers=1")
     config, _ = _config(sys.modules["transformers"], "gemma3", TargetSpec("hf:gemma3", "/"))
     config = _with_options(config, options_of(TargetSpec("hf:gemma3", "/", arguments=text)), "gemma3")
     assert config.text_config.hidden_size == 16
     assert config.text_config.num_hidden_layers == 1
-    assert (config.vision_config.num_hidden_layers, config.vision_config.patch_size) == (3, 7)
-    with pytest.raises(TargetError, match=r"gemma3 has no 'vision.depth'") as caught:
-        _with_options(config, {"vision.depth": 1}, "gemma3")
-    assert "vision_config" in caught.value.hint
 
 
 def test_a_model_that_has_no_room_is_refused_before_it_is_built(transformers):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from facts import cpu_facts, gpu_facts
 from torch import nn
-from torch.utils.data import DataLoader
 
 from advisor import Workload
 from advisor.errors import TargetError
@@ -122,11 +121,6 @@ class TestAStepOfOnesOwn:
         skipped = load_catalog().propose(facts_of(normalise(gan(), spec()))).skipped
         for recipe in ("zero_grad", "grad_accumulation"):
             assert "the step is your own" in skipped[recipe], recipe
-
-    def test_no_recipe_has_a_bug_with_it(self):
-        for workload in (gan(), lbfgs(), gan(optimizers=None)):
-            skipped = load_catalog().propose(facts_of(normalise(workload, spec()))).skipped
-            assert not [why for why in skipped.values() if "bug" in why]
 
     def test_the_others_are_tried(self):
         proposals = load_catalog().propose(facts_of(normalise(gan(), spec())))
@@ -252,45 +246,3 @@ class TestWhatDoesNotFit:
     def test_the_other_mode_is_refused(self):
         with pytest.raises(TargetError, match="does not fit"):
             normalise(gan(), spec(mode=Mode.INFER))
-
-
-class TestBatchesOfAnything:
-    def batches(self):
-        return [(torch.full((2, 3), float(i)), torch.zeros(2, 1)) for i in range(3)]
-
-    def loop(self, data):
-        return normalise((nn.Linear(3, 1), data, nn.MSELoss()), spec())
-
-    def values(self, loop):
-        return [float(x[0, 0]) for x, _ in loop.data]
-
-    def test_a_list_of_batches_is_read_in_each_epoch(self):
-        loop = self.loop(self.batches())
-        assert self.values(loop) == self.values(loop) == [0.0, 1.0, 2.0]
-
-    def test_an_iterable_is_begun_anew(self):
-        made = self.batches()
-
-        class Endless:
-            def __iter__(self):
-                yield from made
-
-        loop = self.loop(Endless())
-        assert self.values(loop) == self.values(loop) == [0.0, 1.0, 2.0]
-
-    def test_what_can_be_read_once_is_read_ahead_and_said(self):
-        loop = self.loop(batch for batch in self.batches())
-        assert self.values(loop) == self.values(loop) == [0.0, 1.0, 2.0]
-        assert any("can be read only once" in note for note in loop.notes)
-
-    def test_one_batch_stays_one_batch(self):
-        for data in ([torch.ones(2, 3), torch.ones(2, 1)], (torch.ones(2, 3), torch.ones(2, 1))):
-            assert not isinstance(self.loop(data).data, DataLoader)
-
-    def test_no_recipe_changes_how_they_are_made(self):
-        skipped = load_catalog().propose(facts_of(self.loop(iter(self.batches())))).skipped
-        assert "which is no DataLoader" in skipped["num_workers"]
-
-    def test_an_empty_one_is_told(self):
-        with pytest.raises(TargetError, match="yields no batch"):
-            self.loop(iter(()))

@@ -1,7 +1,6 @@
 """The parts of a workload in the order and under the names that people return them."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -63,21 +62,6 @@ def test_each_part_is_found(value):
     assert loop.loss is LOSS or isinstance(loop.loss, OwnLoss | nn.CrossEntropyLoss)
 
 
-@pytest.mark.parametrize(
-    ("value", "note"),
-    [
-        (RETURNED["a scheduler too"], "the StepLR is left out: the learning rate does not change in a trial"),
-    ],
-)
-def test_what_is_left_out_is_told(value, note):
-    assert note in normalise(value, SPEC).notes
-
-
-def test_a_loss_that_nobody_gave_is_told():
-    assert any("no loss was given" in note for note in normalise((NET, LOADER, SGD), SPEC).notes)
-    assert not any("no loss was given" in note for note in normalise((NET, LOADER, LOSS, SGD), SPEC).notes)
-
-
 def test_the_sums_of_adagrad_go_where_the_parameters_go():
     value = (
         nn.Linear(6, 3),
@@ -101,13 +85,6 @@ def test_several_models_are_told_of_a_step_of_their_own():
 def test_a_frozen_script_is_for_inference():
     frozen = torch.jit.freeze(torch.jit.script(nn.Linear(8, 3).eval()))
     assert normalise((frozen, BATCH[0]), SPEC).mode is Mode.INFER
-
-
-def test_what_is_no_part_is_refused_as_before():
-    with pytest.raises(TargetError, match="a tuple of 5"):
-        normalise((NET, BATCH, LOSS, SGD, 3), SPEC)
-    with pytest.raises(TargetError, match="returned a SimpleNamespace"):
-        normalise(SimpleNamespace(model=NET, loader=LOADER), SPEC)
 
 
 def endless(batch_size=16):

@@ -48,12 +48,6 @@ def test_another_batch_size_is_made_when_asked():
     assert loop.make_batch(3)[0].shape == (3, 3, 224, 224)
 
 
-def test_batches_are_the_same_in_every_trial():
-    first, second = (load("squeezenet1_1", batch_size=2).data for _ in range(2))
-    assert torch.equal(first[0], second[0])
-    assert torch.equal(first[1], second[1])
-
-
 def test_segmentation_has_a_class_for_each_pixel_and_downloads_nothing(monkeypatch):
     def no_network(*arguments, **keywords):
         raise AssertionError("a download was tried")
@@ -82,37 +76,6 @@ def test_detection_trains_on_boxes_by_the_models_own_losses():
     assert torch.isfinite(one_step(loop))
 
 
-def load_named(name, *arguments, **options):
-    return load_target(TargetSpec(f"torchvision:{name}", "/", arguments=arguments, device="cpu", **options))
-
-
-def test_a_detector_that_is_too_slow_at_its_own_size_resizes_to_a_smaller_one():
-    loop = load_named("fcos_resnet50_fpn")
-    assert loop.data[0].shape[1:] == (3, 320, 320)
-    assert (loop.model.transform.min_size, loop.model.transform.max_size) == ((320,), 320)
-    assert any("`-- min_size=800` keeps its own" in note for note in loop.notes)
-    asked = load_named("fcos_resnet50_fpn", "min_size=640")
-    assert asked.data[0].shape[1:] == (3, 640, 640)
-    assert asked.model.transform.min_size == (640,)
-
-
-def test_a_persons_own_detector_keeps_its_size(tmp_path):
-    (tmp_path / "detector.py").write_text(
-        "from torchvision.models.detection import fcos_resnet50_fpn\n"
-        "def build():\n    return fcos_resnet50_fpn(weights=None, weights_backbone=None)\n",
-        encoding="utf-8",
-    )
-    loop = load_target(TargetSpec("detector.py", str(tmp_path), device="cpu"))
-    assert loop.data[0].shape[1:] == (3, 800, 800)
-    assert loop.model.transform.min_size == (800,)
-
-
-@pytest.mark.parametrize(("name", "side"), [("swin3d_t", 112), ("s3d", 224)])
-def test_clips_are_smaller_on_a_small_machine_where_the_model_takes_them(name, side):
-    loop = load_named(name)
-    assert shapes(loop) == [(1, 3, 16, side, side), (1,)]
-
-
 def test_masks_and_key_points_come_with_the_heads_that_learn_them():
     masks = load("detection.maskrcnn_resnet50_fpn", batch_size=1, input_shape=(1, 3, 64, 64)).data[1][0]
     points = load("detection.keypointrcnn_resnet50_fpn", batch_size=1, input_shape=(1, 3, 64, 64)).data[1][0]
@@ -134,20 +97,9 @@ def test_detection_is_inferred_on_an_input_shape():
     assert set(one_step(loop)[0]) == {"boxes", "labels", "scores"}
 
 
-def test_a_class_is_built_when_it_needs_nothing():
-    loop = load("SqueezeNet", batch_size=2)
-    assert shapes(loop) == [(2, 3, 224, 224), (2,)]
-
-
 def test_a_class_that_needs_arguments_says_so():
     with pytest.raises(TargetError, match="ResNet needs the arguments block, layers"):
         load("ResNet")
-
-
-def test_a_misspelt_name_is_answered_with_the_nearest():
-    with pytest.raises(TargetError, match="has no 'resnet19'") as error:
-        load("resnet19")
-    assert error.value.hint.startswith("It defines: resnet1")
 
 
 def test_modules_of_others_are_left_alone(tmp_path):

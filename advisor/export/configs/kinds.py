@@ -32,7 +32,6 @@ _OWN: Mapping[ConfigKind, frozenset[str]] = {
         """imgsz close_mosaic mosaic nbs lrf warmup_bias_lr hsv_h hsv_s hsv_v copy_paste box dfl cos_lr single_cls
         overlap_mask mask_ratio exist_ok save_period degrees"""
     ),
-    ConfigKind.TORCHTITAN: _words("activation_checkpoint parallelism lr_scheduler job"),
     ConfigKind.LIGHTNING: _words(  # of its Trainer
         """accelerator accumulate_grad_batches gradient_clip_val gradient_clip_algorithm log_every_n_steps
         val_check_interval limit_train_batches limit_val_batches limit_test_batches enable_checkpointing

@@ -263,7 +263,7 @@ def _accelerate(config: Config) -> Iterator[Phrase]:
     yield from config.by({"parallel.no_sync": {True: {}}})
 
 
-# --- timm, Ultralytics and torchtitan ---------------------------------------------------------------------------
+# --- timm and Ultralytics ---------------------------------------------------------------------------------------
 
 _TIMM: Rules = {
     "precision.autocast": {"none": {"amp": False}, "*": {"amp": True, "amp_dtype": "*"}},
@@ -314,20 +314,10 @@ def _ultralytics(config: Config) -> Iterator[Phrase]:
         yield from config.say("step.accumulate", {"nbs": batch * count})
 
 
-def _torchtitan(config: Config) -> Iterator[Phrase]:
-    """A config of torchtitan with a ``[compile]`` table. It compiles block by block, in the usual mode."""
-    mode, components = config.settings.get("compile.mode"), config.get("compile", "components")
-    compiles_model = not isinstance(components, list) or "model" in components
-    if mode in ("none", "default") and isinstance(config.get("compile", "enable"), bool) and compiles_model:
-        by_block = ("compile.scope",) if config.settings.get("compile.scope") == "regional" else ()
-        yield from config.say(("compile.mode", *by_block), {"compile.enable": mode == "default"})
-
-
 _SAY: Mapping[ConfigKind, Callable[[Config], Iterator[Phrase]]] = {
     ConfigKind.HUGGINGFACE: _huggingface,
     ConfigKind.LIGHTNING: _lightning,
     ConfigKind.ACCELERATE: _accelerate,
     ConfigKind.TIMM: _timm,
     ConfigKind.ULTRALYTICS: _ultralytics,
-    ConfigKind.TORCHTITAN: _torchtitan,
 }

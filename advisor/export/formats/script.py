@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import UsageError
 from advisor.experiment.outputs import Outputs
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Exported
+from advisor.records import ConfigKind, Exported, Value, WorkloadFacts
 
 if TYPE_CHECKING:
     from advisor.python.changes import Patched
@@ -88,4 +89,29 @@ def _patched(found: Found) -> Patched:
         raise UsageError("where the settings belong in your file is not known.", "Measure again, or export tuned.yaml.")
     measured = f": {found.speedup}" if found.speedup else ""
     evaluations = [one for one in state.findings if one.recipe == "eval_no_grad"]
-    return patched_files(found.catalog, settings, facts, _own(found), measured=measured, evaluations=evaluations)
+    given = arguments_of_trainer(settings, facts)
+    return patched_files(
+        found.catalog, settings, facts, _own(found), measured=measured, evaluations=evaluations, arguments=given
+    )
+
+
+def arguments_of_trainer(settings: Mapping[str, Value], facts: WorkloadFacts) -> dict[str, dict[str, str]]:
+    """The arguments of the script's ``TrainingArguments`` that say settings, by their keys."""
+    from advisor.export.configs.words import Config, words_of
+
+    place = next((place for place in facts.places if place.kind == "arguments"), None)
+    if place is None:
+        return {}
+    tree = ast.parse(Path(place.file).read_bytes())
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == place.line)
+    present = {one.arg: getattr(one.value, "value", True) for call in calls for one in call.keywords if one.arg}
+    found: dict[str, dict[str, str]] = {}
+    config = Config(settings, present, mode=facts.mode, on_cpu=facts.device_type == "cpu")
+    for phrase in words_of(ConfigKind.HUGGINGFACE, config):
+        said = {}
+        for entry in phrase.entries:
+            name, *inside = entry.path
+            if not entry.only_there or (present.get(name) and present[name] != entry.value):
+                said[name] = repr({inside[0]: entry.value} if inside else entry.value)
+        found |= dict.fromkeys(phrase.keys, said)
+    return found

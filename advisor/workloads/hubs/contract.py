@@ -43,8 +43,7 @@ class Samples:
     """Made-up batches for a model that came without data.
 
     ``make`` makes a batch of a given size. ``trains`` says whether the batch, with ``loss``, can be trained on.
-    ``shorter`` are the same samples in smaller sizes, longest first, for a machine on which these take too long.
-    ``counts`` is the unit of the batch size.
+    ``counts`` is the unit of the batch size; ``fixed_size`` is the only one that the samples have.
     """
 
     make: Callable[[int], Any]
@@ -52,7 +51,6 @@ class Samples:
     loss: Callable[..., Any] | None = None
     optimizer: Callable[..., Any] | None = None
     notes: tuple[str, ...] = ()
-    shorter: tuple[Samples, ...] = ()
     counts: str = "samples"
     fixed_size: int | None = None
 
@@ -120,7 +118,7 @@ def options_of(spec: TargetSpec) -> dict[str, Any]:
     options = {}
     for argument in spec.arguments:
         key, separator, text = argument.removeprefix("--").partition("=")
-        if not separator or not all(map(str.isidentifier, key.split("."))):
+        if not separator or not key.isidentifier():
             raise TargetError(
                 f"{argument!r} is not an option of a named model.",
                 "Write key=value after --, as in `perf-advisor hf:gpt2 -- n_layer=2`.",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,24 +12,18 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors
-from advisor.workloads.guess import generator_for, noise, typed, whole_numbers
+from advisor.workloads.guess import noise, typed, whole_numbers
 from advisor.workloads.hubs.contract import Samples, check_input
-from advisor.workloads.hubs.hf_classes import labels_of, said_by, text_of
-from advisor.workloads.hubs.hf_inputs import USUAL_SIDE, Batch, Make, ModelInputs, future, special_ids, ways_to_make
-from advisor.workloads.sizing import counted_run, refuses, takes
+from advisor.workloads.hubs.hf_classes import labels_of, text_of
+from advisor.workloads.hubs.hf_inputs import Batch, Make, ModelInputs, future, ways_to_make
+from advisor.workloads.sizing import counted_run, runs_on_gpu, takes
 
-# Usual length of a text: tokens. Longer ones are possible with --input.
-_USUAL_LENGTH = 512
-# Lengths for a machine on which the usual one takes too long.
-_SHORTER = (128, 32)
+# Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
+_LENGTH, _SHORT = 512, 64
 _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
-_OBJECTS = 4  # in an image
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
-_IGNORED = -100  # a label that no loss counts
 _TRIED = 2  # samples of a batch by which inputs are chosen
-# Labels that a loss matches with what was found in an image, by scipy.
-_MATCHED = "boxes"
 
 _ADAMW = partial(torch.optim.AdamW, lr=1e-5)
 
@@ -41,26 +33,20 @@ MakeLabels = Callable[[int, Batch], Batch]
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _complete(model)
-    longest = ModelInputs(model, spec, _longest(model))
-    _check_text(longest)
-    of_a_length = spec.input_shape is None and "input_ids" in longest.accepted
-    shorter = [replace(longest, length=length) for length in _SHORTER if length < longest.length and of_a_length]
-    shortest = shorter[-1] if shorter else longest
-    way, labelled = _chosen(shortest, train=train)
-    images = ways_to_make(shortest)[way](1).get("pixel_values")
-    if spec.input_shape is None and images is not None and images.dim() == 4 and images.shape[-1] > USUAL_SIDE:
-        smaller = replace(shortest, side=USUAL_SIDE)
-        made = _batch(smaller, ways_to_make(smaller)[way], _TRIED, _labels(smaller) if train and labelled else None)
-        shorter += [smaller] if "pixel_values" in made and not refuses(model, made) else []
-    first, *others = (_samples(about, way, labelled, train=train) for about in (longest, *shorter))
-    return replace(first, shorter=tuple(others))
+    about = ModelInputs(model, spec, _longest(model, _LENGTH if runs_on_gpu(spec) else _SHORT))
+    _check_text(about)
+    way, labelled = _chosen(about, train=train)
+    labels = _labels(about) if train and labelled else None
+    make = partial(_batch, about, way, labels=labels)
+    trains = labels is not None or (train and _has_a_loss(model, make))
+    return Samples(make, trains=trains, optimizer=_ADAMW, notes=_notes(model, make(1), unknown=train and not trains))
 
 
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of a number of prompts, as ``generate`` takes them."""
     _complete(model)
     about = ModelInputs(model, spec, length)
-    return ways_to_make(about)[_chosen(about, train=False)[0]]
+    return _chosen(about, train=False)[0]
 
 
 def longest_text(model: Any) -> int:
@@ -81,7 +67,7 @@ def _complete(model: Any) -> None:
             part.pad_token_id = 0
 
 
-def _longest(model: Any) -> int:
+def _longest(model: Any, usual: int) -> int:
     """The usual length of a text, or as many positions as the model has."""
     tables = (
         module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
@@ -89,7 +75,7 @@ def _longest(model: Any) -> int:
         if isinstance(module, nn.Embedding) and "position" in name and "vision" not in name
     )
     # A table of 512 whose first rows are for padding has fewer.
-    return min([_USUAL_LENGTH, longest_text(model), *(count for count in tables if count > 1)])
+    return min([usual, longest_text(model), *(count for count in tables if count > 1)])
 
 
 def _check_text(about: ModelInputs) -> None:
@@ -106,19 +92,18 @@ def _check_text(about: ModelInputs) -> None:
         )
 
 
-def _chosen(about: ModelInputs, *, train: bool) -> tuple[int, bool]:
-    """The number of the first way that the model takes, and whether labels fit it; the first of all if it takes none.
+def _chosen(about: ModelInputs, *, train: bool) -> tuple[Make, bool]:
+    """The first way to make inputs that the model takes, else the first of all; and whether labels fit it.
 
     Labels are tried for inference too: they tell the inputs of a whole model from those of a part. Where ``--input``
     gives the shape, labels that do not fit are kept: the step says what is wrong.
     """
-    ways = ways_to_make(about)
-    known = _labels(about)
+    ways, known = ways_to_make(about), _labels(about)
     for labels in dict.fromkeys((known, None)):
-        for number, way in enumerate(ways):
-            if way(1) and takes(about.model, _batch(about, way, _TRIED, labels)):
-                return number, labels is known or about.spec.input_shape is not None
-    return next(number for number, way in enumerate(ways) if way(1)), train
+        for way in ways:
+            if takes(about.model, _batch(about, way, _TRIED, labels)):
+                return way, labels is known or about.spec.input_shape is not None
+    return ways[0], train
 
 
 def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) -> Batch:
@@ -129,13 +114,6 @@ def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) 
     return made
 
 
-def _samples(about: ModelInputs, way: int, labelled: bool, *, train: bool) -> Samples:
-    labels = _labels(about) if train and labelled else None
-    make = partial(_batch, about, ways_to_make(about)[way], labels=labels)
-    trains = labels is not None or (train and _has_a_loss(about.model, make))
-    return Samples(make, trains=trains, optimizer=_ADAMW, notes=_notes(about, make(1), labelled, train=train))
-
-
 def _has_a_loss(model: Any, make: Make) -> bool:
     """Whether a model computes a loss without labels, as masked autoencoders do."""
     counted = counted_run(model, make(_TRIED))
@@ -143,23 +121,18 @@ def _has_a_loss(model: Any, make: Make) -> bool:
     return isinstance(loss, torch.Tensor) and loss.numel() == 1
 
 
-def _notes(about: ModelInputs, batch: Batch, labelled: bool, *, train: bool) -> tuple[str, ...]:
-    """The assumptions made about the inputs, in sentences; and the reason where it cannot be trained."""
+def _notes(model: Any, batch: Batch, *, unknown: bool) -> tuple[str, ...]:
+    """The assumptions made about the inputs; and that the labels are ``unknown``, so that it cannot be trained."""
     shapes = {name: list(value.shape[1:]) for name, value in batch.items() if isinstance(value, torch.Tensor)}
     told = "random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items() if "label" not in name)
-    name = type(about.model).__name__
-    if train and labels_of(about.model) == _MATCHED and not has_scipy():
-        return told, f"to train {name} needs scipy, by which its loss matches objects"
-    return (told, f"labels that fit the loss of {name} are not known") if train and not labelled else (told,)
+    return (told, f"labels that fit the loss of {type(model).__name__} are not known") if unknown else (told,)
 
 
 def _decoder_inputs(about: ModelInputs, size: int, batch: Batch) -> Batch:
     """The decoder's inputs where there are no labels that it could start from."""
     if not about.config.is_encoder_decoder or "decoder_input_ids" not in about.accepted:
         return {}
-    part = about.config.get_text_config(decoder=True)
-    rows = size * (getattr(part, "num_codebooks", None) or 1)  # of a sound, a row for each
-    tokens = about.tokens(rows, _decoded(about, batch), below=said_by(part, "vocab_size"))
+    tokens = about.tokens(size, _decoded(about, batch))
     tokens[:, 0] = about.get("decoder_start_token_id", default=0)
     return {"decoder_input_ids": tokens}
 
@@ -172,7 +145,7 @@ def _decoded(about: ModelInputs, batch: Batch) -> int:
 def _labels(about: ModelInputs) -> MakeLabels | None:
     """Makes labels for the model's head; None where their form is not known."""
     classes = partial(_classes, about.config)
-    makers: dict[str, tuple[str, MakeLabels]] = {
+    makers: dict[str, tuple[str, MakeLabels | None]] = {
         "tokens": ("labels", lambda size, batch: {"labels": _next_tokens(about, size, batch)}),
         "decoded tokens": ("labels", lambda size, batch: {"labels": about.tokens(size, _decoded(about, batch))}),
         "characters": ("labels", lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)}),
@@ -187,39 +160,22 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
             },
         ),
         "pairs": ("return_loss", lambda size, batch: {"return_loss": True}),
-        "boxes": ("labels", lambda size, batch: {"labels": [_boxes(about.config) for _ in range(size)]}),
         "future": ("future_values", lambda size, batch: future(about, batch)),
     }
     kind = "pairs" if about.compares else labels_of(about.model)
     if kind == "decoded tokens" and not about.config.is_encoder_decoder:
         kind = "tokens"
-    if kind not in makers or (kind == _MATCHED and not has_scipy()):
-        return None
-    named, make = makers[kind]
+    named, make = makers.get(kind, ("", None))
     return make if named in about.accepted else None
 
 
 def _next_tokens(about: ModelInputs, size: int, batch: Batch) -> torch.Tensor:
     """The text itself; of a model that reads images or sound, one that it decodes."""
-    if "input_ids" not in batch:
-        return about.tokens(size, _decoded(about, batch))
-    ids: torch.Tensor = batch["input_ids"]
-    special = torch.tensor(special_ids(about.config), dtype=torch.long)  # as the places of an image
-    return ids.masked_fill(torch.isin(ids, special), _IGNORED)
+    ids: torch.Tensor | None = batch.get("input_ids")
+    return about.tokens(size, _decoded(about, batch)) if ids is None else ids.clone()
 
 
 def _classes(config: Any, *shape: int) -> torch.Tensor:
     if getattr(config, "problem_type", None) == "regression" or config.num_labels == 1:
         return noise(*shape)
     return whole_numbers(config.num_labels, *shape)
-
-
-def _boxes(config: Any) -> dict[str, torch.Tensor]:
-    """The objects of an image: their classes, and their boxes' centres and sizes as shares of the image."""
-    places = torch.rand(_OBJECTS, 4, generator=generator_for(_OBJECTS, 4)) / 4 + 0.25
-    return {"class_labels": whole_numbers(config.num_labels, _OBJECTS), "boxes": places}
-
-
-def has_scipy() -> bool:
-    """Whether scipy can be imported."""
-    return importlib.util.find_spec("scipy") is not None

@@ -1,10 +1,12 @@
-"""Facts that transformers' tables and sources hold: the class of a configuration, the labels of its head, its parts."""
+"""Facts of transformers' tables: the architecture of a name, the class of a configuration, its parts, its labels."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
@@ -23,7 +25,7 @@ _TASKS = {
     "VIDEO_CLASSIFICATION": "class",
     "AUDIO_CLASSIFICATION": "class",
     "SEMANTIC_SEGMENTATION": "pixels",
-    "OBJECT_DETECTION": "boxes",
+    "OBJECT_DETECTION": "",
     "IMAGE_TEXT_TO_TEXT": "tokens",
     "SEQUENCE_CLASSIFICATION": "class",
     "TOKEN_CLASSIFICATION": "token classes",
@@ -34,8 +36,28 @@ _TASKS = {
     "TIME_SERIES_PREDICTION": "future",
     "PRETRAINING": "",
 }
+# A number of parameters, as in "mamba-2.8b": its digits belong to no architecture.
+_SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
+# Words of names whose architecture is called otherwise.
+_MEANT = {"debertav3": "deberta-v2", "opus": "marian", "qwen": "qwen2", "donut": "donut-swin"}
 # Parts of parts of a configuration that are looked at. A count: a configuration may have itself as a part.
 _DEPTH = 3
+
+
+def architecture_in(name: str, known: Iterable[str]) -> str | None:
+    """The architecture in a model's name: the longest of whole words, else the earliest and longest inside a word."""
+    squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
+    meant = {word: kind for word, kind in _MEANT.items() if kind in squeezed.values()} | squeezed
+    words = [word for word in re.split(r"[^a-z0-9]+", _SIZE.sub("", name.rpartition("/")[2].lower())) if word]
+    spans = itertools.combinations(range(len(words) + 1), 2)
+    whole = [joined for start, end in spans if (joined := "".join(words[start:end])) in meant]
+    if whole:
+        return meant[max(whole, key=len)]
+    for least, holds in ((2, str.startswith), (3, str.__contains__)):
+        for word in words:
+            if inside := [kind for kind in squeezed if len(kind) > least and holds(word, kind)]:
+                return squeezed[min(inside, key=lambda kind: (word.find(kind), -len(kind)))]
+    return None
 
 
 def class_for(transformers: Any, config: Any) -> Any:
@@ -45,7 +67,7 @@ def class_for(transformers: Any, config: Any) -> Any:
     for in the module beside the configuration's.
     """
     kinds = [kind for name in config.architectures or () if (kind := getattr(transformers, name, None)) is not None]
-    kinds += [kind for kind in _kinds_for(transformers, config) if not _is_pretrained_on_labels(kind)]
+    kinds += _kinds_for(transformers, config)
     if not kinds:
         raise TargetError(
             f"transformers has no model for the configuration {type(config).__name__}.",
@@ -85,11 +107,6 @@ def _without_head(kind: Any) -> int:
 def _forecasts(kind: Any) -> bool:
     """Whether a class has a head that is trained on a series' future values."""
     return "For" in kind.__name__ and "future_values" in inspect.signature(kind.forward).parameters
-
-
-def _is_pretrained_on_labels(kind: Any) -> bool:
-    """Whether a class is for pretraining on labels of several kinds, which only its processor makes."""
-    return kind.__name__.endswith("ForPreTraining") and "labels" in str(inspect.signature(kind.forward))
 
 
 def has_forward(kind: type[nn.Module]) -> bool:

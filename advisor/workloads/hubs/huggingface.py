@@ -20,8 +20,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.workloads.hubs.hf_batches import hf_samples, longest_text, prompts
-from advisor.workloads.hubs.hf_classes import class_for, parts_of, text_of
-from advisor.workloads.hubs.hf_names import architecture_of
+from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
 from advisor.workloads.sizing import runs_on_gpu
 
 _FLOAT_BYTES = 4
@@ -96,7 +95,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
     with contextlib.suppress(OSError, ValueError):
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
-    kind = architecture_of(name, transformers)
+    kind = architecture_in(name, transformers.CONFIG_MAPPING)
     if kind is None:
         if path.is_dir():
             return _read_config(transformers, path, name), []  # which says what the folder lacks
@@ -145,19 +144,15 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     if own and not config.name_or_path:
         with _checked(own, name):
             config = _completed(type(config)(**own))
-    parts = parts_of(config)
+    holders = [config, text_of(config), *parts_of(config).values()]  # text and images have layers of their own sizes
     for key, value in options.items():
-        prefix, _, option = key.rpartition(".")
-        named = [parts[prefix]] if prefix in parts and prefix else []
-        # A model of text and images keeps its layers' sizes apart.
-        holders = named if prefix else [config, text_of(config), *parts.values()]
-        holder = next((part for part in holders if hasattr(part, option)), None)
+        holder = next((part for part in holders if hasattr(part, key)), None)
         if holder is None:
-            known = {other for part in holders for other in vars(part) if not other.startswith("_")} or parts.keys()
-            near = nearest(option if holders else prefix, known) or sorted(filter(None, known))[:8]
-            raise TargetError(f"the configuration of {name} has no {key!r}.", f"Did you mean {', '.join(near)}?")
+            near = nearest(key, {other for part in holders for other in vars(part) if not other.startswith("_")})
+            hint = f"Did you mean {', '.join(near)}?" if near else "Leave it out."
+            raise TargetError(f"the configuration of {name} has no {key!r}.", hint)
         with _checked({key: value}, name):
-            setattr(holder, option, value)
+            setattr(holder, key, value)
     return config
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.workloads.guess import image_samples, noise
+from advisor.workloads.guess import image_samples
 from advisor.workloads.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
-from advisor.workloads.sizing import refuses
 
-_USUAL_SIDE = 224
-_TRIED = 2  # samples of a batch by which channels and sides are tried
 _OPTIONS = ("num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate", "global_pool", "act_layer")
 _FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them all."
 
@@ -37,13 +33,8 @@ class Timm(Adapter):
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None
         check_input(spec, 4, "8x3x224x224")
-        train = train and model.training
         shape = spec.input_shape[1:] if spec.input_shape is not None else _shape_of(model, config or {})
-        usual = (shape[0], _USUAL_SIDE, _USUAL_SIDE)  # for a machine on which the model's own images take too long
-        larger = spec.input_shape is None and min(shape[1:]) > _USUAL_SIDE
-        shapes = [shape, usual] if larger and not refuses(model, noise(_TRIED, *usual)) else [shape]
-        first, *others = (image_samples(model, one, train=train) for one in shapes)
-        return replace(first, shorter=tuple(others))
+        return image_samples(model, shape, train=train and model.training)
 
 
 def _shape_of(model: Any, config: Any) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,19 +11,15 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.workloads.guess import image_samples, momentum, noise, whole_numbers
-from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, built, check_input, options_of, unknown_name
-from advisor.workloads.sizing import refuses, runs_on_gpu
+from advisor.workloads.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
+from advisor.workloads.sizing import runs_on_gpu
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
-# Sides of images and of clips for a machine on which the usual ones take too long: pixels.
-_SMALLER_SIDES = {"segmentation": (_USUAL_SIZE,), "video": (112,)}
-_SMALLER_DETECTED = 320  # of detectors that resize images, on a CPU
-_TRIED = 2  # samples of a batch by which a size is tried
 # Boxes in each made-up image.
 _BOXES = 4
-# Size of an image pair for optical flow: the crop that RAFT is trained on, and the smallest that it takes.
-_FLOW_SIZES = ((368, 496), (128, 128))
+# Size of an image pair for optical flow: the crop that RAFT is trained on; on a CPU the smallest that it takes.
+_FLOW_SIZE, _SMALL_FLOW_SIZE = (368, 496), (128, 128)
 # Weight of an iteration's flow relative to the next one's, as in RAFT's training.
 _FLOW_DECAY = 0.8
 
@@ -55,15 +50,7 @@ class Torchvision(Adapter):
         usual = {*taken, "num_classes", "dropout", "norm_layer"} - {"weights", "kwargs"}
         # Some builders load a pretrained backbone unasked.
         offline = {"weights_backbone": None} if "weights_backbone" in taken else {}
-        options = options_of(spec)
-        model = built(name, options, build, usual, weights=None, **offline)
-        transform: Any = getattr(model, "transform", None)
-        own = 0 if getattr(transform, "fixed_size", None) else max(getattr(transform, "min_size", (0,)))
-        if runs_on_gpu(spec) or spec.input_shape or "min_size" in options or own <= _SMALLER_DETECTED:
-            return model
-        transform.min_size, transform.max_size = (_SMALLER_DETECTED,), _SMALLER_DETECTED
-        resized = f"the model resizes images to a side of {_SMALLER_DETECTED}, for this machine"
-        return Adapted(model=model, notes=[f"{resized}; `-- min_size={own}` keeps its own"])
+        return built(name, options_of(spec), build, usual, weights=None, **offline)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
         room, _, rest = type(model).__module__.partition(".models.")
@@ -73,16 +60,11 @@ class Torchvision(Adapter):
         check_input(spec, *((5, "2x3x16x112x112") if kind == "video" else (4, "8x3x224x224")))
         train = train and model.training
         if kind == "optical_flow":
-            sizes = (spec.input_shape[-2:],) if spec.input_shape is not None else _FLOW_SIZES
-            first, *others = (_flow(height, width, train=train) for height, width in sizes)
-        elif kind == "detection":
-            first, others = _detection(model, _detected_shape(model, spec), train=train), []
-        else:
-            shape = _shape(_name(spec), kind, spec)
-            smaller = [(*shape[:-2], side, side) for side in _SMALLER_SIDES.get(kind, ()) if side < shape[-1]]
-            smaller = [one for one in smaller if spec.input_shape is None and not refuses(model, noise(_TRIED, *one))]
-            first, *others = (image_samples(model, one, train=train) for one in (shape, *smaller))
-        return replace(first, shorter=tuple(others))
+            pair = _FLOW_SIZE if runs_on_gpu(spec) else _SMALL_FLOW_SIZE
+            return _flow(*(spec.input_shape[-2:] if spec.input_shape is not None else pair), train=train)
+        if kind == "detection":
+            return _detection(model, _detected_shape(model, spec), train=train)
+        return image_samples(model, _shape(_name(spec), kind, spec), train=train)
 
 
 def _name(spec: TargetSpec) -> str:

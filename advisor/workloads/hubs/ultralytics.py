@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +15,9 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.guess import noise, whole_numbers
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
+from advisor.workloads.sizing import runs_on_gpu
 
-_SIDES = (640, 320, 160)  # the usual one, and smaller ones for a machine on which it takes too long
+_SIDE, _SMALL_SIDE = 640, 320  # of images, and of those for a CPU: pixels
 _BOXES = 4
 # Names with this word are models of another class than YOLO.
 _TRANSFORMER = "rtdetr"
@@ -73,9 +73,8 @@ class Ultralytics(Adapter):
         train = train and spec.mode is not Mode.INFER and hasattr(network, "loss")
         if train:
             _give_gains(network)
-        sizes = [spec.input_shape[-2:]] if spec.input_shape else [(side, side) for side in _SIDES]
-        first, *others = (_samples(network, *size, train=train) for size in sizes)
-        return replace(first, shorter=tuple(others))
+        side = _SIDE if runs_on_gpu(spec) else _SMALL_SIDE
+        return _samples(network, *(spec.input_shape[-2:] if spec.input_shape else (side, side)), train=train)
 
 
 def yolo_loss(model: Any, batch: Any) -> torch.Tensor:

@@ -12,7 +12,7 @@ from advisor.errors import AdvisorError, TargetError
 from advisor.python.positions import COUNTED
 from advisor.python.trees import tree_of
 from advisor.records import Place
-from advisor.workloads.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
+from advisor.workloads.scripts.found import FoundLoop, NoLoopError, position_in, training_loop
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.run import check_seen, package_of, places_of, watched
 from advisor.workloads.scripts.seen import Seen
@@ -48,7 +48,7 @@ def draft_of(script: str, file: str) -> tuple[str, bool]:
     check_seen(script, seen)
     try:
         is_measurable = workload_of(seen) is not None
-    except (NoBodyError, TargetError):
+    except (NoLoopError, TargetError):
         is_measurable = False
     places = [place for place in places_of(seen, seen.models) if place.kind in ("model", "optimizer", "loader")]
     imports = ["import advisor", *_imports(Path(script))]
@@ -90,7 +90,7 @@ def _step(seen: Seen) -> Iterator[str]:
     yield "\ndef step(batch):"
     try:
         loop = training_loop(seen)
-    except NoBodyError:
+    except NoLoopError:
         yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
     else:
         yield f"    # the loop at {Path(loop.file).name}:{loop.statement.lineno}"

@@ -1,32 +1,29 @@
-"""The files of a script that is watched or measured: kept open, and not written over once its step was seen."""
+"""The files of a script: run from others in their place, and written elsewhere once its step was seen."""
 
 import builtins
 import contextlib
-import inspect
+import functools
 import io
 import linecache
 import os
 import shutil
 import sys
 import tempfile
-import time
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
-from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
+from advisor.files.paths import INSTALLED, PACKAGE, is_library, is_pythons_own
 from advisor.process.meanwhile import replaced
 
-# Times of change before this one are those of files that no trial has made. Seconds since the epoch.
-_BEGUN_S = time.time()
 _WITH_CACHES = tuple(f"{folder}{package}/" for folder in INSTALLED for package in ("torch", "triton"))
-_OPEN = inspect.signature(open)
 _WRITING = frozenset("wax+")
+_PREFIX = "perf-advisor-files-"
 
 
 _run_in_place: dict[str, str] = {}
@@ -35,14 +32,26 @@ _run_in_place: dict[str, str] = {}
 def run_in_place(read_as: Mapping[str, str]) -> None:
     """From now on, have other files run in the place of the user's, under the names of those."""
     _run_in_place.update(read_as)
-    original: Callable[..., Any] = SourceFileLoader.get_code
-
-    def get_code(loader: SourceFileLoader, name: str) -> Any:
-        path = loader.get_filename(name)
-        return compile(source_of(Path(path)), path, "exec") if path in _run_in_place else original(loader, name)
-
     if read_as:
+        get_code = _compiling(lambda source, file: compile(source, file, "exec"))
         SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
+
+
+@contextlib.contextmanager
+def imported_by(compiled: Callable[[bytes, str], CodeType]) -> Iterator[None]:
+    """Have modules of the user's compiled by another function where they are imported inside this context."""
+    with replaced(SourceFileLoader, "get_code", _compiling(compiled)):
+        yield
+
+
+def _compiling(compiled: Callable[[bytes, str], CodeType]) -> Callable[[SourceFileLoader, str], CodeType | None]:
+    original: Callable[[SourceFileLoader, str], CodeType | None] = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        path = loader.get_filename(name)
+        return original(loader, name) if is_library(path) else compiled(source_of(Path(path)), path)
+
+    return get_code
 
 
 def source_of(path: Path) -> bytes:
@@ -56,108 +65,117 @@ def source_of(path: Path) -> bytes:
     return source
 
 
-def writes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of ``open`` with these arguments may write."""
-    try:
-        mode = _OPEN.bind(*args, **kwargs).arguments.get("mode", "r")
-    except TypeError:  # open() itself says what is wrong
-        return False
-    return not _WRITING.isdisjoint(str(mode))
+class _Elsewhere:
+    """Files of the trial's own in place of those that the script would write to."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._pid = 0
+
+    def path(self, path: Any, mode: str = "r") -> Any:
+        """The path that is opened in this mode: of the trial's own file where that is written to, or has been."""
+        if not isinstance(path, str | os.PathLike) or _is_special(Path(path).absolute()):
+            return path
+        own = self._own_folder().joinpath(*Path(os.path.normpath(Path(path).absolute())).parts[1:])
+        if _WRITING.isdisjoint(mode):
+            return str(own) if own.exists() else path
+        if not own.exists():
+            own.parent.mkdir(parents=True, exist_ok=True)
+            if "w" not in mode and Path(path).is_file():
+                shutil.copyfile(path, own)
+        return str(own)
+
+    def is_own(self, path: Any) -> bool:
+        """Whether a path has been written to."""
+        return self.path(path) is not path
+
+    def _own_folder(self) -> Path:
+        """The folder of this process. A forked one begins with the files of its parent."""
+        if self._pid != os.getpid():
+            before, self._folder, self._pid = self._folder, Path(tempfile.mkdtemp(prefix=_PREFIX)), os.getpid()
+            if before is not None:
+                shutil.copytree(before, self._folder, dirs_exist_ok=True)
+        assert self._folder is not None, "it has just been made"
+        return self._folder
 
 
-class StaysOpen(io.TextIOWrapper):
-    """A text file that the end of its ``with`` block leaves open where ``is_over`` says that the script was ended."""
-
-    is_over: Callable[[], bool]
-    mode: str
-
-    def __exit__(self, *exception: object) -> None:
-        """Close the file, or write out what it holds so far."""
-        if self.is_over():
-            self.flush()
-        else:
-            self.close()
+def _is_special(path: Path) -> bool:
+    """Whether a path is a device's, or in such a folder or the process's own one for temporary files already."""
+    own = os.environ.get("TMPDIR", "")
+    return str(path).startswith(("/dev/", "/proc/", f"{tempfile.gettempdir()}/{_PREFIX}", *filter(None, [own])))
 
 
-def staying_open(file: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_over: Callable[[], bool]) -> Any:
-    """A text file that this call has opened, made to stay open for the body of the loop; any other file as it is."""
-    if type(file) is not io.TextIOWrapper:
-        return file
-    newline = _OPEN.bind(*args, **kwargs).arguments.get("newline")
-    mode, encoding, errors, by_line = file.mode, file.encoding, file.errors, file.line_buffering
-    kept = StaysOpen(file.detach(), encoding, errors, newline, by_line)
-    kept.mode, kept.is_over = mode, is_over
-    return kept
+_ELSEWHERE = _Elsewhere()
 
 
-def save_over_nothing(save: Callable[..., Any], obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``torch.save``, into a temporary file where it would go over one: a trial's weights are no checkpoint."""
-    if not _is_there(f):
-        return save(obj, f, *args, **kwargs)
-    with tempfile.TemporaryDirectory() as folder:
-        return save(obj, Path(folder, Path(f).name), *args, **kwargs)
+def _open_elsewhere(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    return function(_ELSEWHERE.path(file, mode), mode, *args, **kwargs)
 
 
-def _open_over_nothing(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    return function(os.devnull if "w" in mode and _is_there(file) else file, mode, *args, **kwargs)
+def _write_elsewhere(function: Callable[..., Any], file: Any) -> Any:
+    return function(_ELSEWHERE.path(file, "w"))
 
 
-def _move_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    """Move a file, unless it would go over one; one that was there before stays where it is."""
-    if not _is_there(src) or not _is_old(Path(src)):
-        return Path(src).unlink() if _is_there(dst) else function(src, dst, **kwargs)
-    return None if _is_there(dst) else shutil.copy2(src, dst)
+def _tensors_elsewhere(function: Callable[..., Any], tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(tensors, _ELSEWHERE.path(file, "w"), *args, **kwargs)
 
 
-def _copy_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    return dst if _is_there(dst) else function(src, dst, **kwargs)
+def _move_elsewhere(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
+    """Move a file of the trial's own; one of the user's is copied, and stays where it is."""
+    to = _ELSEWHERE.path(dst, "w")
+    return function(_ELSEWHERE.path(src), to, **kwargs) if _ELSEWHERE.is_own(src) else shutil.copy2(src, to)
 
 
-def _tensors_over_nothing(function: Callable[..., Any], tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
-    return None if _is_there(file) else function(tensors, file, *args, **kwargs)
+def _copy_elsewhere(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
+    return function(_ELSEWHERE.path(src), _ELSEWHERE.path(dst, "w"), **kwargs)
 
 
-def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-    """Remove a file or a folder unless it was there before. What is in ``dir_fd`` was looked at with its folder."""
-    if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike) and _is_old(Path(path)):
-        return None
-    return function(path, *args, **kwargs)
+def _make_elsewhere(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make a folder for the files that come to be in it."""
+    if Path(path).exists():
+        return function(path, *args, **kwargs)
+    return Path(_ELSEWHERE.path(path, "w")).mkdir(exist_ok=True)
 
 
-def _is_old(path: Path) -> bool:
-    """Whether a file, or one in a folder, was written before any trial began."""
-    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
-    return any(one.lstat().st_mtime < _BEGUN_S for one in (path, *inside) if one.is_symlink() or one.exists())
-
-
-def _is_there(file: Any) -> bool:
-    return isinstance(file, str | os.PathLike) and Path(file).is_file()
+def _remove_elsewhere(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+    """Remove a file or a folder of the trial's own. What is in ``dir_fd`` was looked at with its folder."""
+    is_users = kwargs.get("dir_fd") is None and not _ELSEWHERE.is_own(path) and Path(path).exists()
+    return None if is_users else function(_ELSEWHERE.path(path), *args, **kwargs)
 
 
 _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (torch, "save", save_over_nothing),
-    (builtins, "open", _open_over_nothing),
-    (io, "open", _open_over_nothing),
-    (os, "replace", _move_over_nothing),
-    (os, "rename", _move_over_nothing),
-    (shutil, "copyfile", _copy_over_nothing),
-    (shutil, "rmtree", _remove_nothing_old),
-    *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
+    (builtins, "open", _open_elsewhere),
+    (io, "open", _open_elsewhere),
+    (os, "replace", _move_elsewhere),
+    (os, "rename", _move_elsewhere),
+    (os, "mkdir", _make_elsewhere),
+    (shutil, "copyfile", _copy_elsewhere),
+    (shutil, "rmtree", _remove_elsewhere),
+    *((os, name, _remove_elsewhere) for name in ("remove", "unlink", "rmdir")),
+)
+
+
+# Those of torch.save and torch.load, which scripts may have imported by their names.
+_OF_TORCH: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (torch.serialization, "_open_zipfile_writer", _write_elsewhere),
+    (torch.serialization, "_open_file_like", _open_elsewhere),
 )
 
 
 def _writers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     yield from _WRITERS
     if safetensors := sys.modules.get("safetensors.torch"):
-        yield safetensors, "serialize_file", _tensors_over_nothing
+        yield safetensors, "serialize_file", _tensors_elsewhere
 
 
 @contextlib.contextmanager
-def writing_over_nothing() -> Iterator[None]:
-    """Have the script leave the files that there are as they are. The caches of PyTorch's compilers go on."""
+def writing_elsewhere() -> Iterator[None]:
+    """Have the script write to files of the trial's own and leave the user's. PyTorch's caches stay where they are."""
     with contextlib.ExitStack() as stack:
         for owner, name, guarded in _writers():
             stack.enter_context(replaced(owner, name, _for_scripts(getattr(owner, name), guarded)))
+        for owner, name, guarded in _OF_TORCH:
+            stack.enter_context(replaced(owner, name, functools.partial(guarded, getattr(owner, name))))
         yield
 
 

@@ -10,17 +10,17 @@ from torch import nn
 from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import Generate
-from advisor.workloads.scripts.body import NoBodyError
+from advisor.workloads.scripts.found import NoLoopError
 from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, inputs_by_name, same_values
 
 
 def inference_of(seen: Seen) -> Adapted:
     """The model of a script that updates nothing, on its loader, or else on the inputs of its last call."""
     if seen.goes_backward:
-        raise NoBodyError("gradients are computed, and no optimizer of torch.optim makes an update with them")
+        raise NoLoopError("gradients are computed, and no optimizer of torch.optim makes an update with them in a loop")
     calls = [call for call in seen.calls if call.module in seen.models]
     if not calls:
-        raise NoBodyError("no optimizer made an update, and no model was called")
+        raise NoLoopError("no optimizer made an update, and no model was called")
     if seen.generates is not None and seen.generates.inputs:
         return _generation(seen.generates, seen)
     batch = seen.batch
@@ -63,12 +63,12 @@ def _notes_on_inference(seen: Seen, calls: list[ModelCall], *, of_loader: bool) 
 
 
 def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
-    """The inputs of a call as a batch. Raises NoBodyError for several models, and where a call may change them."""
+    """The inputs of a call as a batch. Raises NoLoopError for several models, and where a call may change them."""
     if len(seen.models) > 1:
-        raise NoBodyError("no optimizer made an update, and none of several models was called with a loader's batch")
+        raise NoLoopError("no optimizer made an update, and none of several models was called with a loader's batch")
     named = inputs_by_name(call.module, *map_tensors(_copied, (call.args, call.kwargs)))
     if not all(map(_is_data, named.values())):
-        raise NoBodyError("no optimizer made an update, and the model was called with something else than a batch")
+        raise NoLoopError("no optimizer made an update, and the model was called with something else than a batch")
     alone = len(named) == 1 and isinstance(next(iter(named.values())), torch.Tensor)
     return next(iter(named.values())) if alone else named
 

@@ -1,10 +1,10 @@
-"""A script's loops by their source: the statements after an update, branches of the loss, other loops that train."""
+"""A script's loops by their source: the statements after an update, what varies, what clears gradients."""
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from advisor.python.trees import blocks, bound_by, bound_in, clears, name_called, names_called, tree_of_file
+from advisor.python.trees import blocks, bound_in, clears, name_called, names_called, tree_of_file
 
 _BACKWARD = "backward"
 _FEW = 16  # rounds of a loop within a round of another
@@ -17,24 +17,13 @@ _LONGEST = 60  # characters of a statement as it is shown
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def branch_of_the_loss(block: Sequence[ast.stmt], line: int, around: Sequence[ast.stmt] = ()) -> int | None:
-    """The line of a branch before ``line`` by which one round may compute its loss otherwise than another.
+def varies(part: ast.AST, changing: Collection[str]) -> bool:
+    """Whether a piece of source decides by something that is drawn, called or counted, so that rounds may differ.
 
-    That is an ``if`` on something drawn, called or counted whose statements bind what ``backward`` depends on, such as
-    an augmentation of every second batch or a term that is added after some epochs. None without one. ``around`` are
-    the loops of the same function; names that they bind count as changing too.
+    Such as an augmentation of every second batch, or a term that is added after some epochs.
     """
-    before = [statement for statement in block if statement.lineno <= line]
-    changing = {name for part in (*around, *before) for name in bound_in(part)}
-    needed = _needed(before, line)
-    # Conditional expressions that a needed value is computed by.
-    computed_by = {id(part) for value in _values_of(before, needed) for part in ast.walk(value)}
-    for node in (node for statement in before for node in ast.walk(statement)):
-        if not isinstance(node, ast.If | ast.IfExp) or node.lineno > line or not _changes(node.test, changing):
-            continue
-        if id(node) in computed_by if isinstance(node, ast.IfExp) else _binds_before(node, needed, line):
-            return node.lineno
-    return None
+    branches = (node for node in ast.walk(part) if isinstance(node, ast.If | ast.IfExp | ast.While))
+    return any(_changes(node.test, changing) for node in branches)
 
 
 def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
@@ -47,37 +36,7 @@ def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
     )
 
 
-def _binds_before(branch: ast.If, needed: set[str], line: int) -> bool:
-    """Whether a branch that ends before ``line`` binds one of the needed names."""
-    holds_line = branch.lineno <= line <= (branch.end_lineno or branch.lineno)
-    return not holds_line and any(bound_in(part) & needed for part in (*branch.body, *branch.orelse))
-
-
-def _needed(block: Sequence[ast.stmt], line: int) -> set[str]:
-    """The names that the loss is computed of, those that they are computed of in turn among them."""
-    calls = [node for statement in block for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    needed = {name for call in calls if name_called(call) == _BACKWARD for name in _read_in(call)}
-    if not needed:  # the line calls what goes backward
-        needed = {name for one in block if one.lineno <= line <= (one.end_lineno or line) for name in _read_in(one)}
-    while more := {name for value in _values_of(block, needed) for name in _read_in(value)} - needed:
-        needed |= more
-    return needed
-
-
-def _values_of(block: Sequence[ast.stmt], names: set[str]) -> Iterator[ast.expr]:
-    """The expressions that names are bound to."""
-    for node in (node for statement in block for node in ast.walk(statement)):
-        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
-            value = node.iter if isinstance(node, ast.For) else node.value
-            if value is not None and bound_by(node) & names:
-                yield value
-
-
-def _read_in(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
-
-
-def _changes(test: ast.expr, changing: set[str]) -> bool:
+def _changes(test: ast.expr, changing: Collection[str]) -> bool:
     """Whether a condition may be true in one round and false in another: it calls something or reads such a name.
 
     An attribute that is divided with a remainder, as in ``self.step % 100 == 0``, is a count.
@@ -127,34 +86,6 @@ def shown(statement: ast.stmt) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def told_of_others(file: str, loop: ast.stmt, lines: Iterable[int]) -> str:
-    """A sentence that names the file's other loops with a backward pass; empty without any.
-
-    ``loop`` is the one that is measured. What it calls belongs to it, and so does what stands around ``lines``, those
-    of its functions that were running.
-    """
-    if not (others := other_loops(tree_of_file(file), loop, lines)):
-        return ""
-    if len(others) == 1:
-        return f"another loop that trains is at line {others[0]}: to measure that, let the script skip this one"
-    named = f"{', '.join(map(str, others[:-1]))} and {others[-1]}"
-    return f"other loops that train are at lines {named}: to measure one of them, let the script skip this one"
-
-
-def other_loops(tree: ast.Module, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
-    """The first lines of a program's innermost loops with a backward pass that are no part of ``loop``."""
-    own = [(node.lineno, node.end_lineno or node.lineno) for node in (loop, *_called_from(tree, loop))]
-    inside = [*lines, loop.lineno]
-    training = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While) and _trains(node)]
-    return sorted(
-        node.lineno
-        for node in training
-        if not any(_trains(inner) for inner in ast.walk(node) if inner is not node)
-        and not any(node.lineno <= line <= (node.end_lineno or 0) for line in inside)
-        and not any(first <= node.lineno <= last for first, last in own)
-    )
-
-
 def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], names: dict[str, Any]) -> bool:
     """Whether a loop of a few rounds stands beside statements that go backward too, in functions that they call or not.
 
@@ -187,10 +118,6 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     if clearing and all(clearing) and not all(backward):
         return False
     return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
-
-
-def _trains(node: ast.AST) -> bool:
-    return isinstance(node, ast.For | ast.While) and _BACKWARD in names_called(node)
 
 
 def _own_called(node: ast.AST) -> set[str]:

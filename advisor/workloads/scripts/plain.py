@@ -1,8 +1,7 @@
-"""The workload of an observed script: the parts of a plain loop, or else the body of its loop as one step."""
+"""The workload of an observed script: the parts of a plain loop, or else a round of its loop as one step."""
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -10,9 +9,9 @@ from torch import nn
 from advisor.figures.formatting import format_first
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
+from advisor.workloads.scripts.found import Again, FoundLoop, NoLoopError, optimizers_in, step_of, training_loop
 from advisor.workloads.scripts.inference import inference_of
-from advisor.workloads.scripts.loops import told_of_others
+from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import ModelCall, Round, Seen
 from advisor.workloads.scripts.written import written_parts
 
@@ -20,13 +19,13 @@ _MOST_NAMED = 5  # statements after the backward pass, by name
 
 
 def workload_of(seen: Seen) -> Any:
-    """The workload that was seen. Raises NoBodyError where the loop can be neither taken apart nor run by itself."""
+    """The workload that was seen. Raises NoLoopError where the loop can be neither taken apart nor run by itself."""
     if seen.fitted is not None:
         return seen.fitted
     if seen.trains_elsewhere:
-        raise NoBodyError("processes that it starts train")
-    if seen.endless is not None:
-        return _rounds_of_update(seen, seen.endless)
+        raise NoLoopError("processes that it starts train")
+    if seen.endless:
+        return _rounds_of_update(seen)
     if not seen.updates and not seen.by_hand:
         return inference_of(seen)
     return _plain(seen) or _own_step(seen)
@@ -43,16 +42,15 @@ def _plain(seen: Seen) -> Adapted | None:
     of_model = (call for call in seen.calls if call.module is seen.models[0])
     call = next((call for call in of_model if call.gradients == "grad"), None)
     loop = training_loop(seen)
-    # In another round it may compute another loss, or gradients of several rounds add up.
-    differs = loop.branch is not None or not loop.clears
-    if call is None or differs or seen.changes_gradients or call.autocast == "float16" or not call.trains:
+    adds_up = not loop.clears  # gradients of several rounds
+    if call is None or adds_up or seen.changes_gradients or call.autocast == "float16" or not call.trains:
         return None
     found = written_parts(loop, seen, call.module)
     if found is None:
         return None
     data, loss = found
     made = ", its batches as the loop makes them" if isinstance(data, Again) else ""
-    parts = f"the script's model and optimizer, and the loss as its statements compute it of a batch{made}"
+    parts = f"the script's model and optimizer, and the loss as the loop at {loop.place} computes it of a batch{made}"
     return Adapted(
         model=call.module,
         data=data,
@@ -61,7 +59,7 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[f"{parts}; {_left_out(loop)}", *_others(seen)],
+        notes=[f"{parts}; {_left_out(loop)}"],
     )
 
 
@@ -71,54 +69,40 @@ def _left_out(loop: FoundLoop) -> str:
     return "the rest of the script is left out" + (f", after the backward pass {named}" if loop.behind else "")
 
 
-def _others(seen: Seen) -> list[str]:
-    """A note that names the measured loop, where the script has others that train, such as a learning-rate search."""
-    with contextlib.suppress(NoBodyError):
-        loop = training_loop(seen)
-        lines = [where.line for where in seen.frames if where.frame.f_code.co_filename == loop.file]
-        if others := told_of_others(loop.file, loop.statement, lines):
-            return [f"the loop at {loop.place} is the first that the script comes to; {others}"]
-    return []
-
-
 def _own_step(seen: Seen) -> Adapted:
-    """The body of the script's loop as a step of its own."""
+    """A round of the script's loop as a step of its own."""
     loop = training_loop(seen)
     trained = {id(p) for one in seen.updates for group in one.param_groups for p in group["params"]}
     for one in optimizers_in(loop):  # those that the first update does not need are named beside it
         seen.updates += [one] if trained.isdisjoint(id(p) for g in one.param_groups for p in g["params"]) else []
     models = seen.models or seen.called  # what is trained may be an image, or a copy of the weights
     if not models:
-        raise NoBodyError("the parameters that are updated belong to no module that was called")
+        raise NoLoopError("the parameters that are updated belong to no module that was called")
     step, data = step_of(loop, seen)
     step.casts = seen.casts
-    others = _others(seen)
-    if loop.branch is not None:
-        others.insert(0, f"the loss is not computed alike in all rounds: the branch at line {loop.branch} decides")
     return Adapted(
         data=data,
         mode="train",
         step=step,
         models=list(_outermost(models)),
         optimizers=seen.optimizers,
-        notes=[f"the body of the loop at {loop.place} is the step, with all that it does", *others],
+        notes=[f"a round of the loop at {loop.place} is the step, with all that it does"],
         samples=_samples(seen),
     )
 
 
-def _rounds_of_update(seen: Seen, closure: Callable[[], Any]) -> Adapted:
-    """The rounds of a training that is one ``optimizer.step(closure)``, each as a step."""
-    (optimizer,) = seen.updates
-    optimizer.state.clear()  # it was left in the middle of a round
-    for group in optimizer.param_groups:
-        group["max_iter"] = 1
+def _rounds_of_update(seen: Seen) -> Adapted:
+    """The iterations of a training that is one ``optimizer.step(closure)``, each as a step."""
+    assert seen.pause is not None, "it was left in an iteration"
+    where = next(where for where in seen.frames if where.is_users)
+    place = f"{where.frame.f_code.co_filename}:{where.line}"
     return Adapted(
         data=Again(itertools.count),
         mode="train",
-        step=lambda _: optimizer.step(closure),
+        step=ScriptStep(seen.script, place, seen.pause, seen.iterators),
         models=list(_outermost(seen.models)),
-        optimizers=[optimizer],
-        notes=["one optimizer.step(closure) is all of the training; one of its iterations is the step (max_iter=1)"],
+        optimizers=seen.optimizers,
+        notes=["one optimizer.step(closure) is all of the training; a call of its closure is the step"],
         samples=_samples(seen),
     )
 

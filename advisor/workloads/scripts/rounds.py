@@ -1,79 +1,26 @@
-"""Tells when a round of a script's loop is over, and times its parts, by Python's own tracing of the loop's frame."""
+"""Times the rounds of a script's loop as they are, and its statements by Python's own tracing of the loop's frame."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn.modules import module as module_hooks
 
-from advisor.python.positions import Loop
 from advisor.records import LeftOut, RoundTimes
 from advisor.workloads.scripts.loops import shown
-
-
-class RoundTrace:
-    """Calls ``ended`` in the loop's own frame after each round, from the one on that is at ``line``.
-
-    ``ended`` is told whether the loop was left. What it raises is raised there: no generator that the loop reads and no
-    function that it calls is left in the middle. An error of the script's own passes through.
-    """
-
-    def __init__(self, frame: FrameType, loop: Loop, line: int, ended: Callable[[bool], None]) -> None:
-        self._frame = frame
-        self._loop = loop
-        self._ended = ended
-        self._before: Any = None
-        self._raises = False
-        # A `while True` has no line of its own in a round; its first statement may be a loop, and come several times.
-        self._has_left_first = not _holds(loop.body[0], line)
-
-    def begin(self) -> None:
-        """Look at each further line of the frame."""
-        self._before = sys.gettrace()
-        self._frame.f_trace = self._look
-        sys.settrace(lambda *_: None)  # no function that is called is looked at
-
-    def end(self) -> None:
-        """Look no more."""
-        self._frame.f_trace = None
-        sys.settrace(self._before)
-
-    def _look(self, frame: FrameType, event: str, _: Any) -> Any:
-        left = self._is_left(frame.f_lineno) if event == "line" else event == "return" and not self._raises
-        self._raises = event == "exception"
-        if left or (event == "line" and self._begins_round(frame.f_lineno)):
-            self._has_left_first = False
-            self._ended(left)
-        return self._look
-
-    def _is_left(self, line: int) -> bool:
-        """Whether a line that the frame comes to is outside the loop, or in what follows its last round."""
-        return not _holds(self._loop, line) or any(_holds(one, line) for one in self._loop.orelse)
-
-    def _begins_round(self, line: int) -> bool:
-        """Whether a line of the loop that the frame comes to is its head, or its first statement again."""
-        first = self._loop.body[0]
-        if line < first.lineno:
-            return True
-        begins_again = line == first.lineno and self._has_left_first
-        self._has_left_first = self._has_left_first or not _holds(first, line)
-        return begins_again and (isinstance(self._loop, ast.While) or line == self._loop.lineno)
-
-
-def _holds(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
-
+from advisor.workloads.scripts.running import ScriptStep
 
 # Rounds that are timed, while there is time for more; and the longest that all of it may take. Seconds.
-_MOST_ROUNDS, _TIME_S, WHOLE_ROUNDS_S = 64, 2.0, 10.0
+_MOST_ROUNDS, _TIME_S, WHOLE_ROUNDS_S = 64, 1.0, 10.0
 # Statements beside the step that are named, and the least share of a round that one has to take. Unitless.
 _NAMED, _LEAST_SHARE = 3, 0.01
 
@@ -83,46 +30,73 @@ class _TooLong(BaseException):
 
 
 class WholeRounds:
-    """Times rounds of a loop as they are written, from each statement of its body to the next.
+    """Times rounds of a loop, at first from each statement of its body to the next, then as they are.
 
     ``synchronize`` waits for the device: what the step launched is not the time of what follows it.
     """
 
-    def __init__(self, body: Any, synchronize: Callable[[], None]) -> None:
-        self._body = body
-        self._synchronize = synchronize
-        self._statements = body.loop.statement.body
+    def __init__(self, step: ScriptStep, synchronize: Callable[[], None]) -> None:
+        self._step, self._synchronize = step, synchronize
+        self._statements: list[ast.stmt] = step.loop.statement.body
         places = range(len(self._statements))
-        self._step = next((at for at in places if _holds(self._statements[at], body.loop.update)), places[-1])
+        self._update = next((at for at in places if self._holds(at, step.loop.update)), places[-1])
         self._seconds = [0.0 for _ in places]
         self._evaluates: set[int] = set()
         self._now, self._since, self._rounds = -1, 0.0, 0
-        body.mark_statements(self._begin)
 
     def times(self, data: Any) -> RoundTimes | None:
         """The times of rounds on these batches. None where a round fails, or none ends."""
+        batches = itertools.chain.from_iterable(itertools.repeat(data))
         signals = signal.signal(signal.SIGALRM, self._leave)
         signal.setitimer(signal.ITIMER_REAL, WHOLE_ROUNDS_S)
-        hook = module_hooks.register_module_forward_pre_hook(self._look)
-        until = time.perf_counter() + _TIME_S
+        found: tuple[int, float] | None = None
         try:
-            for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(data)), _MOST_ROUNDS):
-                self._begin(-1)
-                self._body(batch)
-                self._begin(-1)
-                self._rounds += 1
-                if time.perf_counter() > until:
-                    break
+            with self._tracing():
+                found = self._some(batches)
+            found = self._some(batches)
         except _TooLong:  # what came up to then shows what takes so long
-            self._begin(-1)
-            self._rounds += 1
+            found = found or (self._rounds + 1, sum(self._seconds))
         except Exception:
             return None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signals)
+        return self._times(*found) if any(self._seconds) else None
+
+    def _some(self, batches: Iterator[Any]) -> tuple[int, float]:
+        """Run some rounds; their number, and how long they took."""
+        begun, self._rounds = time.perf_counter(), 0
+        while self._rounds < _MOST_ROUNDS and time.perf_counter() < begun + _TIME_S:
+            self._step(next(batches))
+            self._rounds += 1
+        self._synchronize()
+        return self._rounds, time.perf_counter() - begun
+
+    @contextlib.contextmanager
+    def _tracing(self) -> Iterator[None]:
+        frame, script = self._step.loop.frame, self._step.script
+        hook = module_hooks.register_module_forward_pre_hook(self._look_for_evaluation)
+        frame.f_trace = self._look
+        script.begins = lambda: sys.settrace(lambda *_: None)  # no function that is called is looked at
+        try:
+            yield
+        finally:
+            self._begin(-1)
+            frame.f_trace = script.begins = None
+            sys.settrace(None)
             hook.remove()
-        return self._times() if self._rounds else None
+
+    def _look(self, frame: FrameType, event: str, _: Any) -> Any:
+        """Note the statement of the body that a line of the loop's frame is in."""
+        if event == "line":
+            at = next((at for at in range(len(self._statements)) if self._holds(at, frame.f_lineno)), -1)
+            if at != self._now:
+                self._begin(at)
+        return self._look
+
+    def _holds(self, at: int, line: int) -> bool:
+        statement = self._statements[at]
+        return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
     def _leave(self, *_: Any) -> None:
         raise _TooLong
@@ -130,25 +104,25 @@ class WholeRounds:
     def _begin(self, statement: int) -> None:
         """Note that a statement begins; -1 for none."""
         if self._now >= 0:
-            if self._now == self._step:
+            if self._now == self._update:
                 self._synchronize()
             self._seconds[self._now] += time.perf_counter() - self._since
         self._now, self._since = statement, time.perf_counter()
 
-    def _look(self, *_: Any) -> None:
+    def _look_for_evaluation(self, *_: Any) -> None:
         if self._now >= 0 and not torch.is_grad_enabled():
             self._evaluates.add(self._now)
 
-    def _times(self) -> RoundTimes:
-        whole_s = sum(self._seconds)
+    def _times(self, rounds: int, whole_s: float) -> RoundTimes:
+        traced_s = sum(self._seconds)
         beside = [
-            at for at in range(len(self._seconds)) if at > self._step or (at in self._evaluates and at < self._step)
+            at for at in range(len(self._seconds)) if at > self._update or (at in self._evaluates and at < self._update)
         ]
-        shares = sorted(((self._seconds[at] / whole_s, at) for at in beside), reverse=True)
+        shares = sorted(((self._seconds[at] / traced_s, at) for at in beside), reverse=True)
         named = (
             LeftOut(shown(self._statements[at]), self._statements[at].lineno, share, at in self._evaluates)
             for share, at in shares[:_NAMED]
             if share >= _LEAST_SHARE
         )
-        step_s = whole_s - sum(self._seconds[at] for at in beside)
-        return RoundTimes(self._rounds, 1e3 * whole_s / self._rounds, 1e3 * step_s / self._rounds, tuple(named))
+        round_ms = 1e3 * whole_s / rounds
+        return RoundTimes(rounds, round_ms, round_ms * (1 - sum(share for share, _ in shares)), tuple(named))

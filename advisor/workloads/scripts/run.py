@@ -2,27 +2,31 @@
 
 import ast
 import contextlib
+import fcntl
 import importlib
 import itertools
 import os
+import struct
 import sys
+import termios
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from advisor.errors import TargetError
-from advisor.python.places import LoopPlaces, View, places_of_call, places_of_made
-from advisor.python.positions import Loop
+from advisor.python.places import LoopPlaces, View, places_of_arguments, places_of_call, places_of_made
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.scripts.body import NoBodyError, step_of, training_loop
-from advisor.workloads.scripts.files import source_of
+from advisor.workloads.hubs.huggingface import of_trainer
+from advisor.workloads.scripts.files import imported_by, source_of
+from advisor.workloads.scripts.found import NoLoopError, step_of, training_loop
+from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
+from advisor.workloads.scripts.running import Script
 from advisor.workloads.scripts.seen import Seen
-from advisor.workloads.scripts.surroundings import terminal_as_input
-from advisor.workloads.scripts.watch import LoopSeen, Watch
+from advisor.workloads.scripts.watch import Watch
 
 _MAIN = "__main__"
 
@@ -35,12 +39,17 @@ def script_workload(script: str, directory: str) -> Any:
     seen = watched(script, directory)
     try:
         workload = workload_of(seen)
+        if any(kind.__module__ == "transformers.trainer" for kind in type(workload).__mro__):
+            workload = of_trainer(workload)
+            files = dict.fromkeys(where.frame.f_code.co_filename for where in seen.frames if where.is_users)
+            workload.places = tuple(places_of_arguments(files))
+            return workload
         if isinstance(workload, Adapted):
             workload.places = tuple(places_of(seen, workload.models or [workload.model]))
-            with contextlib.suppress(NoBodyError):
+            with contextlib.suppress(NoLoopError):
                 workload.whole_round = step_of(training_loop(seen), seen) if workload.mode == "train" else None
         return workload  # noqa: TRY300 - the places are of the same try
-    except NoBodyError as problem:
+    except NoLoopError as problem:
         check_seen(script, seen)
         hint = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
         raise TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", hint) from problem
@@ -60,7 +69,7 @@ def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
     if not seen.frames or not models:
         yield from places_of_call(views)
         return
-    with contextlib.suppress(NoBodyError):
+    with contextlib.suppress(NoLoopError):
         loop = training_loop(seen)
         yield from LoopPlaces(loop.statement, loop.code, views, models[0]).of(seen.passes)
 
@@ -72,19 +81,16 @@ def watched(script: str, directory: str) -> Seen:
     module = ModuleType(_MAIN)
     module.__file__ = str(path)
     sys.modules[_MAIN] = module
-    code = compile(source, str(path), "exec")
+    code = with_heads(source, str(path))
     package = package_of(path, ast.parse(source))
     sys.path.insert(0, str(path.parents[len(package)]))
-    pid = os.getpid()
-    watch = Watch(_loop_around)
-    with terminal_as_input(), watch.watching() as seen:
+
+    def run() -> None:
         try:
             if package:
                 module.__package__ = ".".join(package)
                 importlib.import_module(module.__package__)
             exec(code, vars(module))  # noqa: S102 - it is the user's script
-        except LoopSeen:
-            pass
         except SystemExit as error:
             if error.code:
                 raise
@@ -92,8 +98,13 @@ def watched(script: str, directory: str) -> Seen:
             if not watch.looks_elsewhere():
                 raise
         finally:
-            if os.getpid() != pid:
+            if os.getpid() != watch.seen.script.pid:
                 os._exit(0)  # a process that the script forked has come to its end
+
+    watch = Watch(Script(run))
+    terminal_as_input()
+    with imported_by(with_heads), watch.watching() as seen:
+        seen.script.go_on()
     return seen
 
 
@@ -107,13 +118,18 @@ def package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
     return tuple(reversed(list(filter(None, names))))
 
 
-def _loop_around(seen: Seen) -> tuple[FrameType, Loop] | None:
-    """The loop of the script's own code that its updates are made in, and its frame; None outside of any loop."""
-    try:
-        loop = training_loop(seen)
-    except NoBodyError:
-        return None
-    return next((where.frame, loop.statement) for where in seen.frames if where.frame.f_code is loop.code)
+def terminal_as_input() -> None:
+    """Have a terminal of 80 columns as standard input, for scripts that ask it for its size; nobody types there.
+
+    Trials have none, and a person's script may come to its loop only in one. Where the system gives none, nothing is
+    changed.
+    """
+    with contextlib.suppress(OSError):
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        os.write(ours, b"\x04" * 64)  # what a person types to end it
+        os.dup2(theirs, 0)
+        os.close(theirs)
 
 
 def check_seen(script: str, seen: Seen) -> None:

@@ -2,7 +2,7 @@
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -15,6 +15,7 @@ from advisor.files.paths import is_library
 from advisor.python.places import Pass
 from advisor.python.positions import Iterators
 from advisor.records import Place
+from advisor.workloads.scripts.running import Pause, Script
 
 
 @dataclass(slots=True)
@@ -80,15 +81,18 @@ class Seen:
     to. ``changes_gradients``: they were made or clipped in another way. ``by_hand``: the weights changed between two
     backward passes, and no optimizer made an update; ``frames`` is the stack at the second. ``passes`` are the places
     of its backward passes, ``made`` those of the calls that made optimizers and loaders.
-    ``leaves_loop``: the loop ended after it. ``endless``: an optimizer was given this closure for thousands of rounds.
+    ``endless``: one update is all of the training.
     ``casts`` is the type of autocast around a module, also inside another.
     ``goes_backward``: gradients were computed at some time.
 
-    The script: ``fitted`` is what a library's trainer was asked to train. ``starts_processes``: other processes were
-    started, or forked. ``trains_elsewhere``: one of them came to an update. ``goes_on``: it was left while it
-    predicted, without an end in sight. ``generates``: its last call of a library's ``generate``.
+    The script: ``script`` is its stack, ``pause`` where it was left. ``fitted`` is what a library's trainer was asked
+    to train. ``starts_processes``: other processes were started, or forked. ``trains_elsewhere``: one of them came to
+    an update. ``goes_on``: it was left while it predicted, without an end in sight. ``generates``: its last call of a
+    library's ``generate``.
     """
 
+    script: Script
+    pause: Pause | None = None
     loader: Any = None
     batch: Any = None
     reads: set[tuple[CodeType, int]] = field(default_factory=set)
@@ -104,8 +108,7 @@ class Seen:
     clip_norm: float | None = None
     changes_gradients: bool = False
     by_hand: bool = False
-    leaves_loop: bool = False
-    endless: Callable[[], Any] | None = None
+    endless: bool = False
     fitted: Any = None
     casts: str = "none"
     goes_backward: bool = False
@@ -113,14 +116,6 @@ class Seen:
     trains_elsewhere: bool = False
     goes_on: bool = False
     generates: GenerateCall | None = None
-
-    def forget(self) -> None:
-        """Forget the records of a step."""
-        self.loader = self.batch = self.clip_norm = self.fitted = self.round = None
-        self.changes_gradients = False
-        step = self.calls, self.backward, self.passes, self.updates, self.frames
-        for seen in (self.reads, *step):
-            seen.clear()
 
     @property
     def optimizers(self) -> list[Optimizer]:

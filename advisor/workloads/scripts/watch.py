@@ -1,10 +1,7 @@
-"""Watches a script's calls through the hooks of PyTorch until one whole step is done."""
+"""Watches a script's calls through the hooks of PyTorch until one whole step is done, and pauses it there."""
 
-import builtins
 import contextlib
 import functools
-import io
-import itertools
 import multiprocessing.process
 import os
 import sys
@@ -25,12 +22,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
-from advisor.python.positions import Loop
-from advisor.workloads.scripts.files import staying_open, writes, writing_over_nothing
+from advisor.workloads.scripts.files import writing_elsewhere
+from advisor.workloads.scripts.found import FoundLoop, NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.workloads.scripts.rounds import RoundTrace
+from advisor.workloads.scripts.running import Pause, Script, lines_up, without_workers
 from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Round, Seen, Where, autocast, gradients
-from advisor.workloads.scripts.surroundings import without_workers
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
@@ -38,32 +34,25 @@ MOST_CALLS = 64
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
-# An optimizer that makes more rounds than this in one update is all of a training; a few of them show its closure.
-_MOST_ROUNDS, _ROUNDS_SEEN = 1000, 2
+# An optimizer that makes more rounds than this in one update is all of a training.
+_MOST_ROUNDS = 1000
 # A process that is killed ends within this. Seconds.
 _GRACE_S = 5.0
 
 
-class LoopSeen(BaseException):
-    """Raised in the script once a whole step has been seen. No ``except Exception`` of the script catches it."""
-
-
 class Watch:
-    """The hooks while a script runs. ``seen`` grows until :class:`LoopSeen` ends the script.
+    """The hooks while a script runs. ``seen`` grows until the script is paused.
 
-    ``loop_around`` gives the loop that a stack stands in. The round of the first update there is run to its end. An
-    update outside of any loop, as one that makes the optimizer's state, is passed over where another follows. From the
-    first update on the script writes over no file, and from its end on it writes none: its ``finally`` would save a
-    model that has hardly been trained.
+    The script is paused where the round after that of the first update begins: where it reads the loader of the step
+    again; without one, behind the first backward pass at the place of the first one. An update outside of any loop, as
+    one that makes the optimizer's state, is passed over. From the first update on what the script writes goes to files
+    of the trial's own.
     """
 
-    def __init__(self, loop_around: Callable[[Seen], tuple[FrameType, Loop] | None]) -> None:
-        self.seen = Seen()
-        self._loop_around = loop_around
-        self._outside: FrameType | None = sys._getframe(1)
-        self._over = self._before_loop = self._looked_on = False
-        self._round: RoundTrace | None = None
-        self._rounds = self._updates = 0
+    def __init__(self, script: Script) -> None:
+        self.seen = Seen(script)
+        self._is_on = True
+        self._loop: FoundLoop | None = None
         self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
         self._kept_files = contextlib.ExitStack()
@@ -73,6 +62,7 @@ class Watch:
         self._thread = threading.get_ident()
         self._owners = 0
         self._called: list[frozenset[Line]] = []
+        self._places: list[tuple[Line, ...]] = []  # of the backward passes since the batch was read
         self._ahead: Any = None
 
     @contextlib.contextmanager
@@ -102,9 +92,6 @@ class Watch:
                 (torch.multiprocessing, "start_processes", self._on_spawn),
                 # A module, not the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
-                (builtins, "open", self._on_open),
-                (io, "open", self._on_open),
-                (torch, "save", self._on_save),
             ):
                 stack.enter_context(_patched(owner, name, wrapper))
             stack.callback(self._stop_watching)
@@ -113,14 +100,17 @@ class Watch:
 
     def _stop_watching(self) -> None:
         """Watch no more, also where the script has taken one of the functions by a name of its own."""
-        self._outside = None
-        if self._round is not None:
-            self._round.end()
+        self._is_on = False
         if self.seen.trains_elsewhere:
             for process in self._started:
                 with contextlib.suppress(ValueError):  # the script has closed it
                     process.kill()
                     process.join(_GRACE_S)
+
+    def _leave(self, **pause: Any) -> Any:
+        """Pause the script for good; what it is given when it goes on nevertheless."""
+        self.seen.pause, self._is_on = Pause(**pause), False
+        return self.seen.script.pause()
 
     # --- modules --------------------------------------------------------------------------------------------------
 
@@ -140,7 +130,7 @@ class Watch:
         self._owners = max(0, self._owners - 1)
         if output is None or self._owners:
             return
-        self.seen.called_at = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
+        self.seen.called_at = [Where(frame, frame.f_lineno) for frame in _stack()]
         at = frozenset((where.frame.f_code, where.line) for where in self.seen.called_at)
         how = autocast(), gradients(), module.training, at
         self.seen.calls.append(ModelCall(module, args, kwargs, *how))
@@ -148,19 +138,19 @@ class Watch:
         if how[1] == "grad":
             self._called.append(at)
         if hasattr(module, "generate"):
-            self.seen.generates = generate_call(_stack(self._outside))
+            self.seen.generates = generate_call(_stack())
         self._look_for_endless_prediction()
 
     def _look_for_endless_prediction(self) -> None:
-        """Raise LoopSeen where the script has called its models for long, and has nothing to train them with."""
+        """Leave a script that has called its models for long, and has nothing to train them with."""
         if self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes:
             return
         now = time.monotonic()
         if self._predicts_since is None:
             self._predicts_since = now
         elif now - self._predicts_since > _PREDICTS_S:
-            self.seen.goes_on = self._over = True
-            raise LoopSeen
+            self.seen.goes_on = True
+            self._leave()
 
     def _on_new_optimizer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         self._makes_optimizers = True
@@ -172,20 +162,32 @@ class Watch:
             self.seen.made[made] = call
 
     def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self._is_ours():
-            self._look_for_update_by_hand()
-            self.seen.goes_backward = True
-            self.seen.backward.append(loss)
-            if not self._rounds and len(self.seen.passes) < MOST_CALLS:
-                at = tuple((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
-                self.seen.passes.append(Pass(at, tuple(self._called)))
-            self._called.clear()
-            if args or any(value is not None and value is not False for value in kwargs.values()):
-                self.seen.changes_gradients = True
+        if not self._is_ours():
+            return function(loss, *args, **kwargs)
+        self._look_for_update_by_hand()
+        place = lines_up(sys._getframe(2))
+        self.seen.goes_backward = True
+        self.seen.backward.append(loss)
+        begins_anew = self.seen.loader is None and self._begins_anew(place)
+        if not begins_anew and len(self.seen.passes) < MOST_CALLS:
+            self.seen.passes.append(Pass(place, tuple(self._called)))
+        self._called.clear()
+        if args or any(value is not None and value is not False for value in kwargs.values()):
+            self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
-        if self._is_ours() and not self.seen.frames:
+        if begins_anew:
+            self._leave(backward=() if self.seen.endless else place, passes=max(1, self._places.count(place)))
+        elif not self.seen.frames:
             self._at_backward = [(parameter, _norm(parameter)) for parameter in self._trained()]
+        self._places.append(place)
         return result
+
+    def _begins_anew(self, place: tuple[Line, ...]) -> bool:
+        """Whether a backward pass is the first of another round than that of the first update."""
+        if self.seen.endless or not (self.seen.updates or self.seen.by_hand) or place != self._places[0]:
+            return self.seen.endless and len(self._places) > 0
+        # Of a loop with a part of a few updates, those of the part come first.
+        return self._loop is None or self._loop.part is None or len({*self._places}) > 1
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -199,9 +201,9 @@ class Watch:
 
     def _on_next_batch(self, function: Callable[..., Any], iterator: Any) -> Any:
         loader = self.seen.iterators.get(iterator)
-        reads_on = loader is self.seen.loader or self._before_loop
-        if self._is_ours() and self.seen.updates and self._round is None and reads_on:
-            self._end_step()
+        trained = self.seen.updates or self.seen.by_hand
+        if self._is_ours() and trained and loader is self.seen.loader is not None and gradients() == "grad":
+            return self._leave(loader=loader)
         batch = given = function(iterator)
         if hasattr(loader, "base_dataloader"):  # Accelerate's reads a batch ahead
             given, self._ahead = self._ahead, batch
@@ -209,24 +211,13 @@ class Watch:
             self._begin_step()
             if loader is not self.seen.loader:
                 self.seen.reads.clear()
-            self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
+            self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack())
             self.seen.loader, self.seen.batch = loader, given
         return batch
 
     def _evaluates_on(self, loader: Any) -> bool:
         """Whether a script that trains reads another loader where it computes no gradients, as within a round."""
         return self._makes_optimizers and gradients() != "grad" and self.seen.loader not in (None, loader)
-
-    def _end_step(self) -> None:
-        """Raise LoopSeen, or forget an update that stood before the loop."""
-        if self._before_loop:
-            self._before_loop, self._looked_on = False, True
-            self.seen.forget()
-            self._at_backward.clear()
-            self._kept_files.close()
-            return
-        self._over = True
-        raise LoopSeen
 
     def _begin_step(self) -> None:
         """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
@@ -235,78 +226,50 @@ class Watch:
         self.seen.backward.clear()
         self.seen.passes.clear()
         self._called.clear()
+        self._places.clear()
 
     # --- updates --------------------------------------------------------------------------------------------------
 
-    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self._pid:
             os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
         has_closure = len(args) > 1 or kwargs.get("closure") is not None
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
-            return None
-        if optimizer in self.seen.updates and self._round is None:
-            self._end_step()
-        if not self.seen.frames:
-            self.seen.frames = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
-            self.seen.fitted = fitted_by_library(self.seen.frames)
+            return
+        if optimizer in self.seen.updates and not self._places and self.seen.loader is None:
+            self._leave(optimizer=optimizer)
+        elif not self.seen.frames:
+            frames = [Where(frame, frame.f_lineno) for frame in _stack()]
+            self.seen.fitted = fitted_by_library(frames)
             if self.seen.fitted is not None:
-                self._end_step()
-            self._run_round()
-            if has_closure and self._before_loop and _goes_on(optimizer):
-                return self._with_few_rounds(optimizer, *args[1:], **kwargs)
-        return None
+                self.seen.frames = frames
+                self._leave()
+            elif not self._is_in_loop(frames) and has_closure and _goes_on(optimizer):
+                self.seen.frames, self.seen.updates, self.seen.endless = frames, [optimizer], True
+                self.seen.loader = self.seen.batch = None
 
-    def _with_few_rounds(
-        self, optimizer: Optimizer, closure: Callable[[], Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of an update that is all of a training, with a closure that ends the script soon."""
-        rounds = itertools.count()
-
-        def once_more() -> Any:
-            if next(rounds) == _ROUNDS_SEEN:
-                self.seen.updates, self.seen.endless, self._over = [optimizer], closure, True
-                raise LoopSeen
-            return closure()
-
-        return (optimizer, once_more), {}
-
-    def _run_round(self) -> None:
-        """Have the round of the first update run to its end; an update outside of a loop is looked past, once."""
-        found = self._loop_around(self.seen)
-        self._before_loop = not self._looked_on and found is None
-        if found is not None:
-            frame, loop = found
-            line = next(where.line for where in self.seen.frames if where.frame is frame)
-            self._round = RoundTrace(frame, loop, line, self._on_end_of_round)
-            self._round.begin()
-
-    def _on_end_of_round(self, has_left: bool) -> None:
-        """End the script; where a loop of one update reads no loader, once it has made another one."""
-        self._rounds += 1
-        may_be_plain = self.seen.loader is None and len(self.seen.updates) == 1
-        if has_left or not may_be_plain or self._updates > 1:
-            self.seen.leaves_loop, self._over = has_left, True
-            raise LoopSeen
+    def _is_in_loop(self, frames: list[Where]) -> bool:
+        """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
+        try:
+            self._loop = training_loop(replace(self.seen, frames=frames))
+        except NoLoopError:
+            return False
+        self.seen.frames = frames
+        self._kept_files.enter_context(writing_elsewhere())
+        if self._loop.part is not None or not reads_loader(self._loop, self.seen):  # of a part it reads several batches
+            self.seen.loader = self.seen.batch = None
+        return True
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._is_ours() or not _has_gradients(optimizer):
-            return
-        if not self.seen.updates:
-            self._kept_files.enter_context(writing_over_nothing())
-        self._updates += 1
-        if self._rounds:
-            return
-        self.seen.updates.append(optimizer)
-        self.seen.round = Round(tuple(self.seen.calls), len(self.seen.backward))
+        if self._is_ours() and self.seen.frames and _has_gradients(optimizer):
+            self.seen.updates.append(optimizer)
+            self.seen.round = Round(tuple(self.seen.calls), len(self.seen.backward))
 
     def _look_for_update_by_hand(self) -> None:
-        """Raise LoopSeen where weights have changed since the backward pass before, and by no optimizer."""
+        """Note that weights have changed since the backward pass before, and by no optimizer."""
         if self.seen.frames or all(_norm(parameter) == norm for parameter, norm in self._at_backward):
             return
-        frames = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
-        if self._loop_around(replace(self.seen, frames=frames)) is not None:
-            self.seen.by_hand, self.seen.frames, self._over = True, frames, True
-            raise LoopSeen
+        self.seen.by_hand = self._is_in_loop([Where(frame, frame.f_lineno) for frame in _stack()])
 
     def _trained(self) -> list[nn.Parameter]:
         found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
@@ -331,7 +294,7 @@ class Watch:
 
     def _on_new_process(self, function: Callable[..., Any], process: Any) -> None:
         self.seen.starts_processes = True
-        if self._outside is not None:
+        if self._is_on:
             process._perf_advisor = EndsAtUpdate()
         function(process)
         self._started.append(process)
@@ -339,15 +302,14 @@ class Watch:
     def _on_join(self, function: Callable[..., Any], process: Any, *args: Any, **kwargs: Any) -> None:
         function(process, *args, **kwargs)
         if self._is_ours() and self.looks_elsewhere():
-            self._over = True
-            raise LoopSeen
+            self._leave()
 
     def _on_spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Look no further where ranks are started: there are the loops."""
         if not self._is_ours() or self.seen.updates:
             return function(*args, **kwargs)
-        self.seen.starts_processes = self.seen.trains_elsewhere = self._over = True
-        raise LoopSeen
+        self.seen.starts_processes = self.seen.trains_elsewhere = True
+        return self._leave()
 
     def _on_fork(self, function: Callable[..., int]) -> int:
         self.seen.starts_processes = True
@@ -358,23 +320,9 @@ class Watch:
         self.seen.trains_elsewhere = not self.seen.updates and any(map(_has_trained, self._started))
         return self.seen.trains_elsewhere
 
-    # --- files ----------------------------------------------------------------------------------------------------
-
-    def _on_open(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self._is_ours() or not writes(args, kwargs):
-            return function(*args, **kwargs)
-        if self._over:
-            raise LoopSeen
-        return staying_open(function(*args, **kwargs), args, kwargs, lambda: self._over)
-
-    def _on_save(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._over and self._is_ours():
-            raise LoopSeen
-        return function(*args, **kwargs)
-
     def _is_ours(self) -> bool:
         """Whether this is the script's own thread in its own process, while it is watched."""
-        return self._outside is not None and threading.get_ident() == self._thread and os.getpid() == self._pid
+        return self._is_on and threading.get_ident() == self._thread and os.getpid() == self._pid
 
 
 def fitted_by_library(frames: list[Where]) -> Any:
@@ -448,11 +396,11 @@ def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
 
 
-def _stack(outside: FrameType | None) -> list[FrameType]:
-    """The frames of the present stack, innermost first, up to the one that runs the script."""
+def _stack() -> list[FrameType]:
+    """The frames of the script's present stack, innermost first."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame is not outside:
+    while frame is not None:
         frames.append(frame)
         frame = frame.f_back
     return frames

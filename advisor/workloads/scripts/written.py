@@ -7,6 +7,7 @@ statements that give their names values make the batches, as ``X, Y = get_batch(
 import ast
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -23,8 +24,8 @@ from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.workloads.draws import buffers_kept, draws_kept
 from advisor.workloads.loop import as_given
-from advisor.workloads.scripts.body import Again, FoundLoop, Rounds, items_of, position_in
-from advisor.workloads.scripts.loops import is_in_some_rounds
+from advisor.workloads.scripts.found import Again, FoundLoop, position_in
+from advisor.workloads.scripts.loops import is_in_some_rounds, varies
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
@@ -54,7 +55,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     """
     loop = _with_step_function(loop, seen)
     call = _backward_in(loop)
-    if call is None or loop.contexts:
+    if call is None or loop.in_context:
         return None
     statements = list(_opened(loop.statement.body, call, loop))
     place = next((place for place, one in enumerate(statements) if call in ast.walk(one)), None)
@@ -67,6 +68,8 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     used = [*_computing(_read([result]), before), result]
     if data is None:
         given, used, data = _made(statements, used, loop, seen, model)
+    if any(varies(one, loop.changing) for one in used):  # in another round it may be another loss
+        return None
     left = _read_first(used) & bound_in(loop.statement)
     in_place = _bound([one for one in used if isinstance(one, ast.Expr | ast.AugAssign)])
     if given is None or left - _stored(given) or in_place & _stored(given) or any("." in name for name in _bound(used)):
@@ -74,7 +77,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     taken = _Takes(loop, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
     loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
-    first_made = next(iter(data)) if isinstance(data, Again) else data
+    first_made = next(iter(data), None) if isinstance(data, Again) else data
     batch = seen.batch if seen.loader is not None else as_given(first_made)
     return (data, WrittenLoss(loss)) if taken.found and _is_a_loss(loss, model, batch) else None
 
@@ -179,15 +182,26 @@ def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable
     if isinstance(loop.statement, ast.For) and _stored(loop.statement.target) & (_read(making) | _read([row])):
         head = [ast.Assign([loop.statement.target], ast.Name(_BATCH, ast.Load()))]
     code = _compiled([*head, *making, ast.Assign([ast.Name(_BATCH, ast.Store())], row)], loop)
-    names, rounds = copy.copy(loop.names), Rounds(items_of(loop))
+    names, items = copy.copy(loop.names), _items_of(loop)
 
     def make() -> Any:
         if head:
-            names[_BATCH] = rounds.next()
+            names[_BATCH] = next(items)
         exec(code, names)  # noqa: S102 - it is the user's own loop
         return names[_BATCH]
 
     return make
+
+
+def _items_of(loop: FoundLoop) -> Iterator[Any]:
+    """The items that a ``for`` loop goes through, from the first one again at their end."""
+    assert isinstance(loop.statement, ast.For), "only its head has items"
+    code = compile(ast.Expression(loop.statement.iter), loop.file, "eval")
+    while items := iter(eval(code, loop.names)):  # noqa: S307 - it is the user's own loop
+        first = next(items, items)
+        if first is items:  # it can be read only once
+            return
+        yield from itertools.chain([first], items)
 
 
 def _leaves(statements: Sequence[ast.AST]) -> bool:

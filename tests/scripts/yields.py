@@ -1,4 +1,4 @@
-"""The loop is in a generator: its body has a meaning only there."""
+"""The loop is in a generator, which is paused in each round."""
 
 import torch
 

@@ -1,0 +1,204 @@
+"""The training loop of a watched script: its statement, its names, and what stands around it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import Any
+
+from torch.optim import Optimizer
+
+from advisor.python.places import scope_of
+from advisor.python.positions import Loop, is_read_in, position_of, value_of
+from advisor.python.trees import bound_in
+from advisor.step.loader import length_of
+from advisor.workloads.scripts.heads import Head
+from advisor.workloads.scripts.loops import behind, clears_gradients, is_part_of_round, with_called
+from advisor.workloads.scripts.running import ScriptStep
+from advisor.workloads.scripts.seen import Seen, Where
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+# Contexts that do not change what a step computes.
+_NOT_STATE = ("torch.profiler", "torch.autograd.profiler", "torch.utils.tensorboard", "torch.cuda.nvtx")
+
+
+class NoLoopError(Exception):
+    """Raised, with the reason, where no loop of a script can be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLoop:
+    """A loop of the script's: its statement, its frame, and the names as they are there.
+
+    ``in_context``: a block of PyTorch's stands around it, such as autocast. ``behind`` are the statements of a round
+    that call something after the backward pass, in a line each. ``clears`` tells whether gradients are cleared in the
+    loop; where they are not, they add up. ``changing`` are the names that it or a loop around it binds. ``beside`` are
+    the other statements of the loop around it, or of its function where none is. ``part`` is the loop of a few rounds
+    that is a part of its own. ``update`` is the line of the update, or of what makes it.
+    """
+
+    statement: Loop
+    names: dict[str, Any]
+    frame: FrameType
+    in_context: bool = False
+    behind: tuple[str, ...] = ()
+    clears: bool = True
+    changing: frozenset[str] = frozenset()
+    beside: Sequence[ast.stmt] = ()
+    part: FoundLoop | None = None
+    update: int = 0
+
+    @property
+    def code(self) -> CodeType:
+        """The code that it is part of."""
+        return self.frame.f_code
+
+    @property
+    def file(self) -> str:
+        """The file that the loop is in."""
+        return self.code.co_filename
+
+    @property
+    def place(self) -> str:
+        """The place of the loop's body in the script: ``file:line``."""
+        return f"{self.file}:{self.statement.lineno}"
+
+
+def training_loop(seen: Seen) -> FoundLoop:
+    """The loop that the first update was made in. Raises NoLoopError where the script's source has none that fits.
+
+    With a loader it is the innermost loop that reads the loader; else the innermost one around the update. Where that
+    is a part of a round of the loop around it, as the updates of a critic before one of a generator, it is that one,
+    unless that makes an optimizer for each round, as a loop of several seeds or folds does.
+    """
+    found: list[FoundLoop] = []
+    users = [where for where in seen.frames if where.is_users]
+    for place, where in enumerate(users):
+        if loops := loops_around(where):
+            found += _with_names(where, loops, users[:place], users[place + 1 :])
+    if not found:
+        raise NoLoopError("no loop in the script's own code stands around the update of the weights")
+    loop = next((loop for loop in found if reads_loader(loop, seen)), found[0])
+    around = next((after for one, after in itertools.pairwise(found) if one is loop), None)
+    if around is None or _makes_optimizer(loop):
+        return loop
+    is_part = is_part_of_round(loop.file, loop.statement, loop.beside, loop.names)
+    return replace(around, part=loop) if is_part else loop
+
+
+def reads_loader(loop: FoundLoop, seen: Seen) -> bool:
+    """Whether a loop reads the loader of the step, in its head or in its body."""
+    return position_in(loop, seen) is not None or is_read_in(loop.statement, loop.code, seen.reads)
+
+
+def _makes_optimizer(loop: FoundLoop) -> bool:
+    """Whether an optimizer is made beside a loop: with another one for each, its updates are no part of a step."""
+    stored = (node for one in loop.beside for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
+    return any(isinstance(value_of(node, loop.names), Optimizer) for node in stored if isinstance(node.ctx, ast.Store))
+
+
+def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
+    """The optimizers that a loop names, or what stands beside the one that is a part of it."""
+    places: list[tuple[ast.AST, dict[str, Any]]] = [(loop.statement, loop.names)]
+    if loop.part is not None:
+        places += [(beside, loop.part.names) for beside in with_called(loop.part.file, loop.part.beside)]
+    named = ((node, names) for place, names in places for node in ast.walk(place))
+    found = (value_of(node, names) for node, names in named if isinstance(node, ast.Name | ast.Attribute))
+    return [value for value in found if isinstance(value, Optimizer)]
+
+
+def step_of(loop: FoundLoop, seen: Seen) -> tuple[ScriptStep, Any]:
+    """The rounds of the script as ``step(batch) -> loss``, and what feeds them: the loader, or numbers."""
+    assert seen.pause is not None, "the script was left in a loop"
+    heads = [Head.latest.get((where.frame.f_code, one.lineno)) for where in seen.frames for one in loops_around(where)]
+    found = list(filter(None, heads))
+    for head in found:
+        head.counts_to = None if seen.loader is None else length_of(seen.loader)
+    if found:
+        found[-1].goes_on = True  # the outermost
+    step = ScriptStep(seen.script, loop.place, seen.pause, seen.iterators)
+    step.loop = loop
+    return step, Again(itertools.count) if seen.loader is None else seen.loader
+
+
+def position_in(loop: FoundLoop, seen: Seen) -> str | None:
+    """The form in which a loop goes through the loader of the step; None where it does not."""
+    if seen.loader is None:
+        return None
+    return position_of(loop.statement, loop.names, seen.loader, seen.iterators)
+
+
+@dataclass(slots=True)
+class Again:
+    """An iterable that begins anew each time."""
+
+    begin: Callable[[], Iterable[Any]]
+    made_by = "the script's own loop"
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.begin())
+
+
+# --- the source -------------------------------------------------------------------------------------------------
+
+
+def loops_around(where: Where) -> list[Loop]:
+    """The loops around the line of a frame, innermost first, within the function that the frame runs."""
+    around = [
+        node
+        for node in _own_statements(scope_of(where.frame.f_code))
+        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= where.line <= (node.end_lineno or 0)
+    ]
+    return sorted(around, key=lambda node: node.lineno, reverse=True)
+
+
+def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list[Where]) -> Iterator[FoundLoop]:
+    """The loops of a frame with its names, and whether it and the frames that called it are in contexts.
+
+    ``inner`` are the frames of functions that the loop called, in which the update was made.
+    """
+    frame, scope = where.frame, scope_of(where.frame.f_code)
+    names = frame.f_globals if frame.f_code.co_name == "<module>" else {**frame.f_globals, **frame.f_locals}
+    functions: list[Any] = [scope_of(one.frame.f_code) for one in inner]
+    called = [text for one, each in zip(functions, inner, strict=True) for text in behind(one.body, each.line)]
+    is_around = any(_is_in_context(caller, caller.line) for caller in outer)
+    for loop in loops:
+        holder: Any = next((other for one, other in itertools.pairwise(loops) if one is loop), scope)
+        yield FoundLoop(
+            loop,
+            names,
+            frame,
+            in_context=is_around or _is_in_context(where, loop.lineno),
+            behind=(*called, *behind(loop.body, where.line)),
+            clears=clears_gradients(frame.f_code.co_filename, loop, functions),
+            changing=frozenset().union(*map(bound_in, loops)),
+            beside=[one for one in holder.body if not one.lineno <= loop.lineno <= (one.end_lineno or 0)],
+            update=where.line,
+        )
+
+
+def _is_in_context(where: Where, line: int) -> bool:
+    """Whether a line of a frame's function is in a ``with`` block that sets PyTorch's state."""
+    names = {**where.frame.f_globals, **where.frame.f_locals}
+    blocks = [node for node in _own_statements(scope_of(where.frame.f_code)) if isinstance(node, ast.With)]
+    around = [block for block in blocks if block.body[0].lineno <= line <= (block.end_lineno or 0)]
+    for expression in (item.context_expr for block in around for item in block.items):
+        if isinstance(expression, ast.Call):
+            module = getattr(value_of(expression.func, names), "__module__", None)
+        else:
+            module = type(value_of(expression, names)).__module__
+        if isinstance(module, str) and module.split(".")[0] == "torch" and not module.startswith(_NOT_STATE):
+            return True
+    return False
+
+
+def _own_statements(scope: ast.AST) -> Iterator[ast.AST]:
+    """All nodes of a scope but those of functions and classes within it."""
+    for child in ast.iter_child_nodes(scope):
+        if isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
+            continue
+        yield child
+        yield from _own_statements(child)

@@ -1,0 +1,217 @@
+"""A script on a stack of its own, which is paused once in each round of its loop and goes on where it was left.
+
+Nothing of the script ends where it is paused: its generators, ``with`` blocks and variables stay as they are, also in a
+process that is forked meanwhile.
+"""
+
+import contextlib
+import contextvars
+import itertools
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from greenlet import getcurrent, greenlet
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from advisor.errors import TargetError
+from advisor.process.meanwhile import replaced
+from advisor.python.positions import Iterators
+from advisor.workloads.scripts.files import writing_elsewhere
+
+# Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
+_MOST_SKIPPED = 16
+# Scripts that were not run to their end: what would end with them, as their `finally` blocks, never runs.
+_PAUSED: list[greenlet] = []
+
+
+class Script:
+    """A function that is paused from within, by itself or what it calls."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._greenlet = greenlet(run)
+        self._greenlet.gr_context = contextvars.copy_context()
+        self._outside: Any = None
+        self.pid = os.getpid()  # of the process that lets it go on
+        self.begins: Callable[[], None] | None = None  # called in the script when it goes on
+        _PAUSED.append(self._greenlet)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the code that asks is the script's, in its thread."""
+        return getcurrent() is self._greenlet
+
+    def go_on(self, given: Any = None) -> bool:
+        """Let it run until it is paused, which gives it this; False where it has come to its end."""
+        if self._greenlet.dead:
+            return False
+        self.pid, self._greenlet.parent = os.getpid(), getcurrent()
+        self._outside = _modes()
+        started = bool(self._greenlet)
+        try:
+            self._greenlet.switch(*([given] if started else []))
+        finally:
+            _set_modes(self._outside)
+        return not self._greenlet.dead
+
+    def pause(self) -> Any:
+        """Wait within the script until it is let go on, and return what it is given then."""
+        own = _modes()
+        is_own = own != self._outside  # as in a `with` block around the loop; else it has those of each step
+        parent = self._greenlet.parent
+        assert parent is not None, "it was let go on by another"
+        given = parent.switch()
+        if is_own:
+            _set_modes(own)
+        if self.begins is not None:
+            self.begins()
+        return given
+
+
+def lines_up(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
+    """The lines that are at work, from a frame up the stack."""
+    found = []
+    while frame is not None:
+        found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _modes() -> tuple[Any, ...]:
+    """PyTorch's modes of this thread, which all that runs in it shares."""
+    casts = tuple((torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda"))
+    return casts, _autocasts_around(), torch.is_grad_enabled()
+
+
+def _autocasts_around() -> int:
+    """The number of autocasts that this is in: when it comes to 0, PyTorch forgets the weights that it has cast."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _set_modes(modes: tuple[Any, ...]) -> None:
+    casts, around, records = modes
+    for device, (enabled, dtype) in zip(("cpu", "cuda"), casts, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    if (more := around - _autocasts_around()) != 0:
+        torch.clear_autocast_cache()
+    for _ in range(abs(more)):
+        _ = torch.autocast_increment_nesting() if more > 0 else torch.autocast_decrement_nesting()
+    torch.set_grad_enabled(records)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Where a round ends: at a read of the ``loader``; else behind some backward passes at a place, or at an update.
+
+    Without lines ``backward`` is any place.
+    """
+
+    loader: Any = None
+    backward: tuple[Any, ...] | None = None
+    passes: int = 1
+    optimizer: Optimizer | None = None
+
+
+class ScriptStep:
+    """Runs one round of a paused script on a batch, and returns the last tensor that ``backward`` was called on.
+
+    A loader's iterators give the batch at hand and never end. Other loaders are read with the workers that they have,
+    and so is this one where no gradients are recorded: by an evaluation. A batch that the loop passes over is a step
+    with the loss before. Raises TargetError where the script comes to its end.
+    """
+
+    loop: Any = None  # the FoundLoop that the rounds are of, where it is one
+    casts = "none"  # the type that the script's own autocast casts to within the step
+    capture_problem = (
+        "the step is a round of your script's loop, whose counting and reading a replay would leave out; "
+        "`perf-advisor init` writes the script's parts as a build() to complete"
+    )
+
+    def __init__(self, script: Script, place: str, pause: Pause, iterators: Iterators) -> None:
+        self.script, self._place, self._pause, self._iterators = script, place, pause, iterators
+        self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._loss, self._losses = torch.zeros(()), list[torch.Tensor]()
+        self._skipped, self._passes, self._updated = 0, itertools.count(1), False
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """Run a round."""
+        self._losses.clear()
+        self._updated = False
+        with self._hooked(), writing_elsewhere():
+            goes_on = self.script.go_on(batch)
+        self._skipped = 0 if self._losses or self._updated else self._skipped + 1
+        if not goes_on or self._skipped > _MOST_SKIPPED:
+            raise TargetError(
+                f"the loop at {self._place} has come to its end.",
+                "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
+            )
+        self._loss = self._losses[-1].detach() if self._losses else self._loss
+        return self._loss
+
+    @contextlib.contextmanager
+    def _hooked(self) -> Iterator[None]:
+        backward: Any = torch.Tensor.backward
+        read, begin = _BaseDataLoaderIter.__next__, DataLoader.__iter__
+
+        def next_batch(iterator: Any) -> Any:
+            loader = self._iterators.get(iterator) if self.script.runs else None
+            if loader is None:
+                return read(iterator)
+            if loader is self._pause.loader and torch.is_grad_enabled():
+                return self.script.pause()
+            if iterator not in self._anew:
+                self._anew[iterator] = begin(loader)
+            return read(self._anew[iterator])
+
+        def iterate(loader: Any) -> Any:
+            if loader is not self._pause.loader or not self.script.runs or not torch.is_grad_enabled():
+                return begin(loader)
+            with without_workers(loader):  # it is not read
+                iterator = begin(loader)
+            self._iterators[iterator] = loader
+            return iterator
+
+        def go_backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+            self._losses.append(loss)
+            backward(loss, *args, **kwargs)
+            place = self._pause.backward
+            is_counted = place is not None and self.script.runs and (not place or place == lines_up(sys._getframe(1)))
+            if is_counted and next(self._passes) % self._pause.passes == 0:
+                self.script.pause()
+
+        def update(optimizer: Optimizer, *_: Any) -> None:
+            self._updated = True
+            if optimizer is self._pause.optimizer:
+                self.script.pause()
+
+        hook = register_optimizer_step_pre_hook(update)
+        try:
+            with (
+                replaced(_BaseDataLoaderIter, "__next__", next_batch),
+                replaced(DataLoader, "__iter__", iterate),
+                replaced(torch.Tensor, "backward", go_backward),
+            ):
+                yield
+        finally:
+            hook.remove()
+
+
+@contextlib.contextmanager
+def without_workers(loader: Any) -> Iterator[None]:
+    """Have a loader iterated by the process itself."""
+    workers, timeout = loader.num_workers, loader.timeout
+    loader.num_workers, loader.timeout = 0, 0
+    try:
+        yield
+    finally:
+        loader.num_workers, loader.timeout = workers, timeout
