@@ -4,7 +4,7 @@ The sentences are for the headless summary as well.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
@@ -177,26 +177,34 @@ def _gpu_words(gpu: GpuInfo) -> str:
 # --- the profile ----------------------------------------------------------------------------------------------
 
 
-def time_section(profile: Profile) -> Iterator[Section]:
+def time_section(state: SessionState) -> Iterator[Section]:
     """The step's bottleneck, its phases, and the operators that take most of it."""
+    profile = state.profile
+    if profile is None:
+        return
     bound: list[Block] = [Paragraph(bound_sentence(profile))] if profile.kind_of_step else []
-    phases: list[Block] = [_phases(profile)] if profile.phases else []
+    phases: list[Block] = [phases_table(state, profile)] if profile.phases else []
     operators = list(_operators(profile.operators)) if profile.operators else []
     if told := (*bound, *phases, *operators):
         yield Section("Where the time goes", told, brief=tuple(bound))
 
 
-def _phases(profile: Profile) -> Table:
-    device = profile.device_phases
-    headings: tuple[str, ...] = ("Phase", "Time", "Share")
-    rows: list[tuple[Inline, ...]] = [
-        (name.replace("_", " "), format_ms(spent_ms), _share(profile.share(name)))
-        for name, spent_ms in profile.phases.items()
-    ]
-    if device:
-        headings = (*headings, "Kernels and copies")
-        rows = [(*row, format_ms(device.get(name, 0.0))) for row, name in zip(rows, profile.phases, strict=True)]
-    return Table(headings, tuple(rows), frozenset({"Time", "Kernels and copies"}))
+def phases_table(state: SessionState, profile: Profile) -> Table:
+    """The phases of a step; with the combination's where they were timed, and with the device's work for each."""
+    tuned = state.stack.result.phases if state.stack and state.stack.settings else {}
+    times: list[tuple[str, Mapping[str, float]]] = [("Tuned", tuned)] if tuned else []
+    times += [("Kernels and copies", profile.device_phases)] if profile.device_phases else []
+    rows = tuple(
+        (
+            name.replace("_", " "),
+            format_ms(profile.phases.get(name)),
+            _share(profile.share(name)) if name in profile.phases else MISSING,
+            *(format_ms(column.get(name)) for _, column in times),
+        )
+        for name in dict.fromkeys((*profile.phases, *tuned))
+    )
+    headings = [heading for heading, _ in times]
+    return Table(("Phase", "Time", "Share", *headings), rows, frozenset({"Time", *headings}))
 
 
 def _share(share: float) -> Share:

@@ -6,7 +6,7 @@ User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from textual.content import Content
 
@@ -16,26 +16,13 @@ from advisor.records import (
     Comparison,
     Verdict,
 )
-from advisor.report.charts import Tone
 from advisor.report.figures import IN_TURN
 
 DIM = "$foreground 60%"
-LABEL = "$secondary"
 # The colours of verdicts; of the others there is nothing to point out.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}
-TONES: Mapping[Tone, str] = {
-    Tone.BASELINE: "$secondary",
-    Tone.STACK: "$accent",
-    Tone.FRONT: "$primary",
-    Tone.CHOSEN: "$warning",
-    Tone.FASTER: "$success",
-    Tone.SLOWER: "$error",
-    Tone.OTHER: "$secondary",
-    Tone.LIMIT: "$warning",
-}
 # Words of the session that stand behind the name of a trial; and the cells for that name.
 MEASURED_AGAIN, _WIDEST_SAID = " is measured again: ", 40
-_LEVELS = "▁▂▃▄▅▆▇█"
 
 # Distinct on dark and on light grounds; a phase keeps its colour in every session.
 PHASE_COLOURS = {
@@ -148,16 +135,3 @@ def interval_bar(comparison: Comparison, low: float, high: float, width: int) ->
     cells[begin : end + 1] = "─" * (end + 1 - begin)
     cells[middle] = "●"
     return "".join(cells)
-
-
-def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
-    """The last ``width`` values as a line of blocks."""
-    shown = list(values)[-width:]
-    levels = (min(len(_LEVELS) - 1, int(value / top * len(_LEVELS))) for value in shown)
-    return "".join(_LEVELS[level] for level in levels).rjust(width)
-
-
-def bracketed(change: str) -> Content:
-    """A relative change in brackets: less is green, more is amber."""
-    more = change.startswith("+") or change.endswith("as much")
-    return Content.styled(f"({change})", "$success" if change.startswith("-") else "$warning" if more else DIM)

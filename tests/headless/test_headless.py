@@ -188,13 +188,12 @@ def test_what_a_person_decides_by_comes_first():
         "Read this first",
         "The settings together",
         "Settings, best first",
-        "Speed against memory",
         "Batch sizes",
         "Found in your source",
         "Baseline",
         "Where the time goes",
         "Efficiency",
-        "Habits, way by way",
+        "Waits and habits",
         "Not tried",
     ]
     assert section_of(text, "Result").startswith("3 settings together make ResNet training 1.97x (1.96–1.98) as fast")
@@ -319,12 +318,3 @@ def test_with_energy_as_the_objective_the_joules_are_told():
 def test_a_baseline_above_the_memory_limit_is_told_beside_what_fits():
     told = summary_of(told_for(Goal(memory_limit_bytes=6 * 2**30)))
     assert "within the memory limit of 6.00 GiB, which the baseline exceeds (9.13 GiB)" in section_of(told, "Result")
-
-
-def test_speed_against_memory_is_a_short_table():
-    told = summary_of(sample_history())
-    front = told.partition("\nSpeed against memory\n")[2].partition("\n\n")[0]
-    assert sum("memory.activation_checkpointing:" in line for line in front.splitlines()) == 1
-    assert "0.94x (0.93–0.95)" in front
-    assert "-63 %" in front
-    assert "10 sets of settings were measured" in front

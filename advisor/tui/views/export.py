@@ -29,9 +29,10 @@ from advisor.tui.context import Context
 from advisor.tui.exporting import free_path
 from advisor.tui.keys import key
 from advisor.tui.messages import ExportSaved
+from advisor.tui.report_text import highlighted
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import COPY, View, highlighted
+from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.lists import ChoiceList
 from advisor.tui.widgets.texts import Details, TextPane, show_titles
 

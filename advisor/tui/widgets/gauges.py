@@ -13,8 +13,9 @@ from textual.widgets import Static
 
 from advisor.figures.formatting import format_bytes
 from advisor.records import GpuSample, HostSample
+from advisor.report.figures import sparkline
 from advisor.tui.context import Recorded
-from advisor.tui.text import DIM, meter, sparkline
+from advisor.tui.text import DIM, meter
 
 _HISTORY = 40
 _METER = 8

@@ -158,7 +158,7 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
         assert counted["KeyFooter.render"] == 0
         await press(pilot, "1")
         assert counted["KeyFooter.render"] >= 1
-        assert "plot" in footer_keys(app)
+        assert "retry" in footer_keys(app)
         assert "log" not in footer_keys(app)
         control.cancel()
 
