@@ -156,6 +156,8 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
     rows += [(f"GPUs {pairs_of}", link) for pairs_of, link in link_rows(hardware.links)]
     host = hardware.host
     rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
+    if host.cpu_features:
+        rows.append(("Features", ", ".join(host.cpu_features)))
     rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", f"{host.system}, Python {host.python}")]
     rows += list(facts.versions.items()) if facts else []
     return pairs(rows)

@@ -20,7 +20,7 @@ from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.state import SessionState
-from advisor.export.files import check_target_of
+from advisor.export.files import check_replaceable
 from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.records import Verification
@@ -208,9 +208,9 @@ class ExportView(View):
             self._write(chosen, path)
 
     def _foreign(self, path: Path) -> str:
-        """Words for a file with the settings of another target; empty for any other."""
+        """Words for a file that is not ours, or has the settings of another target; empty for any other."""
         try:
-            check_target_of(path, self.context.request.target, "")
+            check_replaceable(path, self.context.request.target, "")
         except UsageError as error:
             return error.message
         return ""
