@@ -16,6 +16,7 @@ from textual.widgets import Button, Footer, Static
 
 from advisor.experiment.events import SessionFailed
 from advisor.report.document import Listing, Paragraph, Section, pairs
+from advisor.report.reproduce import METHOD
 from advisor.tui.keys import key
 from advisor.tui.report_text import sections_text
 from advisor.tui.text import DIM, trial_name
@@ -154,20 +155,6 @@ MARKS = (
     ("▸", "folded: other values, or settings without figures; → unfolds, ← folds"),
     ("▶", "runs now"),
 )
-NUMBERS = (
-    "Steps run in blocks without synchronising in between; the headline is wall time per step. Warm-up goes on "
-    "until the step time is steady and is reported apart, with the number of steps after which a slower start has "
-    "paid back.",
-    "A speed-up is the ratio of samples per second to the baseline's, with its interval: 1.62x (1.60 to 1.64). It "
-    "holds how blocks of a process scatter and how far processes of the same settings lie apart. The verdict is "
-    "faster when the whole interval lies above 1.01, slower when it lies below 1/1.01, same when it lies within 3 % "
-    "of 1, and unclear otherwise. The stack is measured in turn with the baseline, A B B A, so that drift cancels.",
-    "Memory is the peak that PyTorch reserved on the GPU (on a CPU, the process's peak resident memory). Numerics "
-    "compare the first losses, outputs and weights with the baseline's under the same seed and batches; what "
-    "rounding explains is close. A run in float64, where there is time and memory for it, shows how much that is.",
-    "Energy is what the whole GPU took while the blocks were timed, by its own counter, its idle draw included. The "
-    "roof is what this machine reached in products of large matrices and in large copies.",
-)
 
 
 def help_screen(view: ViewInfo, active: Sequence[ActiveBinding], display: Callable[[Binding], str]) -> TextScreen:
@@ -195,4 +182,4 @@ def _help(view: ViewInfo, active: Sequence[ActiveBinding], display: Callable[[Bi
     yield from (Section(title, (pairs(keys),)) for title, keys in groups.items() if keys)
     yield Section("Words", (pairs(WORDS),))
     yield Section("Marks", (pairs(MARKS),))
-    yield Section("How the numbers are made", tuple(map(Paragraph, NUMBERS)))
+    yield Section("How the numbers are made", tuple(map(Paragraph, METHOD)))

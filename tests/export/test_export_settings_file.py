@@ -41,7 +41,7 @@ def test_a_session_that_used_one_gpu_of_several_says_one():
     state = SessionState.of(sample_history())
     state.hardware = replace(state.hardware, gpus=2 * state.hardware.gpus)
     assert "# hardware: 1 x NVIDIA H200\n" in settings_yaml(state, state.stack_settings, date=DATE)
-    assert " on 1 x NVIDIA H200, confirmed" in verdict(state)
+    assert " on 1 x NVIDIA H200: " in verdict(state)
 
 
 def test_settings_other_than_the_stack_do_not_claim_its_speedup(state):

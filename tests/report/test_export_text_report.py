@@ -76,8 +76,8 @@ class _Page(HTMLParser):
 
 def test_the_summary_says_how_much_faster_on_what(text):
     assert text.splitlines()[2] == (
-        "3 settings together make ResNet training 1.97x (1.96–1.98) as fast on 1 x NVIDIA H200, confirmed in turn "
-        "with the baseline: 26.3 ms a step before, 13.4 ms tuned."
+        "ResNet training on 1 x NVIDIA H200: 1.97x (1.96–1.98) with 3 settings, confirmed in turn with the baseline: "
+        "26.3 → 13.4 ms a step."
     )
 
 
@@ -101,7 +101,6 @@ def test_the_sections_in_their_order(text):
     ]
     assert "torch | 2.11.0+cu130" in text
     assert "The step is compute-heavy: the GPU is busy 97 %" in text
-    assert "faster when the interval lies above 1.01" in text
     assert "2 min 23 s" in text
 
 
@@ -177,9 +176,7 @@ def test_text_of_the_user_is_never_markup(catalog):
 
 def test_a_cpu_session(catalog):
     text = markdown_report(SessionState.of(cpu_history()), cpu_request(), catalog)
-    assert text.splitlines()[2].startswith(
-        "One setting makes Sequential training 1.19x (1.17–1.21) as fast on AMD EPYC"
-    )
+    assert text.splitlines()[2].startswith("Sequential training on AMD EPYC 7B13, 8 cores: 1.19x (1.17–1.21) with 1")
     assert "No NVIDIA driver is installed" in text
     assert "peak resident set" in text
 
@@ -201,7 +198,7 @@ def test_a_session_that_failed_late_tells_what_it_had_measured(catalog):
     history = [*sample_history()[:-1], SessionFailed("a bug", "Please report it.", "", 1)]
     text = markdown_report(SessionState.of(history), sample_request(), catalog)
     assert text.splitlines()[2].startswith(
-        "The session could not go on: a bug. Please report it. Until then: 3 settings together make ResNet training"
+        "The session could not go on: a bug. Please report it. Until then: ResNet training on 1 x"
     )
 
 
@@ -210,8 +207,8 @@ def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
     state.stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004), confirmed=False)
     text = markdown_report(state, sample_request(), catalog)
     assert text.splitlines()[2] == (
-        "4 of 8 candidates tried for ResNet training on 1 x NVIDIA H200 are measurably faster; nothing that was "
-        "measured together is measurably faster."
+        "ResNet training on 1 x NVIDIA H200: 4 of 8 candidates are measurably faster; nothing that was measured "
+        "together is measurably faster."
     )
     assert "1.001x (0.998–1.004)" in text
     assert ["How", "measured once"] in table_rows(text, "The settings together")
@@ -271,7 +268,7 @@ def test_another_objective_says_how_it_ranks(catalog):
 def test_nothing_that_serves_the_objective_is_told_in_its_words(catalog):
     state = SessionState.of([GoalSet(Goal(Objective.ENERGY)), *sample_history()[1:]])
     told = markdown_report(state, sample_request(), catalog)
-    assert "None of 8 candidates tried for ResNet training on 1 x NVIDIA H200 takes measurably less energy." in told
+    assert "ResNet training on 1 x NVIDIA H200: nothing that was tried takes measurably less energy." in told
 
 
 def test_the_stack_before_and_after(told):
@@ -320,7 +317,7 @@ def test_the_time_on_the_device_and_the_operators_of_most_time(told):
 def test_columns_without_a_figure_are_left_out(catalog):
     text = markdown_report(SessionState.of(cpu_history()), cpu_request(), catalog)
     assert ["Operator", "Calls", "Host, self"] in table_rows(text, "Where the time goes")
-    assert "Energy" not in text
+    assert "| Energy" not in text
     assert "Kernels and copies" not in text
 
 
@@ -421,8 +418,8 @@ def test_a_budget_for_the_baseline_only(catalog):
     late = [e for e in detailed_history() if isinstance(e, TrialMeasured) and e.record.verdict is Verdict.SKIPPED]
     text = markdown_report(SessionState.of([*kept[:-1], *late, kept[-1]]), sample_request(), catalog)
     assert text.splitlines()[2] == (
-        "Nothing could be judged for ResNet training on 1 x NVIDIA H200: no candidate was tried. "
-        "3 could not be tried, with the reasons below."
+        "ResNet training on 1 x NVIDIA H200: nothing could be judged: no candidate was tried. "
+        "3 candidates could not be tried, with the reasons below."
     )
     assert "## Trials" not in text
 
