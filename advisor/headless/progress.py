@@ -40,20 +40,18 @@ from advisor.report.verdict import why_no_stack
 
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99
-_LONGEST_NAMES = 50
 
 
 class HeadlessReporter:
     """Takes a session's events, keeps its state, and writes a line for each one that a person waits for.
 
-    Candidates that are skipped one after the other for one reason are told together, when something else happens.
+    What is not tried is told at the end, in the summary.
     """
 
     def __init__(self, file: TextIO) -> None:
         self.state = SessionState()
         self._file = file
         self._told: dict[str, tuple[Verdict | None, bool]] = {}
-        self._skipped: list[TrialRecord] = []
         self._stack_line = ""
         self._share = 0.0
         self._taking = threading.Lock()
@@ -73,12 +71,8 @@ class HeadlessReporter:
     def _take(self, event: events.Event) -> None:
         lines = list(self._lines(event))  # before the state takes it in: some tell what is new
         self.state.apply(event)
-        if isinstance(event, events.TrialMeasured) and event.record.verdict is Verdict.SKIPPED:
-            self._hold(event.record)
-        elif lines:
-            self._release()
-            for line in lines:
-                self._tell(line)
+        for line in lines:
+            self._tell(line)
 
     def say(self, text: str) -> None:
         """Write a line of our own. When nobody reads it any more, the session goes on all the same."""
@@ -94,19 +88,6 @@ class HeadlessReporter:
         left = f"{left_s} s left" if 0 < left_s < 60 else f"{format_seconds(left_s)} left" if left_s >= 60 else ""
         share = f"{100 * self._share:3.0f} %"
         self.say(f"[{share}, {left}] {line}" if left else f"[{share}] {line}")
-
-    def _hold(self, record: TrialRecord) -> None:
-        if self._skipped and self._skipped[-1].result.reason != record.result.reason:
-            self._release()
-        self._skipped.append(record)
-
-    def _release(self) -> None:
-        if not self._skipped:
-            return
-        names = format_names(record.candidate for record in self._skipped)
-        listed = names if len(names) <= _LONGEST_NAMES else f"{len(self._skipped)} candidates"
-        self._tell(f"{listed}  {format_outcome(self._skipped[0].result)}")
-        self._skipped.clear()
 
     def _lines(self, event: events.Event) -> Iterator[str]:  # noqa: PLR0912 - a case for each kind of event
         """The lines that an event is worth; most are worth none."""
@@ -129,7 +110,7 @@ class HeadlessReporter:
                 yield f"baseline: {_baseline_line(baseline)}"
             case events.TrialsPlanned():
                 yield from _plan_line(event, self.state)
-            case events.TrialMeasured(record):
+            case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary says why not
                 yield from self._trial_line(record)
             case events.StackMeasured(record):
                 yield from self._new_stack_line(record)

@@ -94,22 +94,6 @@ def test_the_share_never_falls_and_only_the_end_is_all_of_it():
     assert cancelled == ["[ 40 %] interrupted after 19.0 s"]
 
 
-def test_candidates_that_are_skipped_for_one_reason_share_a_line():
-    lines = progress_of(detailed_history())
-    (line,) = [line for line in lines if "skipped: it needs" in line]
-    assert "] compile_scope=regional, batch_size (256, 512)  skipped: it needs about 42 s, more than" in line
-
-
-def test_many_skipped_candidates_are_counted():
-    late = TrialResult(Outcome.SKIPPED, "it is late")
-    records = [
-        TrialRecord(Candidate("num_workers", "data.num_workers", 2**power), {}, late) for power in range(0, 60, 3)
-    ]
-    lines = progress_of([*map(events.TrialMeasured, records), events.StageStarted("search")])
-    assert lines[0] == "[  0 %] 20 candidates  skipped: it is late"
-    assert len(lines) == 2
-
-
 def test_what_is_tried_in_the_company_of_the_stack_is_told_apart():
     first, more = (Candidate("compile", "compile.mode", mode) for mode in ("default", "max-autotune"))
     lines = progress_of([events.TrialsPlanned((first,), {}), events.TrialsPlanned((first, more), {})])

@@ -102,14 +102,14 @@ def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
 def test_a_decision_says_what_follows_from_it() -> None:
     state = SessionState.of(histories.whole())
     told = consequence(state, "channels_last", Decision.REJECTED)
-    assert told == "channels_last is left out; the rest is measured now."
+    assert told == "channels_last is left out; the combination is measured now."
     assert consequence(state, "tf32", Decision.REJECTED) == "tf32 is left out."
     assert consequence(state, "autocast", Decision.ACCEPTED) == "autocast stays."
     told = consequence(state, "batch_size", Decision.ACCEPTED, 128)
-    assert told == "batch_size=128 is accepted; it is measured with the others now."
+    assert told == "batch_size=128 is accepted; the combination is measured now."
     running = SessionState.of(histories.to_trials())
     assert consequence(running, "compile", Decision.REJECTED) == "compile is left out."
-    assert consequence(running, "compile", Decision.ACCEPTED).endswith("measured with the others next.")
+    assert consequence(running, "compile", Decision.ACCEPTED).endswith("measured next.")
     assert consequence(running, "compile", None) == "Undone: compile."
 
 
