@@ -9,11 +9,8 @@ from advisor.experiment import events
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
-    MISSING,
     counted,
     format_bytes,
-    format_count,
-    format_interval,
     format_ms,
     format_names,
     format_outcome,
@@ -25,16 +22,14 @@ from advisor.figures.formatting import (
 )
 from advisor.records import (
     BaselineRecord,
-    Comparison,
     Facts,
     Hardware,
-    Mode,
     StackRecord,
     TrialRecord,
-    TrialResult,
     Verdict,
 )
 from advisor.report import figures
+from advisor.report.evidence import hardware_table, workload_rows
 from advisor.report.several_gpus import row_words
 from advisor.report.verdict import why_no_stack
 
@@ -159,19 +154,13 @@ def _plan_line(planned: events.TrialsPlanned, before: SessionState) -> Iterator[
 
 def _hardware_line(hardware: Hardware) -> str:
     """The machine in one line: its GPUs, its processor."""
-    host = hardware.host
-    memory = format_bytes(host.memory_total_bytes)
-    return ", ".join(
-        (*figures.gpu_names(hardware), f"{host.cpu} with {host.usable_cores} usable cores", f"{memory} of memory")
-    )
+    rows = {str(row[0]): row[1] for row in hardware_table(hardware, None).rows}
+    return ", ".join((*figures.gpu_names(hardware), f"CPU {rows['CPU']}", f"memory {rows['Memory']}"))
 
 
 def _workload_line(facts: Facts) -> str:
-    workload = facts.workload
-    loop = "training" if workload.mode is Mode.TRAIN else "inference"
-    device = f"{workload.device_name} ({workload.device})" if workload.device_type != "cpu" else "the CPU"
-    parameters = format_count(workload.parameters)
-    return f"{workload.model}, {parameters} parameters, {loop} on {device}, batch: {workload.batch_text}"
+    rows = dict(workload_rows(facts))
+    return f"{rows['Model']}, {rows['Loop']}, batch: {rows['Batch']}"
 
 
 def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
@@ -181,28 +170,13 @@ def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
     """
     if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
         return format_outcome(record.result)
-    unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
-    if not record.alone:
-        return f"{_effect_on_the_stack(record)}{unreliable}"
-    in_turn = f", {figures.IN_TURN}" if record.confirmed else ""
-    return f"{_effect(record.result, record.comparison, by)}{in_turn}{unreliable}"
-
-
-def _effect_on_the_stack(record: TrialRecord) -> str:
+    by_objective = by is not None and not by.goal.by_time and record.alone
+    effect = by.effect(record.result, record.comparison) if by and by_objective else figures.effect_words(record)
     shown = figures.verdict_shown(record)
-    if shown in (None, Verdict.SAME, Verdict.UNCLEAR):
-        return figures.effect_words(record)
-    return f"{figures.effect_words(record, format_interval)}, {shown}"
-
-
-def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | None) -> str:
-    if comparison is None:
-        return MISSING
-    if by is not None and not by.goal.by_time:
-        return by.effect(result, comparison)
-    if not comparison.verdict.is_change:
-        return format_ratio(comparison)
-    return f"{format_interval(comparison)} {comparison.verdict}"
+    verdict = f"{' ' if record.alone else ', '}{shown}" if shown and shown.is_change and not by_objective else ""
+    in_turn = f", {figures.IN_TURN}" if record.confirmed and record.alone else ""
+    unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
+    return f"{effect}{verdict}{in_turn}{unreliable}"
 
 
 def _stack_effect(stack: StackRecord, state: SessionState) -> str:
@@ -211,8 +185,11 @@ def _stack_effect(stack: StackRecord, state: SessionState) -> str:
         return stack.result.reason
     if not stack.result.measured:
         return format_outcome(stack.result)
-    effect = _effect(stack.result, stack.comparison, state.yardstick)
-    return f"{effect}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
+    by = state.yardstick if not state.goal.by_time else None
+    effect = by.effect(stack.result, stack.comparison) if by else format_ratio(stack.comparison)
+    changed = stack.comparison and stack.comparison.verdict.is_change and not by
+    verdict = f" {stack.comparison.verdict}" if stack.comparison and changed else ""
+    return f"{effect}{verdict}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
 
 
 def _baseline_line(baseline: BaselineRecord) -> str:

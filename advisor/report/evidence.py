@@ -214,32 +214,25 @@ def _share(share: float) -> Share:
 
 
 def _operators(operators: Sequence[OperatorRow]) -> Iterator[Block]:
-    """The operators with the most time of their own, on the device where there is one; empty columns are left out."""
+    """The operators with the most time of their own, on the device where there is one."""
     on_device = any(row.device_ms for row in operators)
     longest = sorted(operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
-    shown = longest[:_OPERATORS_SHOWN]
-    columns = [
-        (heading, times)
-        for heading, times in (
-            ("Device, self", [row.device_ms for row in shown]),
-            ("Device, total", [row.device_total_ms for row in shown]),
-            ("Host, self", [row.host_ms for row in shown]),
-            ("Host, total", [row.host_total_ms for row in shown]),
-        )
-        if any(times)
-    ]
-    rows: list[tuple[Inline, ...]] = [
-        (Code(row.name), format_count(row.calls), *(format_ms(times[place]) for _, times in columns))
-        for place, row in enumerate(shown)
-    ]
-    headings = ("Operator", "Calls", *(heading for heading, _ in columns))
-    where = "device" if on_device else "host"
-    more = len(operators) - len(shown)
-    rest = f"; {more} more are in the JSON report" if more else ""
+    more = len(operators) - _OPERATORS_SHOWN
     yield Paragraph(
-        f"Operators with the most time of their own on the {where}, a step (total: with what they call){rest}:"
+        f"Operators with the most time of their own on the {'device' if on_device else 'host'}, a step"
+        f"{f'; {more} more, and what they call, are in the JSON report' if more > 0 else ''}:"
     )
-    yield Table(headings, tuple(rows), frozenset(headings[1:]))
+    headings = ("Operator", "Calls", *(("Device",) if on_device else ()), "Host")
+    rows = tuple(
+        (
+            Code(row.name),
+            format_count(row.calls),
+            *((format_ms(row.device_ms),) if on_device else ()),
+            format_ms(row.host_ms),
+        )
+        for row in longest[:_OPERATORS_SHOWN]
+    )
+    yield Table(headings, rows, frozenset(headings[1:]))
 
 
 def waits_blocks(profile: Profile) -> Iterator[Block]:

@@ -20,7 +20,7 @@ from advisor.records import Phase, TrialResult, Verdict
 from advisor.report.conclusions import sweep_of
 from advisor.report.document import Bar, Bars, Part, Stacked, StackedBars, Tone
 from advisor.report.evidence import sweep_sentence
-from advisor.report.figures import sparkline
+from advisor.report.figures import step_series
 from advisor.report.rows import Figures, ranking
 
 # One letter for each phase; others have their own first letter.
@@ -126,8 +126,7 @@ def steps_chart(state: SessionState) -> Bars | None:
     bars = []
     for name, tone, times in timed:
         low, high = min(times), max(times)
-        series = sparkline([100 * time / high for time in times], min(_MOST_BLOCKS, len(times)))
-        details = (f"{format_ms(low)} to {format_ms(high)}", series)
+        details = (f"{format_ms(low)} to {format_ms(high)}", step_series(times, _MOST_BLOCKS))
         bars.append(Bar(name, scale.place(low), scale.place(high), format_ms(median(times)), tone, details))
     words = "The median block of steps, the fastest and the slowest, and all blocks in the order in which they ran."
     return Bars("Step times", words, tuple(bars))

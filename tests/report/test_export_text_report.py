@@ -15,14 +15,12 @@ from sample_session import (
     on_the_stack,
     sample_history,
     sample_request,
-    stacked_state,
 )
 
 from advisor.experiment.events import (
     CombinationMeasured,
     GoalSet,
     Ranked,
-    SessionFailed,
     StackMeasured,
     TrialMeasured,
 )
@@ -31,9 +29,8 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Comparison, GpuReadings, Objective, Verdict
+from advisor.records import Comparison, Objective, Verdict
 from advisor.report.document import Listing
-from advisor.report.figures import gpu_sentence
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
 
@@ -72,13 +69,6 @@ class _Page(HTMLParser):
     def handle_data(self, data):
         if "style" not in self.open:
             self.text += data
-
-
-def test_the_summary_says_how_much_faster_on_what(text):
-    assert text.splitlines()[2] == (
-        "ResNet training on 1 x NVIDIA H200: 1.97x (1.96–1.98) with 3 settings, confirmed in turn with the baseline: "
-        "26.3 → 13.4 ms a step."
-    )
 
 
 def test_the_sections_in_their_order(text):
@@ -194,14 +184,6 @@ def test_a_session_that_did_not_get_there(catalog, render, history, words):
     assert re.search(words, render(SessionState.of(history), sample_request(), catalog))
 
 
-def test_a_session_that_failed_late_tells_what_it_had_measured(catalog):
-    history = [*sample_history()[:-1], SessionFailed("a bug", "Please report it.", "", 1)]
-    text = markdown_report(SessionState.of(history), sample_request(), catalog)
-    assert text.splitlines()[2].startswith(
-        "The session could not go on: a bug. Please report it. Until then: ResNet training on 1 x"
-    )
-
-
 def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
     state = SessionState.of(sample_history())
     state.stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004), confirmed=False)
@@ -247,13 +229,6 @@ def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalo
     assert "The settings together are unreliable: the clock fell." in warnings
 
 
-def test_a_batch_size_that_was_disturbed_says_so(detailed, catalog):
-    record = detailed.trials["batch_size=128"]
-    detailed.trials["batch_size=128"] = replace(record, result=replace(record.result, disturbed="the clock fell"))
-    section = body_of(markdown_report(detailed, sample_request(), catalog), "Settings, best first")
-    assert "unreliable: the clock fell" in next(line for line in section.splitlines() if "batch_size: 128" in line)
-
-
 def test_another_objective_says_how_it_ranks(catalog):
     goal = Goal(Objective.MEMORY, keep_speed=0.8, memory_limit_bytes=8 * 2**30)
     state = SessionState.of([GoalSet(goal), *sample_history()[1:]])
@@ -289,34 +264,18 @@ def test_the_baselines_gpu_and_energy(told):
     assert "- no loss was given: cross entropy is assumed" in body_of(told, "Baseline")
 
 
-@pytest.mark.parametrize(
-    ("readings", "words"),
-    [
-        (GpuReadings(3, foreign_processes=None), "NVML lists no processes here, so nobody knows of others on the GPU"),
-        (GpuReadings(3, 40), "40 °C at most; no other process on the GPU"),
-        (GpuReadings(3, 40, foreign_processes=1), "40 °C at most; 1 other process held a context on the GPU"),
-        (
-            GpuReadings(3, 40, throttle_reasons=("application clocks set",)),
-            "40 °C at most; clocks limited (application clocks set); no other process on the GPU",
-        ),
-    ],
-)
-def test_readings_of_the_gpu(readings, words):
-    assert gpu_sentence(readings) == words
-
-
 def test_the_time_on_the_device_and_the_operators_of_most_time(told):
     rows = table_rows(told, "Where the time goes")
     assert ["backward", "15.9 ms", "58.8 %", "15.7 ms"] in rows
     operators = [row for row in rows if row[0].startswith("`")]
-    assert operators[0] == ["`aten::convolution`", "53", "5.41 ms", "5.52 ms", "0.40 ms", "3.00 ms"]
+    assert operators[0] == ["`aten::convolution`", "53", "5.41 ms", "0.40 ms"]
     assert len(operators) == 10
-    assert "3 more are in the JSON report" in told
+    assert "3 more" in told
 
 
 def test_columns_without_a_figure_are_left_out(catalog):
     text = markdown_report(SessionState.of(cpu_history()), cpu_request(), catalog)
-    assert ["Operator", "Calls", "Host, self"] in table_rows(text, "Where the time goes")
+    assert ["Operator", "Calls", "Host"] in table_rows(text, "Where the time goes")
     assert "| Energy" not in text
     assert "Kernels and copies" not in text
 
@@ -330,20 +289,6 @@ def test_the_roof_with_its_ceilings_and_their_date(told):
     assert rows["from pinned"] == "54.0 GB/s host to device"
     assert "measured on 2026-03-14" in told
     assert "The tuned share refers to the higher peak of bfloat16" in told
-
-
-def test_the_same_step_on_the_cpu(told):
-    baseline = {row[0]: row[1] for row in table_rows(told, "Baseline")}
-    assert baseline["On the CPU"] == "1530 ms in one short trial, 58x as long as on the GPU"
-
-
-def test_a_cpu_that_is_faster_is_a_warning(catalog):
-    state = SessionState.of(sample_history())
-    state.baseline = replace(state.baseline, cpu_step_ms=13.2)
-    warnings = body_of(markdown_report(state, sample_request(), catalog), "Read this first")
-    assert warnings.strip() == (
-        "- On this machine's CPU the same step takes 13.2 ms in one short trial: the CPU is 2.0x as fast as the GPU."
-    )
 
 
 def test_how_the_trials_figures_came_about(told):
@@ -382,14 +327,6 @@ def test_a_recommendation_measured_with_the_stack_says_so(detailed, catalog):
     row = next(row for row in rows if first.record.candidate.key in row[0])
     assert row[2] == "+1.20x (1.15–1.25)"
     assert row[-1] == "against the combination without it, 1 other setting on"
-
-
-def test_what_was_only_measured_with_others_has_no_figures_of_its_own(catalog):
-    text = markdown_report(stacked_state(), sample_request(), catalog)
-    rows = table_rows(text, "Settings, best first")
-    row = next(row for row in rows if "`model.memory_format: channels_last`" in row)
-    assert row[2].startswith("in ")
-    assert "not yet compared without it" in row[-1]
 
 
 def test_waits_stand_with_the_habits(told):

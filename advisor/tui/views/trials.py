@@ -19,7 +19,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_seconds
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
-from advisor.report.figures import energy_words, gpu_sentence, sparkline
+from advisor.report.figures import energy_words, gpu_sentence, sparkline, step_series
 from advisor.report.pictures import block_times
 from advisor.report.several_gpus import row_details, row_of
 from advisor.tui.context import Context
@@ -116,7 +116,8 @@ class TrialsView(View):
     def _cells(self, run: Run, width: int) -> dict[str, Cell]:
         result, running = run.result, run.result is None and self.context.state.finished is None
         ended = "running" if running else (result.outcome if result else Outcome.CANCELLED).value.replace("_", " ")
-        style = "$accent" if running else DIM if result is None or result.measured else "$warning"
+        well = result is None or result.outcome is Outcome.MEASURED
+        style = "$accent" if running else DIM if well else "$warning"
         peak, wall_s = (result.peak_reserved_bytes, result.wall_s) if result else (None, None)
         name = Content.styled(trial_label(run.name, self.context.state, width), "$accent" if running else "")
         return {
@@ -224,7 +225,7 @@ def details_of(run: Run, state: SessionState) -> Iterator[Content]:
         return
     if row := row_of(state.scaling, run.name):
         yield Content.styled(row_details(row), DIM)
-    elif run.result and not run.result.measured:
+    elif run.result and run.result.outcome is not Outcome.MEASURED:
         yield Content.styled(format_outcome(run.result), "$warning")
     if record is None or not record.alone:
         return
@@ -243,13 +244,10 @@ def details_of(run: Run, state: SessionState) -> Iterator[Content]:
 
 
 def _steps(name: str, result: TrialResult) -> Content:
-    """Half as high as it can be is the median, the top is a tenth above it: a steady trial is a level line."""
+    """The step times of a trial: a steady one is a level line."""
     times = block_times(result)
-    usual = median(times)
-    drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times] if usual else []
-    shown = sparkline([min(99.0, max(0.0, value)) for value in drawn], min(_SPARK, len(drawn)))
     spread = " to ".join(dict.fromkeys((format_ms(min(times)), format_ms(max(times)))))
-    return Content.assemble((f"{name} ", DIM), (shown, "$primary"), (f" {spread}", DIM))
+    return Content.assemble((f"{name} ", DIM), (step_series(times, _SPARK), "$primary"), (f" {spread}", DIM))
 
 
 def live_state(state: SessionState) -> Content:

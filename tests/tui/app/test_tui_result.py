@@ -108,11 +108,6 @@ async def test_the_phases_stand_under_the_headline_as_soon_as_they_are_known() -
         assert "backward 58 %" in screen_text(app)
 
 
-async def test_the_best_single_setting_is_told_while_there_is_no_combination() -> None:
-    async with driven(histories.to_trials(), hold=True) as (_pilot, app, _control):
-        assert "1.39x faster with channels_last: 32.6 → 23.4 ms a step." in headline(app)
-
-
 async def test_with_memory_as_the_objective_the_saving_is_large() -> None:
     async with driven(histories.by_memory()) as (_pilot, app, _control):
         assert headline(app).startswith("-66 % memory at 0.94x the speed: 32.6 → 34.6 ms a step")
