@@ -8,7 +8,7 @@ from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
-from advisor.export.files import check_target_of
+from advisor.export.files import check_replaceable
 from advisor.export.formats import format_for, formats_of
 from advisor.figures.options import alternatives, named
 from advisor.files.paths import exists, is_file, is_folder
@@ -89,10 +89,11 @@ def check_outputs(outputs: Outputs) -> None:
 
 
 def check_export(outputs: Outputs, target: TargetSpec) -> None:
-    """Raise UsageError where the export would replace the settings of another target."""
-    if outputs.export_path:
+    """Raise UsageError where the export would replace a file that is not ours, unless that is the config to patch."""
+    path, config = outputs.export_path, outputs.config_path
+    if path and not (config and os.path.realpath(path) == os.path.realpath(config)):
         with named("--export"):
-            check_target_of(outputs.export_path, target, "Name another file, or add --force to replace it.")
+            check_replaceable(path, target, "Name another file, or add --force to replace it.")
 
 
 def check_writable(option: str, path: Path) -> None:

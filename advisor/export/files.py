@@ -45,21 +45,38 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 # The target that a file of ours names: in the comments of a settings file, in the first lines of a Python file.
 _OF_TARGET = re.compile(r"^# target: (.+)$|x \([^)]*\).*, for (\S+) on ", re.M)
 _HEAD_BYTES = 4096
+_MARK = "perf-advisor"
 
 
 def check_target_of(path: str | Path, target: TargetSpec, hint: str) -> None:
     """Raise UsageError for a file of ours that holds the settings of another target. ``hint`` says what to do."""
-    if not is_file(path):
-        return
-    try:
-        with Path(path).open("rb") as file:
-            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
-    except OSError:  # which is told where it is to be read or written
-        return
-    found = _OF_TARGET.search(head) if "perf-advisor" in head else None
+    head = _head_of(path)
+    found = _OF_TARGET.search(head) if _MARK in head else None
     named = (found[1] or found[2]).strip() if found else ""
     if named and named != target.command and named.split(" ", 1)[0] != target.target:
         raise UsageError(f"{path} has the settings of {named}, not of {target.command}.", hint)
+
+
+def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
+    """Raise UsageError for a file that an export may not replace unasked: another target's, or a person's own.
+
+    Files of ours name perf-advisor at their beginning; copies of a person's files have ``.tuned`` in their names.
+    """
+    head = _head_of(path)
+    if head.strip() and _MARK not in head and ".tuned" not in Path(path).suffixes:
+        raise UsageError(f"{path} exists, and perf-advisor did not write it.", hint)
+    check_target_of(path, target, hint)
+
+
+def _head_of(path: str | Path) -> str:
+    """The beginning of a file; empty where there is none, or where it cannot be read: whoever opens it says so."""
+    if not is_file(path):
+        return ""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_HEAD_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _mode_for(target: Path) -> int:

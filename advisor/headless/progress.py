@@ -9,11 +9,8 @@ from advisor.experiment import events
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
-    MISSING,
     counted,
     format_bytes,
-    format_count,
-    format_interval,
     format_ms,
     format_names,
     format_outcome,
@@ -25,35 +22,31 @@ from advisor.figures.formatting import (
 )
 from advisor.records import (
     BaselineRecord,
-    Comparison,
     Facts,
     Hardware,
-    Mode,
     StackRecord,
     TrialRecord,
-    TrialResult,
     Verdict,
 )
 from advisor.report import figures
+from advisor.report.evidence import hardware_table, workload_rows
 from advisor.report.several_gpus import row_words
 from advisor.report.verdict import why_no_stack
 
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99
-_LONGEST_NAMES = 50
 
 
 class HeadlessReporter:
     """Takes a session's events, keeps its state, and writes a line for each one that a person waits for.
 
-    Candidates that are skipped one after the other for one reason are told together, when something else happens.
+    What is not tried is told at the end, in the summary.
     """
 
     def __init__(self, file: TextIO) -> None:
         self.state = SessionState()
         self._file = file
         self._told: dict[str, tuple[Verdict | None, bool]] = {}
-        self._skipped: list[TrialRecord] = []
         self._stack_line = ""
         self._share = 0.0
         self._taking = threading.Lock()
@@ -73,12 +66,8 @@ class HeadlessReporter:
     def _take(self, event: events.Event) -> None:
         lines = list(self._lines(event))  # before the state takes it in: some tell what is new
         self.state.apply(event)
-        if isinstance(event, events.TrialMeasured) and event.record.verdict is Verdict.SKIPPED:
-            self._hold(event.record)
-        elif lines:
-            self._release()
-            for line in lines:
-                self._tell(line)
+        for line in lines:
+            self._tell(line)
 
     def say(self, text: str) -> None:
         """Write a line of our own. When nobody reads it any more, the session goes on all the same."""
@@ -94,19 +83,6 @@ class HeadlessReporter:
         left = f"{left_s} s left" if 0 < left_s < 60 else f"{format_seconds(left_s)} left" if left_s >= 60 else ""
         share = f"{100 * self._share:3.0f} %"
         self.say(f"[{share}, {left}] {line}" if left else f"[{share}] {line}")
-
-    def _hold(self, record: TrialRecord) -> None:
-        if self._skipped and self._skipped[-1].result.reason != record.result.reason:
-            self._release()
-        self._skipped.append(record)
-
-    def _release(self) -> None:
-        if not self._skipped:
-            return
-        names = format_names(record.candidate for record in self._skipped)
-        listed = names if len(names) <= _LONGEST_NAMES else f"{len(self._skipped)} candidates"
-        self._tell(f"{listed}  {format_outcome(self._skipped[0].result)}")
-        self._skipped.clear()
 
     def _lines(self, event: events.Event) -> Iterator[str]:  # noqa: PLR0912 - a case for each kind of event
         """The lines that an event is worth; most are worth none."""
@@ -129,7 +105,7 @@ class HeadlessReporter:
                 yield f"baseline: {_baseline_line(baseline)}"
             case events.TrialsPlanned():
                 yield from _plan_line(event, self.state)
-            case events.TrialMeasured(record):
+            case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary says why not
                 yield from self._trial_line(record)
             case events.StackMeasured(record):
                 yield from self._new_stack_line(record)
@@ -178,19 +154,13 @@ def _plan_line(planned: events.TrialsPlanned, before: SessionState) -> Iterator[
 
 def _hardware_line(hardware: Hardware) -> str:
     """The machine in one line: its GPUs, its processor."""
-    host = hardware.host
-    memory = format_bytes(host.memory_total_bytes)
-    return ", ".join(
-        (*figures.gpu_names(hardware), f"{host.cpu} with {host.usable_cores} usable cores", f"{memory} of memory")
-    )
+    rows = {str(row[0]): row[1] for row in hardware_table(hardware, None).rows}
+    return ", ".join((*figures.gpu_names(hardware), f"CPU {rows['CPU']}", f"memory {rows['Memory']}"))
 
 
 def _workload_line(facts: Facts) -> str:
-    workload = facts.workload
-    loop = "training" if workload.mode is Mode.TRAIN else "inference"
-    device = f"{workload.device_name} ({workload.device})" if workload.device_type != "cpu" else "the CPU"
-    parameters = format_count(workload.parameters)
-    return f"{workload.model}, {parameters} parameters, {loop} on {device}, batch: {workload.batch_text}"
+    rows = dict(workload_rows(facts))
+    return f"{rows['Model']}, {rows['Loop']}, batch: {rows['Batch']}"
 
 
 def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
@@ -200,28 +170,13 @@ def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
     """
     if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
         return format_outcome(record.result)
-    unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
-    if not record.alone:
-        return f"{_effect_on_the_stack(record)}{unreliable}"
-    in_turn = f", {figures.IN_TURN}" if record.confirmed else ""
-    return f"{_effect(record.result, record.comparison, by)}{in_turn}{unreliable}"
-
-
-def _effect_on_the_stack(record: TrialRecord) -> str:
+    by_objective = by is not None and not by.goal.by_time and record.alone
+    effect = by.effect(record.result, record.comparison) if by and by_objective else figures.effect_words(record)
     shown = figures.verdict_shown(record)
-    if shown in (None, Verdict.SAME, Verdict.UNCLEAR):
-        return figures.effect_words(record)
-    return f"{figures.effect_words(record, format_interval)}, {shown}"
-
-
-def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | None) -> str:
-    if comparison is None:
-        return MISSING
-    if by is not None and not by.goal.by_time:
-        return by.effect(result, comparison)
-    if not comparison.verdict.is_change:
-        return format_ratio(comparison)
-    return f"{format_interval(comparison)} {comparison.verdict}"
+    verdict = f"{' ' if record.alone else ', '}{shown}" if shown and shown.is_change and not by_objective else ""
+    in_turn = f", {figures.IN_TURN}" if record.confirmed and record.alone else ""
+    unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
+    return f"{effect}{verdict}{in_turn}{unreliable}"
 
 
 def _stack_effect(stack: StackRecord, state: SessionState) -> str:
@@ -230,8 +185,11 @@ def _stack_effect(stack: StackRecord, state: SessionState) -> str:
         return stack.result.reason
     if not stack.result.measured:
         return format_outcome(stack.result)
-    effect = _effect(stack.result, stack.comparison, state.yardstick)
-    return f"{effect}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
+    by = state.yardstick if not state.goal.by_time else None
+    effect = by.effect(stack.result, stack.comparison) if by else format_ratio(stack.comparison)
+    changed = stack.comparison and stack.comparison.verdict.is_change and not by
+    verdict = f" {stack.comparison.verdict}" if stack.comparison and changed else ""
+    return f"{effect}{verdict}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
 
 
 def _baseline_line(baseline: BaselineRecord) -> str:

@@ -5,8 +5,7 @@ Nothing here knows what a session is.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from advisor.report.charts import Chart
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +68,67 @@ def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
     return Table(("", ""), tuple(rows))
 
 
+class Tone(StrEnum):
+    """The role of a bar, which has a colour."""
+
+    BASELINE = "baseline"
+    STACK = "stack"
+    FASTER = "faster"
+    SLOWER = "slower"
+    OTHER = "other"
+
+
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A chart where charts can be drawn; elsewhere a sentence with its message."""
+class Bar:
+    """A bar between two places of 0 to 1. ``text`` is its figure, ``details`` what is told beside it."""
 
-    chart: Chart
+    name: str
+    start: float
+    end: float
+    text: str
+    tone: Tone
+    details: tuple[str, ...] = ()
 
 
-Block = Paragraph | Bullets | Listing | Table | Picture
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars under one another on one scale; ``words`` are all that is shown of it where no bars can be drawn."""
+
+    title: str
+    words: str
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a stacked bar, with the initial that stands in it."""
+
+    name: str
+    initial: str
+    size: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """One stacked bar: its parts in their order."""
+
+    name: str
+    text: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackedBars:
+    """Stacked bars, each on a scale of its own; ``words`` as in ``Bars``."""
+
+    title: str
+    words: str
+    bars: tuple[Stacked, ...]
+
+
+Block = Paragraph | Bullets | Listing | Table | Bars | StackedBars
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The sentences are for the headless summary as well.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
@@ -156,6 +156,8 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
     rows += [(f"GPUs {pairs_of}", link) for pairs_of, link in link_rows(hardware.links)]
     host = hardware.host
     rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
+    if host.cpu_features:
+        rows.append(("Features", ", ".join(host.cpu_features)))
     rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", f"{host.system}, Python {host.python}")]
     rows += list(facts.versions.items()) if facts else []
     return pairs(rows)
@@ -177,26 +179,34 @@ def _gpu_words(gpu: GpuInfo) -> str:
 # --- the profile ----------------------------------------------------------------------------------------------
 
 
-def time_section(profile: Profile) -> Iterator[Section]:
+def time_section(state: SessionState) -> Iterator[Section]:
     """The step's bottleneck, its phases, and the operators that take most of it."""
+    profile = state.profile
+    if profile is None:
+        return
     bound: list[Block] = [Paragraph(bound_sentence(profile))] if profile.kind_of_step else []
-    phases: list[Block] = [_phases(profile)] if profile.phases else []
+    phases: list[Block] = [phases_table(state, profile)] if profile.phases else []
     operators = list(_operators(profile.operators)) if profile.operators else []
     if told := (*bound, *phases, *operators):
         yield Section("Where the time goes", told, brief=tuple(bound))
 
 
-def _phases(profile: Profile) -> Table:
-    device = profile.device_phases
-    headings: tuple[str, ...] = ("Phase", "Time", "Share")
-    rows: list[tuple[Inline, ...]] = [
-        (name.replace("_", " "), format_ms(spent_ms), _share(profile.share(name)))
-        for name, spent_ms in profile.phases.items()
-    ]
-    if device:
-        headings = (*headings, "Kernels and copies")
-        rows = [(*row, format_ms(device.get(name, 0.0))) for row, name in zip(rows, profile.phases, strict=True)]
-    return Table(headings, tuple(rows), frozenset({"Time", "Kernels and copies"}))
+def phases_table(state: SessionState, profile: Profile) -> Table:
+    """The phases of a step; with the combination's where they were timed, and with the device's work for each."""
+    tuned = state.stack.result.phases if state.stack and state.stack.settings else {}
+    times: list[tuple[str, Mapping[str, float]]] = [("Tuned", tuned)] if tuned else []
+    times += [("Kernels and copies", profile.device_phases)] if profile.device_phases else []
+    rows = tuple(
+        (
+            name.replace("_", " "),
+            format_ms(profile.phases.get(name)),
+            _share(profile.share(name)) if name in profile.phases else MISSING,
+            *(format_ms(column.get(name)) for _, column in times),
+        )
+        for name in dict.fromkeys((*profile.phases, *tuned))
+    )
+    headings = [heading for heading, _ in times]
+    return Table(("Phase", "Time", "Share", *headings), rows, frozenset({"Time", *headings}))
 
 
 def _share(share: float) -> Share:
@@ -204,32 +214,25 @@ def _share(share: float) -> Share:
 
 
 def _operators(operators: Sequence[OperatorRow]) -> Iterator[Block]:
-    """The operators with the most time of their own, on the device where there is one; empty columns are left out."""
+    """The operators with the most time of their own, on the device where there is one."""
     on_device = any(row.device_ms for row in operators)
     longest = sorted(operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
-    shown = longest[:_OPERATORS_SHOWN]
-    columns = [
-        (heading, times)
-        for heading, times in (
-            ("Device, self", [row.device_ms for row in shown]),
-            ("Device, total", [row.device_total_ms for row in shown]),
-            ("Host, self", [row.host_ms for row in shown]),
-            ("Host, total", [row.host_total_ms for row in shown]),
-        )
-        if any(times)
-    ]
-    rows: list[tuple[Inline, ...]] = [
-        (Code(row.name), format_count(row.calls), *(format_ms(times[place]) for _, times in columns))
-        for place, row in enumerate(shown)
-    ]
-    headings = ("Operator", "Calls", *(heading for heading, _ in columns))
-    where = "device" if on_device else "host"
-    more = len(operators) - len(shown)
-    rest = f"; {more} more are in the JSON report" if more else ""
+    more = len(operators) - _OPERATORS_SHOWN
     yield Paragraph(
-        f"Operators with the most time of their own on the {where}, a step (total: with what they call){rest}:"
+        f"Operators with the most time of their own on the {'device' if on_device else 'host'}, a step"
+        f"{f'; {more} more, and what they call, are in the JSON report' if more > 0 else ''}:"
     )
-    yield Table(headings, tuple(rows), frozenset(headings[1:]))
+    headings = ("Operator", "Calls", *(("Device",) if on_device else ()), "Host")
+    rows = tuple(
+        (
+            Code(row.name),
+            format_count(row.calls),
+            *((format_ms(row.device_ms),) if on_device else ()),
+            format_ms(row.host_ms),
+        )
+        for row in longest[:_OPERATORS_SHOWN]
+    )
+    yield Table(headings, rows, frozenset(headings[1:]))
 
 
 def waits_blocks(profile: Profile) -> Iterator[Block]:

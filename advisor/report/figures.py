@@ -5,6 +5,7 @@ The app adds colours and meters, the reports put the same words into tables and 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -102,6 +103,22 @@ def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | No
     """The tokens a second that a rate of samples means where the step generates text; None elsewhere."""
     tokens = facts.workload.generated_tokens if facts else None
     return tokens * samples_per_s if tokens and samples_per_s else None
+
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
+    """The last ``width`` values, from 0 to ``top``, as a line of blocks."""
+    levels = (min(len(_LEVELS) - 1, int(value / top * len(_LEVELS))) for value in list(values)[-width:])
+    return "".join(_LEVELS[level] for level in levels).rjust(width)
+
+
+def step_series(times_ms: Sequence[float], most: int) -> str:
+    """The last step times as a line: the median is half as high as can be, the top a tenth above it."""
+    usual = median(times_ms)
+    drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times_ms[-most:]] if usual else []
+    return sparkline([min(99.0, max(0.0, value)) for value in drawn], len(drawn))
 
 
 # --- the export ---------------------------------------------------------------------------------------------------

@@ -88,30 +88,33 @@ def _begun(session_id: str) -> str:
     return ", begun on {}-{}-{} at {}:{}".format(*match.groups()) if match else ""
 
 
+METHOD = (
+    "Every trial ran in a process of its own, with the same seed and the same batches. Steps run in blocks without "
+    "synchronising in between; a step's time is wall time per step. Warm-up goes on until the steps are steady and is "
+    "reported apart, with the number of steps after which a slower start pays off.",
+    "A speed-up is the ratio of samples per second to the baseline's, with its interval: of 95 % of those measured in "
+    "turn, of 99 % of the others. It holds how blocks of a process scatter, and how far processes of the same settings "
+    "lie apart. Faster: the whole interval lies above 1.01; slower: below 1/1.01; same: within 3 % of 1; else unclear.",
+    "There is one baseline: a step time with a setting is the one without it, divided by the speed-up. The settings "
+    "together are measured in turn with the baseline (A B B A), so that drift cancels.",
+    "Memory is the peak that PyTorch's allocator reserved on the GPU; on a CPU, the peak resident set of the process. "
+    "Numerics compare the first losses, outputs and weights with the baseline's under the same seed and batches; close "
+    "means within rounding, which a run in float64 shows where there is time and memory for it.",
+    "Energy is that of the whole GPU while blocks were timed, its idle draw included. The phases come from a separate "
+    "pass with waits between them, so that their sum can exceed the step. The machine's peaks are what it reached "
+    "in products of large matrices and in large copies.",
+)
+
+
 def method(state: SessionState, request: Request) -> Iterator[str]:
-    """The method, as far as it matters for this session; a sentence for each point."""
-    on_cuda = state.facts is not None and state.facts.on_cuda
-    yield "Every trial ran in a process of its own, with the same seed and the same batches."
-    yield (
-        "A step's time is wall time per step over blocks of back-to-back steps, after a warm-up until the steps were "
-        "steady. The warm-up is reported apart; the steps after which a slower start has paid back follow from it."
-    )
-    yield (
-        "A speed-up is the ratio of samples per second to the baseline's, with its interval: of 95 % where both were "
-        "measured in turn, of 99 % elsewhere. It is faster when the interval lies above 1.01, slower when it lies "
-        "below 1/1.01, the same when it lies within 3 % of 1, and unclear otherwise."
-    )
+    """The method, and what of it was particular to this session; a sentence or more for each point."""
+    yield from METHOD
     yield from _ranking_rule(state)
-    yield from _repeats(state)
-    yield (
-        "Memory is the peak that PyTorch's allocator reserved on the GPU."
-        if on_cuda
-        else "Memory is the peak resident set of the trial's process."
-    )
-    yield "Step times with a setting are those without it, divided by its speed-up; there is one baseline."
-    yield "Numerics compare the first losses and outputs with the baseline's; close means within rounding."
-    if state.facts and state.facts.profile:
-        yield "The phases come from a separate pass with waits between them; their sum can exceed the step."
+    if any(record.candidate.already_on for record in tried(state)):
+        yield (
+            "A setting that was on already was switched off for its trial; its worth is how much faster the step is "
+            "with it."
+        )
     if state.finished:
         yield (
             f"The session took {format_seconds(state.finished.session_s)} of a budget of "
@@ -133,14 +136,4 @@ def _ranking_rule(state: SessionState) -> Iterator[str]:
         yield (
             f"A size whose single calls, each waited for, exceed the latency limit of {limit} in their 95th percentile "
             "is neither recommended nor in the combination."
-        )
-
-
-def _repeats(state: SessionState) -> Iterator[str]:
-    if state.stack and state.stack.comparison and state.stack.comparison.paired:
-        yield "The settings together were measured alternately with the baseline (A B B A), so that drift cancels."
-    if any(record.candidate.already_on for record in tried(state)):
-        yield (
-            "A setting that was on already was switched off for its trial; its worth is how much faster the step is "
-            "with it."
         )

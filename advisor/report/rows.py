@@ -11,7 +11,7 @@ from enum import StrEnum
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_outcome, format_pending
+from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_pending
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -72,16 +72,46 @@ class Figures:
         return self.before_ms / self.effect.speedup
 
     @property
+    def speed(self) -> str:
+        """The speed-up: ``1.39x``; ``+1.24x`` on top of the others, ``in 1.51x`` of all of them together."""
+        return f"{SIGNS[self.against]}{self._ratio(self.effect.speedup)}x"
+
+    @property
+    def interval(self) -> str:
+        """The interval of the speed-up: ``1.37–1.41``."""  # noqa: RUF002 - the en dash of an interval
+        return f"{self._ratio(self.effect.ci_low)}–{self._ratio(self.effect.ci_high)}"  # noqa: RUF001
+
+    def _ratio(self, ratio: float) -> str:
+        effect = self.effect
+        digits = 2 if effect.speedup < 9.995 else 1 if effect.speedup < 99.95 else 0
+        return f"{ratio:.{3 if effect.ci_high - effect.ci_low < 0.01 else digits}f}"
+
+    @property
     def words(self) -> str:
-        """The speed-up with its interval: ``1.39x (1.37–1.41)``; ``+1.24x`` on the others, ``in 1.51x`` of all."""  # noqa: RUF002
-        effect, digits = self.effect, 3 if self.effect.ci_high - self.effect.ci_low < 0.01 else 2
-        interval = f"{effect.ci_low:.{digits}f}–{effect.ci_high:.{digits}f}"  # noqa: RUF001
-        return f"{SIGNS[self.against]}{effect.speedup:.{digits}f}x ({interval})"
+        """The speed-up with its interval: ``1.39x (1.37–1.41)``."""  # noqa: RUF002
+        return f"{self.speed} ({self.interval})"
+
+    @property
+    def steps(self) -> str:
+        """The step times without and with the settings: ``73.0 → 48.4 ms``."""
+        return before_and_after(format_ms(self.before_ms), format_ms(self.after_ms))
+
+    @property
+    def memory(self) -> str:
+        """The peaks without and with the settings: ``9.10 → 5.20 GiB``; one alone where the other is not known."""
+        before, after = self.memory_bytes
+        return format_bytes(after) if before is None else before_and_after(format_bytes(before), format_bytes(after))
 
     @property
     def verdict(self) -> Verdict:
         """The verdict on the settings; unclear while only the whole combination was measured."""
         return Verdict.UNCLEAR if self.against is Against.NOT_SPLIT else self.effect.verdict
+
+
+def before_and_after(before: str, after: str) -> str:
+    """Two figures: the unit stands once where it is the same."""
+    number, _, unit = before.partition(" ")
+    return f"{number if unit and after.endswith(f' {unit}') else before} → {after}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,19 @@ from rich.theme import Theme
 
 from advisor.figures.formatting import plain, printable
 from advisor.records import Verdict
-from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Picture, Section, Share, Table
+from advisor.report.document import (
+    Bars,
+    Block,
+    Bullets,
+    Code,
+    Inline,
+    Listing,
+    Paragraph,
+    Section,
+    Share,
+    StackedBars,
+    Table,
+)
 
 PLAIN_WIDTH = 100
 # The colours of what is told, by their names here; the app has others by the same names.
@@ -83,8 +95,8 @@ def _shown(block: Block, style: str) -> RenderableType:
             return Text("\n".join(map(plain, items)), style=style)
         case Listing(text):
             return Text(printable(text.rstrip("\n")))
-        case Picture(chart):
-            return Text(plain(chart.words), style=style)
+        case Bars() | StackedBars():
+            return Text(plain(block.words), style=style)
         case Table():
             return Group(_drawn(block), *_remarks(block))
 

@@ -7,10 +7,8 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
     counted,
-    format_break_even,
     format_bytes,
     format_change,
-    format_energy,
     format_ms,
     format_names,
     format_numerics,
@@ -37,11 +35,12 @@ from advisor.records import (
     Value,
     text_of,
 )
+from advisor.report.cards import figure_pairs, start_up_pairs
 from advisor.report.conclusions import own_notes, roof_shares, sweep_of, tried
-from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table
+from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs
 from advisor.report.evidence import roof_text
-from advisor.report.figures import IN_TURN, verified_words
-from advisor.report.rows import Against, Ranking, Row, Tick, ranking, title_of
+from advisor.report.figures import how_confirmed, verified_words
+from advisor.report.rows import Against, Ranking, Row, Tick, before_and_after, ranking, title_of
 from advisor.report.verdict import why_no_stack
 
 
@@ -67,30 +66,19 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     if figures is None:
         yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
         return
-    before_ms, after_ms = figures.before_ms, figures.after_ms
-    peaks, energy = figures.memory_bytes, figures.energy_j
-    size = stack.result.batch_size
-    rows: list[tuple[Inline, ...]] = [
-        ("Speed-up", "", figures.words, ""),
-        ("Step", format_ms(before_ms), format_ms(after_ms), format_change(after_ms, before_ms)),
-        ("Peak memory", format_bytes(peaks[0]), format_bytes(peaks[1]), format_change(peaks[1], peaks[0])),
-    ]
-    if size and figures.samples is None:
-        rates = [format_rate(1e3 * size / step_ms) for step_ms in (before_ms, after_ms)]
-        rows.append(("Throughput", *rates, format_change(before_ms, after_ms)))
-    if any(energy):
-        words = [format_energy(one) for one in energy]
-        rows.append(("Energy a sample", *words, format_change(energy[1], energy[0])))
-    reached = roof_shares(state)
-    if any(reached):
-        rows.append(("Efficiency", *(roof_text(share) or MISSING for share in reached), ""))
-    yield Table(("", "Before", "Tuned", "Change"), tuple(rows), frozenset({"Before", "Tuned", "Change"}))
-    how = f"{IN_TURN} (A B B A)" if figures.effect.paired else "once, in a trial of their own"
-    yield Paragraph(f"Measured {how}. Start-up pays off {format_break_even(stack.break_even_steps)}.")
-    if stack.numerics:
-        yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
+    rows = list(figure_pairs(figures))
+    if (size := stack.result.batch_size) and figures.samples is None:
+        rates = [format_rate(1e3 * size / step_ms) for step_ms in (figures.before_ms, figures.after_ms)]
+        rows.append(("Throughput", before_and_after(*rates)))
+    rows += start_up_pairs(stack.result, stack.break_even_steps, figures)
+    rows.append(("How", how_confirmed(stack)))
+    if reached := [roof_text(share) for share in roof_shares(state) if share]:
+        rows.append(("Efficiency", " → ".join(reached)))
+    if stack.result.disturbed:
+        rows.append(("Unreliable", f"{stack.result.disturbed}."))
     if state.verification:
-        yield Paragraph(f"The exported file: {verified_words(state.verification)}.")
+        rows.append(("Exported file", verified_words(state.verification)))
+    yield pairs(rows)
     if notes := own_notes(stack.result, state):
         yield Bullets(notes)
 
@@ -130,7 +118,7 @@ def _setting(row: Row, *, with_energy: bool) -> tuple[Inline, ...]:
         code,
         row.title,
         figures.words,
-        f"{format_ms(figures.before_ms)} → {format_ms(figures.after_ms)}",
+        figures.steps,
         format_change(figures.memory_bytes[1], figures.memory_bytes[0]),
         *([format_change(figures.energy_j[1], figures.energy_j[0])] if with_energy else []),
         format_numerics(figures.numerics),

@@ -4,19 +4,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from advisor.experiment.gains import stack_helps, whole_loop
-from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
     format_bytes,
+    format_energy,
     format_interval,
-    format_ms,
     format_pending,
     format_rate,
     interval_or_words,
     plain,
 )
-from advisor.records import BaselineRecord, Mode, Objective, StackRecord, Verdict
+from advisor.records import Mode, Objective, Verdict
 from advisor.report.conclusions import (
     candidates_tried,
     count_untried,
@@ -24,106 +23,85 @@ from advisor.report.conclusions import (
     stack_is_unclear,
 )
 from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, own_comparison, tokens_per_s
+from advisor.report.rows import ranking
 
 
 def verdict(state: SessionState) -> str:
-    """The session in one or two sentences."""
-    if state.failure:
-        ended = f"The session could not go on: {state.failure.message}. {state.failure.hint}".replace("..", ".")
-        return f"{ended} Until then: {_result_sentence(state, state.baseline)}" if state.baseline else ended
+    """The session in one or two sentences: ``ResNet training on 1 x H200: 1.97x (1.96–1.98) with 3 settings, …``."""  # noqa: RUF002
     if state.baseline is None:
-        return "Nothing has been measured."
-    interrupted = state.finished is None or state.finished.cancelled
-    remark = " The session did not run to its end: these are the measurements until then." if interrupted else ""
-    return " ".join(filter(None, (_result_sentence(state, state.baseline), whole_loop(state)))) + remark
-
-
-def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
+        return _failed(state) if state.failure else "Nothing has been measured."
     where = f" on {measured_on(state)}" if state.hardware else ""
-    stack, by = state.stack, Yardstick(state.goal, baseline)
-    if stack is not None and stack.pending:
-        return _pending_sentence(state, stack, where)
-    if stack is None or not (stack_helps(state) or stack_is_unclear(state)):
-        return _no_stack_sentence(state, by, where)
-    how = f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)
-    effect = f"{_effect_sentence(state, stack, by, where)}{other_batch(stack, baseline)}"
-    sentence = f"{effect}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
-    return f"{sentence} Whether that is a gain is unclear: {_DECIDES}." if stack_is_unclear(state) else sentence
+    sentences = [f"{_subject(state)}{where}: {_result(state)}{_details(state)}."]
+    if stack_is_unclear(state):
+        sentences.append(f"Whether that is a gain is unclear: {_DECIDES}.")
+    if missed := count_untried(state) if not _has_result(state) else 0:
+        sentences.append(f"{counted(missed, 'candidate')} could not be tried, with the reasons below.")
+    if state.failure:
+        return f"{_failed(state)} Until then: {' '.join(sentences)}"
+    if loop := whole_loop(state):
+        sentences.append(loop)
+    if state.finished is None or state.finished.cancelled:
+        sentences.append("The session did not run to its end: these are the measurements until then.")
+    return " ".join(sentences)
 
 
-def _tokens(state: SessionState, stack: StackRecord) -> str:
-    rate = tokens_per_s(state.facts, stack.samples_per_s)
-    return f", {format_rate(rate, 'tokens')}" if rate else ""
-
-
-def _pending_sentence(state: SessionState, stack: StackRecord, where: str) -> str:
-    if not stack.settings:
-        return f"No setting is left in the combination for {_subject(state)}{where}: {stack.result.reason}."
-    return f"There is no figure for {_subject(state)}{where} with what is left: {format_pending(stack)}."
-
-
-def _by_figure(stack: StackRecord, by: Yardstick) -> bool:
-    """Whether the settings together are told by memory or energy, not by their speed."""
-    gain = by.gain(stack.result, stack.comparison)
-    return not by.goal.by_time and gain is not None and gain.is_better
-
-
-def _before_and_tuned(stack: StackRecord, by: Yardstick) -> str:
-    if not _by_figure(stack, by):
-        before_ms = stack.baseline_step_ms or by.baseline.step_ms
-        return f"{format_ms(before_ms)} a step before, {format_ms(stack.step_ms)} tuned"
-    goal = by.goal
-    before, tuned = (goal.words.shown(goal.words.figure(result)) for result in (by.baseline.result, stack.result))
-    return f"{before}{' a sample' if goal.objective is Objective.ENERGY else ''} before, {tuned} tuned"
-
-
-def _effect_sentence(state: SessionState, stack: StackRecord, by: Yardstick, where: str) -> str:
-    """The effect of the settings together by the goal, as a sentence without its end."""
-    count = len(stack.settings)
-    if _by_figure(stack, by):
-        settings = f"{count} settings together" if count != 1 else "one setting"
-        sentence = f"With {settings} {_subject(state)} {by.effect(stack.result, stack.comparison)}{where}"
-    else:
-        settings = f"{count} settings together make" if count != 1 else "One setting makes"
-        sentence = f"{settings} {_subject(state)} {format_interval(stack.comparison)} as fast{where}"
-    if not by.too_large:
-        return sentence
-    limit, own = format_bytes(state.goal.memory_limit_bytes), format_bytes(by.baseline.result.peak_reserved_bytes)
-    return f"{sentence}, within the memory limit of {limit}, which the baseline exceeds ({own})"
-
-
-def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
-    records, goal, found = candidates_tried(state), state.goal, no_result(state)
-    count, helping = len(records), _helping(state, by)
-    what = f"candidate{'s' * (count != 1)} tried for {_subject(state)}{where}"
-    if not helping and found.cause is not Cause.NO_GAIN:
-        result = f"{found.opening} for {_subject(state)}{where}: {found.reason}"
-    elif not helping:
-        result = f"The only {what} {goal.not_better()}" if count == 1 else f"None of {count} {what} {goal.better()}"
-    else:
-        result = f"{helping} of {count} {what} {goal.better(helping)}; {why_no_stack(state)}"
-    missed = missed_words(state)
-    return f"{result}. {missed}, with the reasons below." if missed else f"{result}."
-
-
-def missed_words(state: SessionState) -> str:
-    """The number of candidates that were not tried by themselves, in words; empty where all were."""
-    missed, beside = count_untried(state), bool(candidates_tried(state))
-    more, alone = "more " if beside else "", " alone" if state.sets_tried and not beside else ""
-    return f"{missed} {more}could not be tried{alone}" if missed else ""
-
-
-def _helping(state: SessionState, by: Yardstick) -> int:
-    """The number of candidates that help themselves; nothing is known of one that was only measured with others."""
-    tried = candidates_tried(state)
-    return sum(by.helps(one.result, one.comparison if one.alone else one.contribution) for one in tried)
+def _failed(state: SessionState) -> str:
+    assert state.failure
+    return f"The session could not go on: {state.failure.message}. {state.failure.hint}".replace("..", ".")
 
 
 def _subject(state: SessionState) -> str:
     if state.facts is None:
-        return "the workload"
+        return "The workload"
     loop = "training" if state.facts.workload.mode is Mode.TRAIN else "inference"
     return f"{state.facts.workload.model} {loop}"
+
+
+def _has_result(state: SessionState) -> bool:
+    """Whether there is a combination that helps, or of which that is unclear."""
+    return bool(state.stack and not state.stack.pending and (stack_helps(state) or stack_is_unclear(state)))
+
+
+def _result(state: SessionState) -> str:
+    """The result in a line, or the reason for none."""
+    stack = state.stack
+    if stack and stack.pending:
+        return format_pending(stack)
+    if stack and _has_result(state):
+        by = state.yardstick if not state.goal.by_time else None
+        effect = by.effect(stack.result, stack.comparison) if by else interval_or_words(stack.comparison)
+        return f"{effect}{other_batch(stack, state.baseline)} with {counted(len(stack.settings), 'setting')}"
+    if helping := _helping(state):
+        count = counted(len(candidates_tried(state)), "candidate")
+        return f"{helping} of {count} {state.goal.better(helping)}; {why_no_stack(state)}"
+    sentence = no_result(state).sentence
+    return f"{sentence[:1].lower()}{sentence[1:-1]}"
+
+
+def _details(state: SessionState) -> str:
+    """The certainty of the result, and the figures before and after."""
+    stack, together = state.stack, ranking(state).together
+    if stack is None or together is None or not _has_result(state):
+        return ""
+    told = f"{together.steps} a step"
+    if state.goal.objective is Objective.MEMORY:
+        told = together.memory
+    elif state.goal.objective is Objective.ENERGY and all(together.energy_j):
+        told = f"{' → '.join(map(format_energy, together.energy_j))} a sample"
+    sure = f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)
+    rate = tokens_per_s(state.facts, stack.samples_per_s)
+    limit = ""
+    if state.yardstick and state.yardstick.too_large:
+        most, own = format_bytes(state.goal.memory_limit_bytes), format_bytes(state.baseline_bytes)
+        limit = f", within the memory limit of {most}, which the baseline exceeds ({own})"
+    tokens = f", {format_rate(rate, 'tokens')}" if rate else ""
+    return f", {sure}: {told}{tokens}{limit}"
+
+
+def _helping(state: SessionState) -> int:
+    """The number of candidates that help themselves; nothing is known of one that was only measured with others."""
+    tried, by = candidates_tried(state), state.yardstick
+    return sum(by.helps(one.result, one.comparison if one.alone else one.contribution) for one in tried) if by else 0
 
 
 def result_line(state: SessionState) -> str:
@@ -132,22 +110,7 @@ def result_line(state: SessionState) -> str:
         return f"failed: {plain(state.failure.message)}"
     if state.finished is None or state.finished.cancelled:
         return "interrupted" if state.finished else "not finished"
-    if state.stack and state.stack.pending:
-        return format_pending(state.stack)
-    if state.stack and state.stack.comparison and state.stack.settings:
-        doubt = "unclear, " if stack_is_unclear(state) else ""
-        effect = f"{_effect(state, state.stack)}{other_batch(state.stack, state.baseline)}"
-        return f"{doubt}{effect} with {counted(len(state.stack.settings), 'setting')}"
-    if state.yardstick and (helping := _helping(state, state.yardstick)):
-        count = counted(len(candidates_tried(state)), "candidate")
-        return f"{helping} of {count} {state.goal.better(helping)}; {why_no_stack(state)}"
-    return no_result(state).reason
-
-
-def _effect(state: SessionState, stack: StackRecord) -> str:
-    if state.yardstick and not state.goal.by_time:
-        return state.yardstick.effect(stack.result, stack.comparison)
-    return interval_or_words(stack.comparison)
+    return f"{'unclear, ' if stack_is_unclear(state) else ''}{_result(state)}"
 
 
 class Cause(Enum):

@@ -8,8 +8,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
-from advisor.report.document import Bullets, Document, Listing, Paragraph, Picture, Section
-from advisor.report.pareto import pareto_section
+from advisor.report.document import Bullets, Document, Listing, Paragraph, Section
 from advisor.report.pictures import pictures
 from advisor.report.reproduce import code_section, method, reproduce_section
 from advisor.report.several_gpus import several_gpus_section
@@ -45,9 +44,8 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     yield from settings_sections(state, catalog)
     yield from several_gpus_section(state.scaling)
     yield from code_section(state, catalog)
-    if drawn := tuple(map(Picture, pictures(state))):
+    if drawn := pictures(state):
         yield Section("Pictures", drawn, brief=())
-    yield from pareto_section(state)
     yield from evidence.sweep_section(state, batch_advice(state, catalog))
     if state.source_files:
         yield Section("Found in your source", tuple(source(state)))
@@ -93,11 +91,23 @@ def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     if state.baseline:
         yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
     if profile:
-        yield from evidence.time_section(profile)
+        yield from evidence.time_section(state)
         yield from evidence.roof_section(state)
     yield from habits_section(state, catalog)
     if table := untried_table(state, catalog):
         yield Section("Not tried", (table,), folded=True)
+
+
+def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
+    """The parts of the profile that the app shows beside the operators."""
+    profile = state.profile
+    if profile is None:
+        return
+    if profile.phases:
+        yield Section("Phases", (evidence.phases_table(state, profile),))
+    yield from evidence.roof_section(state)
+    if not profile.phases_alone:
+        yield from habits_section(state, catalog)
 
 
 def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
@@ -105,7 +115,7 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
     waits = evidence.waits_blocks(state.profile) if state.profile else ()
     rows = habit_rows(state)
     if blocks := (*waits, *([habits_table(rows, catalog)] if rows else ())):
-        yield Section("Habits, way by way", blocks)
+        yield Section("Waits and habits", blocks)
 
 
 def _background(state: SessionState, request: Request) -> Iterator[Section]:

@@ -160,11 +160,11 @@ class AdvisorApp(ThemedApp[AppResult]):
                 self.show_notice(verified_words(found), "warning" if found.problem else "information")
 
     def _show_failure(self, failure: SessionFailed) -> None:
-        from advisor.tui.screens import FailureScreen
+        from advisor.tui.screens import failure_screen
 
         if self.alive:
             self._draw()  # a screen that is covered is not laid out again
-            self.call_after_refresh(self.push_screen, FailureScreen(failure))
+            self.call_after_refresh(self.push_screen, failure_screen(failure))
 
     def _draw(self) -> None:
         """Draw all: the person has done something, or a job has begun or ended."""
@@ -243,10 +243,10 @@ class AdvisorApp(ThemedApp[AppResult]):
 
     def action_help(self) -> None:
         """Show the help screen."""
-        from advisor.tui.screens import HelpScreen
+        from advisor.tui.screens import help_screen
 
         active = list(self.base_screen.active_bindings.values())
-        self.push_screen(HelpScreen(view_info(self.view.id or ""), active))
+        self.push_screen(help_screen(view_info(self.view.id or ""), active, self.get_key_display))
 
     def action_command_palette(self) -> None:
         """Open the palette."""

@@ -25,15 +25,12 @@ if TYPE_CHECKING:
 
 # Least time shown as left while the session goes on: the estimate may run out before it does. Seconds.
 _LEAST_LEFT_S = 1.0
-# A new estimate that is later than the last by less than this changes nothing, in seconds.
-_TOLERANCE_S = 2.0
 
 
 class Countdown:
     """Counts down from the session's last estimate. ``clock`` gives seconds, from anywhere; it stands still on hold.
 
-    What is shown never rises, unless the session has found more to do: ``rise_s`` says then by how much. ``added_s`` is
-    the time that the person has added to the budget.
+    ``added_s`` is the time that the person has added to the budget.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +39,7 @@ class Countdown:
         self._told_s = self._trial_began_at = 0.0
         self._held_at: float | None = None
         self._began_at = clock()
-        self.rise_s = self.added_s = 0.0
+        self.added_s = 0.0
 
     @property
     def session_s(self) -> float:
@@ -59,26 +56,15 @@ class Countdown:
         self._trial_began_at = self.session_s
 
     def update(self, state: SessionState) -> None:
-        """Take over a new estimate of the session. On hold it counts the waiting, which takes none of the time."""
-        if state.left_s is None:
-            return
-        self._told_s = state.left_s
-        if self._held_at is not None:
-            return
-        before_s = state.left_s if self._ends_at is None else max(0.0, self._ends_at - self.session_s)
-        risen_s = state.left_s - before_s
-        self.rise_s = risen_s if risen_s > _TOLERANCE_S else 0.0
-        if self._ends_at is None or not 0 < risen_s <= _TOLERANCE_S:
-            self._ends_at = self.session_s + state.left_s
+        """Take over a new estimate of the session, but none from a hold: waiting takes none of the time."""
+        if state.left_s is not None and self._held_at is None:
+            self._told_s, self._ends_at = state.left_s, self.session_s + state.left_s
 
-    def begin_anew(self, more_s: float = 0.0) -> None:
-        """Forget the last estimate: the person has asked for more, so a later end is no surprise.
-
-        While the session waits no other estimate comes: the one that stands still grows by ``more_s``.
-        """
-        self.rise_s = 0.0
+    def add(self, more_s: float) -> None:
+        """The person has added time. While the session waits no other estimate comes."""
         self.added_s += more_s
-        self._ends_at = None if self._held_at is None or self._ends_at is None else self._ends_at + more_s
+        if self._ends_at is not None:
+            self._ends_at += more_s
 
     def hold(self, *, waiting: bool) -> None:
         """Stand still while the session waits, and go on after that."""

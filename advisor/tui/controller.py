@@ -191,7 +191,7 @@ class Controller:
         return "Measuring goes on."
 
     def _minute(self, control: Session) -> str:
-        self._context.countdown.begin_anew(MINUTE_S)
+        self._context.countdown.add(MINUTE_S)
         if self._context.state.finished is None:
             self._in_thread(partial(control.extend, MINUTE_S))
         else:
@@ -205,7 +205,6 @@ class Controller:
 
     def _untried(self, control: Session) -> str:
         count = count_untried(self._context.state)
-        self._context.countdown.begin_anew()
         self.add(Job(MORE, partial(control.try_more, None)))
         return f"Trying {counted(count, 'more setting')}. x stops it."
 
@@ -267,7 +266,6 @@ class Controller:
         over = state.finished is not None and not state.finished.cancelled and state.failure is None
         if control and over and self._app.is_running:
             self._forget_rework()
-            self._context.countdown.begin_anew()
             self._rework_at = self._app.set_timer(self.rework_delay_s, partial(self._rework, control))
 
     def _rework(self, control: Session) -> None:
@@ -302,13 +300,14 @@ def consequence(
     if decision is None:
         return f"Undone: {recipe}."
     name = recipe if value is None else f"{recipe}={text_of(value)}"
-    candidates = [candidate for candidate in state.candidates.values() if candidate.recipe == recipe]
-    used = [c for c in candidates if state.stack_settings.get(c.key) == c.value]
+    used = any(
+        candidate.recipe == recipe and state.stack_settings.get(candidate.key) == candidate.value
+        for candidate in state.candidates.values()
+        if value in (None, candidate.value)
+    )
+    rejected = decision is Decision.REJECTED
+    told = f"{name} is {'left out' if rejected else 'accepted'}"
+    if used is not rejected:  # nothing changes in the combination
+        return f"{name} stays." if used else f"{told}."
     when = "next" if state.finished is None else "now"
-    if decision is Decision.REJECTED:
-        if not used:
-            return f"{recipe} is left out."
-        return f"{recipe} is left out; {'the rest is measured ' + when if measures else 'key c measures the rest'}."
-    if any(value in (None, c.value) for c in used):
-        return f"{name} stays."
-    return f"{name} is accepted; {'it is measured with the others ' + when if measures else 'key c measures it'}."
+    return f"{told}; {f'the combination is measured {when}' if measures else 'key c measures the combination'}."

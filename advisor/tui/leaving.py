@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from advisor.errors import ExitCode
 from advisor.experiment.events import SessionFailed
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import counted, format_ms
+from advisor.figures.formatting import counted
 from advisor.report.conclusions import candidates_tried
 from advisor.report.rows import ranking
 
@@ -46,43 +46,43 @@ def result_of_recorded(state: SessionState, session_id: str, saved: Sequence[str
 
 def result_of(state: SessionState, session_id: str, kept_trials: int = 0, saved: Sequence[str] = ()) -> AppResult:
     """Return the app's result after a session that measured; it may have gone on with ``kept_trials``."""
-    lines = _kept(state, session_id, kept_trials, saved)
-    if state.failure:
-        failure = state.failure
-        errors = [f"perf-advisor: {failure.message}", failure.hint, failure.details.rstrip()]
-        return AppResult(state.failure.exit_code, lines, tuple(line for line in errors if line))
+    lines = tuple(_kept(state, session_id, kept_trials, saved))
+    if failure := state.failure:
+        errors = (f"perf-advisor: {failure.message}", failure.hint, failure.details.rstrip())
+        return AppResult(failure.exit_code, lines, tuple(filter(None, errors)))
     over = state.finished is not None and not state.finished.cancelled
     return AppResult(ExitCode.OK if over else ExitCode.INTERRUPTED, lines)
 
 
-def _kept(state: SessionState, session_id: str, kept_trials: int, saved: Sequence[str]) -> tuple[str, ...]:
+def _kept(state: SessionState, session_id: str, kept_trials: int, saved: Sequence[str]) -> Iterator[str]:
     """The result, what was kept and written, and how to go on: three lines where all went well."""
     if state.baseline is None and not state.trials:
         if kept_trials:
-            return ("Nothing more was measured.", _open_again(session_id))
-        return () if state.failure else ("Nothing was measured.",)
+            yield from ("Nothing more was measured.", _open_again(session_id))
+        elif not state.failure:
+            yield "Nothing was measured."
+        return
+    yield from _found(state)
     count = len(candidates_tried(state))  # as the app counts them: neither the control nor what had no time
     what = f"The baseline and {counted(count, 'trial')} are kept" if count else "The baseline is kept"
-    where = f" in session {session_id}" if session_id else ""
-    unfinished = state.finished is None or state.finished.cancelled
-    again = f"Go on with: perf-advisor --resume {session_id}".rstrip()
-    open_again = (_open_again(session_id),) if session_id else ()
-    told = f"{what}{where}. {' '.join(_written(saved))}".rstrip()
-    return (*_found(state), told, *open_again, *((again,) if unfinished else ()))
+    yield " ".join((f"{what}{f' in session {session_id}' if session_id else ''}.", *_written(saved)))
+    if session_id:
+        yield _open_again(session_id)
+    if state.finished is None or state.finished.cancelled:
+        yield f"Go on with: perf-advisor --resume {session_id}".rstrip()
 
 
-def _written(saved: Sequence[str]) -> tuple[str, ...]:
+def _written(saved: Sequence[str]) -> Sequence[str]:
     """The files that the person wrote, in a line; none where there are none."""
     return (f"Written: {', '.join(dict.fromkeys(saved))}.",) if saved else ()
 
 
-def _found(state: SessionState) -> tuple[str, ...]:
+def _found(state: SessionState) -> Iterator[str]:
     """The result in a line; none where nothing was measured together."""
     found = ranking(state)
-    if found.together is None:
-        return ()
-    steps = f"{format_ms(found.together.before_ms)} → {format_ms(found.together.after_ms)}"
-    return (f"Result: {found.together.words} with {counted(len(found.settings), 'setting')}, {steps} a step.",)
+    if found.together:
+        together = found.together
+        yield f"Result: {together.words} with {counted(len(found.settings), 'setting')}, {together.steps} a step."
 
 
 def _open_again(session_id: str) -> str:

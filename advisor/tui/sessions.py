@@ -20,14 +20,14 @@ from advisor.errors import AdvisorError
 from advisor.experiment.past.journal import list_sessions, open_session
 from advisor.experiment.state import SessionState
 from advisor.report.comparison import Measured, comparison_sections, summary
-from advisor.report.document import Section
+from advisor.report.document import Paragraph, Section
 from advisor.report.verdict import result_line
 from advisor.tui.keys import key
-from advisor.tui.text import DIM, shortened
+from advisor.tui.screens import TextScreen
+from advisor.tui.text import shortened
 from advisor.tui.theme import ThemedApp
-from advisor.tui.views.report_text import sections_text
-from advisor.tui.widgets.table import Column, Table
-from advisor.tui.widgets.texts import TextPane, show_text
+from advisor.tui.widgets.table import Cell, Column, Table
+from advisor.tui.widgets.texts import show_text
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NO_OTHER = "There is no other recorded session."
@@ -54,17 +54,15 @@ class SessionsScreen(ModalScreen[str | None]):
 
     def __init__(self, title: str, besides: str = "", target: str = "") -> None:
         super().__init__()
-        self._title = title
-        self._target = target
-        self._besides = besides
+        self._title, self._besides, self._target = title, besides, target
         self._rows: dict[str, _Row] = {}
+        self._reading = True
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="sessions-dialog") as dialog:
             dialog.border_title, dialog.border_subtitle = self._title, "Enter picks the session"
             yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
             yield Table(id="sessions-table")
-            yield Static(Content.styled("Reading the sessions…", DIM), id="sessions-empty")
             yield Static(id="sessions-told", markup=False)
         yield Footer(show_command_palette=False)
 
@@ -91,39 +89,33 @@ class SessionsScreen(ModalScreen[str | None]):
                 if past.session_id != self._besides:
                     (known if self._target in ("", target.target) else others).append(row)
                 if time.monotonic() - told_at > _TOLD_EVERY_S:
-                    self.app.call_from_thread(self._add, known)
+                    self.app.call_from_thread(self._add, known, done=False)
                     known, told_at = [], time.monotonic()
-        self.app.call_from_thread(self._all_read, [*known, *others])
+        self.app.call_from_thread(self._add, [*known, *others], done=True)
 
-    def _add(self, rows: Sequence[_Row]) -> None:
+    def _add(self, rows: Sequence[_Row], *, done: bool) -> None:
         if self.is_attached:  # not closed meanwhile
             self._rows |= {row[0]: row for row in rows}
+            self._reading = not done
             self._show()
 
-    def _all_read(self, rest: Sequence[_Row]) -> None:
-        if not self.is_attached:
-            return
-        self._add(rest)
-        self.query_one("#sessions-empty", Static).update(Content.styled(_NO_OTHER if self._besides else _NONE, DIM))
-        self.query_one("#sessions-empty").display = not self._rows
-        self._table.display = bool(self._rows)
-
     @on(Input.Changed, "#sessions-filter")
-    @on(Table.Reordered)
     def _show(self) -> None:
-        wanted = self.query_one("#sessions-filter", Input).value.lower().split()
-        shown = [row for row in self._rows.values() if all(word in " ".join(row).lower() for word in wanted)]
-        order, names = self._table.order, ("session", "target", "result")
-        shown = order.sort(shown, lambda row: row[names.index(order.column)] if order.column else "")
+        words = self.query_one("#sessions-filter", Input).value.lower().split()
+        shown = [row for row in self._rows.values() if all(word in " ".join(row).lower() for word in words)]
         # A narrow screen has to have room for the result.
         target = _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
         result = max(0, self._table.size.width - _NAME - target - 8)
-        headings = [Column("session", "session", _NAME), Column("target", "target", target)]
-        rows = {
-            row[0]: {"session": Content(row[0]), "target": Content(_fitting(row[1], target)), "result": Content(row[2])}
-            for row in shown
+        columns = (Column("session", "session", _NAME), Column("target", "target", target))
+        cells = {
+            session: {
+                "session": Cell(Content(session), session),
+                "target": Cell(Content(_fitting(name, target)), name),
+                "result": Cell(Content(told), told),
+            }
+            for session, name, told in shown
         }
-        self._table.show([*headings, Column("result", "result", result)], rows)
+        self._table.show([*columns, Column("result", "result", result)], cells)
         self._tell()
 
     @on(Input.Submitted, "#sessions-filter")
@@ -132,9 +124,15 @@ class SessionsScreen(ModalScreen[str | None]):
 
     @on(DataTable.RowHighlighted)
     def _tell(self) -> None:
-        """Tell the target and the result in full: a narrow screen cuts them in the table."""
+        """Tell the target and the result in full, which a narrow screen cuts in the table; or why there is nothing."""
         _, target, result = self._rows.get(self._table.cursor_key, ("", "", ""))
-        show_text(self.query_one("#sessions-told", Static), Content(f"{target}: {result}" if result else target))
+        told = f"{target}: {result}" if result else target
+        if not self._rows:
+            told = "Reading the sessions…" if self._reading else _NO_OTHER if self._besides else _NONE
+        self._table.display = bool(self._rows)
+        if self._rows and not self._table.row_count:
+            told = "No session has these words."
+        show_text(self.query_one("#sessions-told", Static), Content(told))
 
     @on(DataTable.RowSelected)
     def _on_chosen(self) -> None:
@@ -149,26 +147,14 @@ def _fitting(target: str, width: int) -> str:
     return target if len(target) <= width else shortened(re.sub(r"^\S*/", "…/", target), width)
 
 
-class ComparisonScreen(ModalScreen[None]):
+class ComparisonScreen(TextScreen):
     """The comparison of an earlier session with the one on screen."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("comparison.close", "escape,q", "dismiss", "Close", "Back to the views", key_display="esc")
-    ]
-
     def __init__(self, before: str, now: Measured) -> None:
-        super().__init__()
-        self._before = before
-        self._now = now
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog", id="comparison-dialog") as dialog:
-            dialog.border_title = f"From {self._before} to {self._now.session_id}"
-            yield TextPane(id="comparison-text")
-        yield Footer(show_command_palette=False)
+        super().__init__(f"From {before} to {now.session_id}")
+        self._before, self._now = before, now
 
     def on_mount(self) -> None:
-        self.query_one("#comparison-text").focus()
         self._read()
 
     @work(thread=True, exit_on_error=False, group="sessions", description="comparison")
@@ -176,19 +162,15 @@ class ComparisonScreen(ModalScreen[None]):
         try:
             past = open_session(self._before)
         except AdvisorError as error:
-            self.app.call_from_thread(self._show, f"{error.message}\n{error.hint}", ())
-            return
-        before = Measured(past.session_id, past.request, SessionState.of(past.events))
-        changed = tuple(comparison_sections(before, self._now))
-        self.app.call_from_thread(self._show, summary(before, self._now), changed)
+            told = [Section("", (Paragraph(error.message), Paragraph(error.hint)), warns=True)]
+        else:
+            before = Measured(past.session_id, past.request, SessionState.of(past.events))
+            told = [Section(summary(before, self._now), ()), *comparison_sections(before, self._now)]
+        self.app.call_from_thread(self._show, told)
 
-    def _show(self, answer: str, changed: Sequence[Section]) -> None:
-        def build(width: int) -> Content:
-            tables = sections_text(changed, width, self.app.theme_variables)
-            return Content("\n\n").join([Content.styled(answer, "bold"), tables])
-
+    def _show(self, told: Sequence[Section]) -> None:
         if self.is_attached:  # not closed meanwhile
-            self.query_one("#comparison-text", TextPane).show(build)
+            self.show(told)
 
 
 class SessionPicker(ThemedApp[str]):

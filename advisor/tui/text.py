@@ -6,7 +6,7 @@ User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from textual.content import Content
 
@@ -16,26 +16,13 @@ from advisor.records import (
     Comparison,
     Verdict,
 )
-from advisor.report.charts import Tone
 from advisor.report.figures import IN_TURN
 
 DIM = "$foreground 60%"
-LABEL = "$secondary"
 # The colours of verdicts; of the others there is nothing to point out.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}
-TONES: Mapping[Tone, str] = {
-    Tone.BASELINE: "$secondary",
-    Tone.STACK: "$accent",
-    Tone.FRONT: "$primary",
-    Tone.CHOSEN: "$warning",
-    Tone.FASTER: "$success",
-    Tone.SLOWER: "$error",
-    Tone.OTHER: "$secondary",
-    Tone.LIMIT: "$warning",
-}
 # Words of the session that stand behind the name of a trial; and the cells for that name.
 MEASURED_AGAIN, _WIDEST_SAID = " is measured again: ", 40
-_LEVELS = "▁▂▃▄▅▆▇█"
 
 # Distinct on dark and on light grounds; a phase keeps its colour in every session.
 PHASE_COLOURS = {
@@ -84,37 +71,22 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-# The beginning of the name of a trial that repeats others' settings.
-_AGAIN = "again: "
 # Another name for this trial: whether the stack is confirmed is known once it has ended, if at all.
 _SHOWN_AS = {"stack, confirmed": f"stack, {IN_TURN}"}
 
 
-def trial_parts(name: str) -> tuple[str, str]:
-    """The subject of a trial and the details in its name: ``("stack of 2", "compile.mode: default, step.…")``."""
-    name = _SHOWN_AS.get(name, name)
-    of, colon, rest = name.partition(": ")
-    if colon and of in ("stack", "again"):
-        count = rest.count(": ")
-        if of == "stack":
-            return (f"stack of {count}" if count else of), rest
-        return (f"stack of {count}, again", rest) if count > 1 else (f"{_one_setting(rest)}, again", "")
-    if of.endswith(" GPUs"):
-        return of, rest
-    subject = next((word for word in ("stack", "baseline", "one GPU") if name.startswith(word)), name)
-    return subject, name.removeprefix(subject).lstrip(", ")
-
-
 def trial_name(name: str, width: int) -> str:
-    """A trial's name in so many cells. A stack that is too long is told by the number of its settings.
+    """A trial's name in so many cells. A list of settings is told by their number: always where it repeats others.
 
-    One with details is cut at its end: ``stack with… compiled`` is the opposite of ``stack without x, not compiled``.
+    Other details are cut at their end: ``stack with… compiled`` is the opposite of ``stack without x, not compiled``.
     """
     name = _SHOWN_AS.get(name, name)
-    subject, part = trial_parts(name)
-    listed = name.startswith(_AGAIN) or (len(name) > width and ": " in name)
-    told = subject if listed else name
-    return f"{told[: width - 1]}…" if part and len(told) > width > 1 else shortened(told, width)
+    kind, colon, listed = name.partition(": ")
+    if colon and (kind == "again" or (kind == "stack" and len(name) > width)):
+        count, again = listed.count(": "), ", again" if kind == "again" else ""
+        key, _, value = listed.rpartition(".")[2].partition(": ")
+        name = f"{f'{key}={value}' if count == 1 and again else f'stack of {count}'}{again}"
+    return f"{name[: width - 1]}…" if ", " in name and len(name) > width > 1 else shortened(name, width)
 
 
 def trial_label(name: str, state: SessionState, width: int, *, most: int = 0) -> str:
@@ -127,12 +99,6 @@ def trial_label(name: str, state: SessionState, width: int, *, most: int = 0) ->
         return trial_name(name, max(width, most))
     alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
     return shortened(candidate.recipe if alone and len(name) > width else name, max(width, most))
-
-
-def _one_setting(name: str) -> str:
-    """The name of one setting as candidates have it: ``num_workers=1`` for ``data.num_workers: 1``."""
-    key, colon, value = name.partition(": ")
-    return f"{key.rpartition('.')[2]}={value}" if colon else name
 
 
 def interval_bar(comparison: Comparison, low: float, high: float, width: int) -> str:
@@ -148,16 +114,3 @@ def interval_bar(comparison: Comparison, low: float, high: float, width: int) ->
     cells[begin : end + 1] = "─" * (end + 1 - begin)
     cells[middle] = "●"
     return "".join(cells)
-
-
-def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
-    """The last ``width`` values as a line of blocks."""
-    shown = list(values)[-width:]
-    levels = (min(len(_LEVELS) - 1, int(value / top * len(_LEVELS))) for value in shown)
-    return "".join(_LEVELS[level] for level in levels).rjust(width)
-
-
-def bracketed(change: str) -> Content:
-    """A relative change in brackets: less is green, more is amber."""
-    more = change.startswith("+") or change.endswith("as much")
-    return Content.styled(f"({change})", "$success" if change.startswith("-") else "$warning" if more else DIM)

@@ -134,17 +134,6 @@ def test_a_target_is_measured(tmp_path, monkeypatch, settings, capsys):
     assert "0.1x is asked for: still worth it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("tuned", "said"), [(150.0, "still worth it"), (99.0, "does not rule that out"), (50.0, "no longer worth it")]
-)
-def test_what_is_said(settings, tuned, said, monkeypatch, capsys):
-    runner = FakeRunner(100.0, tuned)
-    runner.prepare = lambda: None
-    monkeypatch.setattr("advisor.runner.trials.Runner", type("R", (), {"prepare": int, "__new__": lambda _: runner}))
-    parse(["check", settings, "t:build"])()
-    assert said in capsys.readouterr().out
-
-
 def test_the_target_is_shaped_as_in_a_session(settings):
     words = ["check", settings, "hf:gpt2", "--mode", "infer", "--batch-size", "4", "--input", "4x64", "--", "n_layer=2"]
     target = parse(words).args[1]

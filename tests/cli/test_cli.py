@@ -183,13 +183,6 @@ def test_every_card_is_shown_whole(capsys):
         assert not shown.err
 
 
-def test_every_recipe_is_listed(capsys):
-    assert cli.main(["recipes"]) == 0
-    listed = capsys.readouterr().out.split()
-    assert {"(train)", "(infer)"} <= {word.strip(",") for word in listed}  # where the numerics of the two differ
-    assert [recipe.id for recipe in load_catalog() if recipe.id not in listed or recipe.key not in listed] == []
-
-
 def test_hardware_for_people_and_for_programs(command):
     assert "usable" in command("hardware").stdout
     found = json.loads(command("hardware", "--json").stdout)

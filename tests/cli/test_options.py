@@ -5,12 +5,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from advisor.cli.checks import check_outputs
+from advisor.cli.checks import check_export, check_outputs
 from advisor.cli.commands import hardware, recipes, recorded
 from advisor.cli.commands.measure import Measure
 from advisor.cli.commands.recorded import revisit
 from advisor.cli.grammar import parse, show_first_steps
-from advisor.cli.parser import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
+from advisor.cli.options import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.outputs import Outputs, beside_own_files
@@ -423,6 +423,21 @@ def test_no_output_replaces_a_file_that_a_person_wrote(tmp_path, monkeypatch):
         parse(["train.py:build", "--config", "c.yaml", "--json", "c.yaml"])
     check_outputs(Outputs(config_path="c.yaml", export_path="c.yaml"))  # patched in its place
     beside_own_files(Outputs(export_path="demo.py"), parse(["demo"]).request)
+
+
+def test_an_export_replaces_only_what_perf_advisor_wrote(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    target = parse(["demo"]).request.target
+    (tmp_path / "notes.yaml").write_text("mine: true\n")
+    with pytest.raises(UsageError, match="perf-advisor did not write it") as refused_file:
+        check_export(Outputs(export_path="notes.yaml"), target)
+    assert "--force" in refused_file.value.hint
+    (tmp_path / "ours.yaml").write_text("# Written by perf-advisor.\n# target: demo\n")
+    (tmp_path / "config.tuned.yaml").write_text("mine: true\n")
+    (tmp_path / "empty.yaml").touch()
+    for name in ("ours.yaml", "config.tuned.yaml", "empty.yaml", "new.yaml"):
+        check_export(Outputs(export_path=name), target)
+    check_export(Outputs(config_path="notes.yaml", export_path="notes.yaml"), target)
 
 
 def test_standard_error_as_a_device_is_a_file_like_any_other():

@@ -8,8 +8,8 @@ from sample_session import journaled, sample_history
 
 from advisor.cli.commands.completion import script_for
 from advisor.cli.commands.measure import measure_parser
-from advisor.cli.commands.topics import TOPICS
 from advisor.cli.grammar import COMMANDS, parse
+from advisor.cli.options import TOPICS
 from advisor.errors import UsageError
 from advisor.records.kinds import Objective, Shell
 
@@ -34,7 +34,7 @@ def test_a_topic_shows_its_options_and_examples(name, capsys):
     text = shown(capsys, "help", name)
     assert text.startswith(f"{name}: ")
     assert "\n  --" in text
-    for example in TOPICS[name]:
+    for example in TOPICS[name].examples:
         assert example in text
 
 
@@ -56,7 +56,7 @@ def test_a_script_completes_all_options_and_commands(shell, capsys):
 
 
 def completed(*words):
-    script = script_for(Shell.BASH, measure_parser(""), tuple(COMMANDS))
+    script = script_for(Shell.BASH, tuple(COMMANDS))
     quoted = " ".join(f"'{word}'" for word in words)
     ask = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _perf_advisor; echo ${{COMPREPLY[*]}}"
     ran = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)

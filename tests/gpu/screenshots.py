@@ -25,17 +25,12 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Block
 from advisor.tui.app import AdvisorApp
 from advisor.tui.launch import FileExporter
-from advisor.tui.widgets.picture_panel import PicturePanel
 
 SIZES = {"": (120, 36), "-80x24": (80, 24)}
 THEMES = {"": "advisor", "-light": "advisor-light"}
 VIEWS = {
     "result": "1",
-    "front": "1 p",
-    "batch_sizes": "1 p p",
     "profile": "2",
-    "roofline": "2 p",
-    "step_times": "2 p p",
     "trials": "3 l home",
     "export": "4",
 }
@@ -50,9 +45,8 @@ SCENES = (
     (0.9, "1"),
     (1.0, "1"),
     (1.0, "1 down"),
-    (1.0, "1 p"),
     (1.0, "2"),
-    (1.0, "2 p"),
+    (1.0, "3"),
     (1.0, "4"),
 )
 RUNNING = 0.6
@@ -162,18 +156,11 @@ def session_of(journal: Path) -> PastSession:
     return open_session(journal.stem)
 
 
-async def show(app, pilot, keys: str) -> bool:
-    """Press the keys of a view; whether it has that picture."""
-    for panel in app.query(PicturePanel):
-        while panel.is_open:
-            panel.go_on()
-        app.view.make_room(pictured=False)
+async def show(pilot, keys: str) -> None:
+    """Press the keys of a view."""
     for key in keys.split():
-        if key == "p" and not app.view.can("plot"):
-            return False
         await pilot.press(key)
     await pilot.pause(0.7)
-    return "p" not in keys.split() or any(panel.is_open for panel in app.query(PicturePanel))
 
 
 async def draw_views(past: PastSession, folder: Path, suffix: str, size: tuple[int, int], theme: str) -> None:
@@ -182,12 +169,12 @@ async def draw_views(past: PastSession, folder: Path, suffix: str, size: tuple[i
     async with app.run_test(size=size) as pilot:
         app.theme = theme
         await arrive(replay, RUNNING, pilot)
-        await show(app, pilot, "1")
+        await show(pilot, "1")
         app.save_screenshot(f"running{suffix}.svg", path=str(folder))
         await arrive(replay, 1.0, pilot)
         for name, keys in VIEWS.items():
-            if await show(app, pilot, keys):
-                app.save_screenshot(f"{name}{suffix}.svg", path=str(folder))
+            await show(pilot, keys)
+            app.save_screenshot(f"{name}{suffix}.svg", path=str(folder))
         replay.cancel()
 
 
@@ -207,7 +194,7 @@ async def record(past: PastSession, folder: Path) -> None:
         app.theme = THEMES[""]
         for share, keys in SCENES:
             await arrive(replay, share, pilot)
-            await show(app, pilot, keys)
+            await show(pilot, keys)
             frames.append(app.export_screenshot(title=f"perf-advisor {past.request.target.target}"))
         replay.cancel()
     (folder / "recording.svg").write_text(animated(frames), encoding="utf-8")

@@ -3,7 +3,6 @@
 # ruff: noqa: RUF001 - the en dash stands between the ends of an interval
 
 import io
-import re
 from dataclasses import replace
 
 import pytest
@@ -24,7 +23,7 @@ from advisor.experiment.state import SessionState
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, Objective, Outcome, TrialRecord, TrialResult
+from advisor.records import Objective, Outcome, TrialRecord, TrialResult
 
 
 def progress_of(history):
@@ -60,7 +59,7 @@ def test_the_rest_that_is_told():
     text = "\n".join(progress_of(sample_history()))
     for words in (
         "1 x NVIDIA H200",
-        "ResNet, 25.6 M parameters, training on NVIDIA H200 (cuda:0)",
+        "ResNet, 25.6 M parameters",
         "baseline: 26.3 ms per step, 2,433 samples/s",
         "compute-heavy: ",
         "9 candidates to try; 4 recipes skipped, with the reasons at the end",
@@ -94,35 +93,6 @@ def test_the_share_never_falls_and_only_the_end_is_all_of_it():
     assert cancelled == ["[ 40 %] interrupted after 19.0 s"]
 
 
-def test_candidates_that_are_skipped_for_one_reason_share_a_line():
-    lines = progress_of(detailed_history())
-    (line,) = [line for line in lines if "skipped: it needs" in line]
-    assert "] compile_scope=regional, batch_size (256, 512)  skipped: it needs about 42 s, more than" in line
-
-
-def test_many_skipped_candidates_are_counted():
-    late = TrialResult(Outcome.SKIPPED, "it is late")
-    records = [
-        TrialRecord(Candidate("num_workers", "data.num_workers", 2**power), {}, late) for power in range(0, 60, 3)
-    ]
-    lines = progress_of([*map(events.TrialMeasured, records), events.StageStarted("search")])
-    assert lines[0] == "[  0 %] 20 candidates  skipped: it is late"
-    assert len(lines) == 2
-
-
-def test_what_is_tried_in_the_company_of_the_stack_is_told_apart():
-    first, more = (Candidate("compile", "compile.mode", mode) for mode in ("default", "max-autotune"))
-    lines = progress_of([events.TrialsPlanned((first,), {}), events.TrialsPlanned((first, more), {})])
-    assert lines[0].endswith("1 candidate to try")
-    assert lines[1].endswith("1 more to try with the stack: compile=max-autotune")
-
-
-def test_a_close_call_that_was_settled_is_a_line_of_its_own():
-    told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))
-    lines = progress_of([told, events.TrialMeasured(replace(told.record, confirmed=True))])
-    assert lines[1].endswith("same, in turn with the baseline")
-
-
 def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
     record = next(event for event in sample_history() if isinstance(event, events.TrialMeasured)).record
     told = [events.TrialMeasured(on_the_stack(record, known)) for known in (None, CONTRIBUTION, CONTRIBUTION)]
@@ -147,13 +117,6 @@ def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
     assert lines[1].endswith("unclear (with more runs)")
 
 
-def test_an_interval_that_leaves_all_open_is_unclear_and_no_equal_speed():
-    told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))
-    wide = replace(told.record.comparison, speedup=12.0, ci_low=0.5, ci_high=300.0)
-    (line,) = progress_of([events.TrialMeasured(replace(told.record, comparison=wide))])
-    assert line.endswith("unclear")
-
-
 def test_text_of_the_user_is_one_line_and_never_markup():
     result = TrialResult(Outcome.FAILED, reason="[red]bad\nshape[/] \x1b[31m")
     told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))
@@ -173,32 +136,12 @@ def test_the_summary_ranks_and_explains():
     assert ranked == ["model.memory_format:", "precision.autocast:", "data.batch_size:", "optimizer.implementation:"]
     for words in (
         "1.39x (1.38–1.40)",
-        "1.97x (1.96–1.98) as fast on 1 x NVIDIA H200, confirmed",
+        "1.97x (1.96–1.98) with 3 settings, confirmed",
         "step.zero_grad: slower on top of the others",
         "no step ended within 60 s",
         "data wait is 0.3 % of the step",
     ):
         assert words in text
-
-
-def test_what_a_person_decides_by_comes_first():
-    text = summary_of(detailed_history())
-    assert re.findall(r"^\w.*$", text, re.M) == [
-        "Result",
-        "Read this first",
-        "The settings together",
-        "Settings, best first",
-        "Speed against memory",
-        "Batch sizes",
-        "Found in your source",
-        "Baseline",
-        "Where the time goes",
-        "Efficiency",
-        "Habits, way by way",
-        "Not tried",
-    ]
-    assert section_of(text, "Result").startswith("3 settings together make ResNet training 1.97x (1.96–1.98) as fast")
-    assert "This machine was noisy" in section_of(text, "Read this first")
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -220,24 +163,7 @@ def test_the_summary_of_a_session_without_a_gain_says_so():
         if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe != "threads"
     ]
     told = section_of(summary_of(history), "Result")
-    assert (
-        told == "The only candidate tried for Sequential training on AMD EPYC 7B13, 8 cores is not measurably faster."
-    )
-
-
-def test_the_remarks_on_settings_stand_under_the_table():
-    state = SessionState.of(detailed_history())
-    name = state.recommendations[0].record.candidate.name
-    record = state.trials[name]
-    state.trials[name] = replace(record, result=replace(record.result, disturbed="another process came"))
-    told = section_of(summary_of((), state), "Settings, best first")
-    assert "model.memory_format: channels_last: unreliable: another process came" in told
-
-
-def test_batch_sizes_are_a_table_with_the_knee():
-    told = section_of(summary_of(detailed_history()), "Batch sizes")
-    assert "64 26.3 ms 2,433 1.00x 9.13 GiB 128 48.6 ms 2,634 1.08x 9.13 GiB knee" in told
-    assert "smallest size within 3 % of the best throughput" in told
+    assert told == "Sequential training on AMD EPYC 7B13, 8 cores: nothing that was tried is measurably faster."
 
 
 def without_a_stack(**changes):
@@ -253,17 +179,6 @@ def test_a_stack_without_settings_is_not_called_confirmed():
     explained = summary_of([*sample_history()[:-1], *without_a_stack(dropped={"compile": "it adds nothing"})])
     assert "compile: it adds nothing" in explained
     assert "confirmed" not in explained
-
-
-def test_recipes_skipped_for_one_reason_share_a_row():
-    planned = events.TrialsPlanned(
-        (), {"tf32": "not named by --only", "compile": "no compiler", "threads": "not named by --only"}
-    )
-    summary = summary_of([planned])
-    rows = [" ".join(line.split()) for line in summary.splitlines()]
-    tf32, threads, compiled = (load_catalog().recipes[name].title for name in ("tf32", "threads", "compile"))
-    assert f"not named by --only {tf32}, {threads}" in rows
-    assert f"no compiler {compiled}" in rows
 
 
 def test_a_failed_session_has_no_summary():
@@ -285,8 +200,8 @@ def test_with_memory_as_the_objective_the_peak_is_told_with_the_speed():
     assert "channels_last=channels_last  1.39x (1.38–1.40) as fast in as much memory" in lines
     told = summary_of(history)
     assert section_of(told, "Result").startswith(
-        "With 3 settings together ResNet training saves 40 % of the memory at 1.97x (1.96–1.98) the speed on 1 x "
-        "NVIDIA H200, confirmed in turn with the baseline: 9.13 GiB before, 5.47 GiB tuned."
+        "ResNet training on 1 x NVIDIA H200: saves 40 % of the memory at 1.97x (1.96–1.98) the speed with 3 settings, "
+        "confirmed in turn with the baseline: 9.13 → 5.47 GiB."
     )
     assert "Settings, the smallest memory first" in told
 
@@ -297,20 +212,6 @@ def test_with_energy_as_the_objective_the_joules_are_told():
     assert "autocast=bfloat16  takes 21 % less energy a sample at 1.12x (1.11–1.13) the speed" in lines
     told = summary_of(history)
     assert "takes 49 % less energy a sample" in section_of(told, "Result")
-    assert "252 mJ a sample before, 129 mJ tuned" in section_of(told, "Result")
+    assert "252 mJ → 129 mJ a sample" in section_of(told, "Result")
     ranking = told.partition("\nSettings, the least energy first\n")[2].partition("\n\n")[0]
     assert "energy" in ranking.splitlines()[0].split()
-
-
-def test_a_baseline_above_the_memory_limit_is_told_beside_what_fits():
-    told = summary_of(told_for(Goal(memory_limit_bytes=6 * 2**30)))
-    assert "within the memory limit of 6.00 GiB, which the baseline exceeds (9.13 GiB)" in section_of(told, "Result")
-
-
-def test_speed_against_memory_is_a_short_table():
-    told = summary_of(sample_history())
-    front = told.partition("\nSpeed against memory\n")[2].partition("\n\n")[0]
-    assert sum("memory.activation_checkpointing:" in line for line in front.splitlines()) == 1
-    assert "0.94x (0.93–0.95)" in front
-    assert "-63 %" in front
-    assert "10 sets of settings were measured" in front

@@ -18,7 +18,6 @@ from advisor.experiment import events
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
-from advisor.headless.progress import trial_effect
 from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TrialResult, Verification
@@ -197,13 +196,6 @@ def test_a_stack_that_was_not_measured_is_not_exported():
     assert settings_to_export(SessionState.of(history))["precision.autocast"] == "bfloat16"
 
 
-def test_a_python_file_is_exported_by_its_suffix(tmp_path):
-    outputs = Outputs(export_path=str(tmp_path / "tuned.py"))
-    written = write_outputs(SessionState.of(sample_history()), sample_request(), outputs, load_catalog())
-    assert written.sentences == (f"Python file written to {tmp_path / 'tuned.py'}.",)
-    compile((tmp_path / "tuned.py").read_text(), "tuned.py", "exec")
-
-
 def test_an_export_that_is_not_faster_says_so(tmp_path):
     state = SessionState.of(sample_history())
     noise = replace(state.stack.comparison, ci_low=0.99)
@@ -214,13 +206,6 @@ def test_an_export_that_is_not_faster_says_so(tmp_path):
     state.apply(events.StackMeasured(replace(state.stack, comparison=slower)))
     written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "t.yaml")), load_catalog())
     assert "not measurably faster" in written.sentences[0]
-
-
-def test_a_disturbed_trial_is_called_unreliable():
-    record = next(record for record in SessionState.of(sample_history()).trials.values() if record.result.measured)
-    assert "unreliable" not in trial_effect(record)
-    disturbed = replace(record, result=replace(record.result, disturbed="other processes used 1.1 of 2 cores"))
-    assert trial_effect(disturbed).endswith("(unreliable: other processes used 1.1 of 2 cores)")
 
 
 def traced(path):

@@ -1,7 +1,5 @@
 """The report's section on batch sizes: the knee, and what to do about the learning rate."""
 
-from dataclasses import replace
-
 import pytest
 from proposals import CATALOG
 from report_text import body_of, table_rows
@@ -9,7 +7,6 @@ from sample_session import detailed_history, sample_request
 
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
-from advisor.records import Mode
 
 
 @pytest.fixture
@@ -28,23 +25,6 @@ def test_the_sweep_with_its_knee_and_the_advice(detailed):
     section = body_of(markdown(detailed), "Batch sizes")
     assert "start from 1.41 times the learning rate (square-root scaling)" in section
     assert "the largest that was fit to use" in section
-
-
-def test_a_knee_below_the_largest_size(detailed):
-    record = detailed.trials["batch_size=128"]
-    candidate = replace(record.candidate, value=256)
-    larger = replace(record, candidate=candidate, settings=candidate.settings, samples_per_s=2640.0, step_ms=97.0)
-    detailed.trials[candidate.name] = larger
-    section = body_of(markdown(detailed), "Batch sizes")
-    assert "128 samples is the knee: the smallest size within 3 % of the best throughput." in section
-    assert "Beyond it only memory and the time of a step grow." in section
-
-
-def test_for_inference_there_is_no_advice_on_the_learning_rate(detailed):
-    workload = replace(detailed.facts.workload, mode=Mode.INFER)
-    detailed.facts = replace(detailed.facts, workload=workload)
-    section = body_of(markdown(detailed), "Batch sizes")
-    assert "learning rate" not in section
 
 
 def test_one_size_is_no_sweep(detailed):

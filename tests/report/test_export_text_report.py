@@ -15,14 +15,12 @@ from sample_session import (
     on_the_stack,
     sample_history,
     sample_request,
-    stacked_state,
 )
 
 from advisor.experiment.events import (
     CombinationMeasured,
     GoalSet,
     Ranked,
-    SessionFailed,
     StackMeasured,
     TrialMeasured,
 )
@@ -31,9 +29,8 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Comparison, GpuReadings, Objective, Verdict
+from advisor.records import Comparison, Objective, Verdict
 from advisor.report.document import Listing
-from advisor.report.figures import gpu_sentence
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
 
@@ -74,13 +71,6 @@ class _Page(HTMLParser):
             self.text += data
 
 
-def test_the_summary_says_how_much_faster_on_what(text):
-    assert text.splitlines()[2] == (
-        "3 settings together make ResNet training 1.97x (1.96–1.98) as fast on 1 x NVIDIA H200, confirmed in turn "
-        "with the baseline: 26.3 ms a step before, 13.4 ms tuned."
-    )
-
-
 def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
         "The settings together",
@@ -88,13 +78,12 @@ def test_the_sections_in_their_order(text):
         "Why they help",
         "The code of these settings",
         "Pictures",
-        "Speed against memory",
         "Batch sizes",
         "Found in your source",
         "Baseline",
         "Where the time goes",
         "Efficiency",
-        "Habits, way by way",
+        "Waits and habits",
         "Not tried",
         "Hardware and versions",
         "To reproduce it",
@@ -102,7 +91,6 @@ def test_the_sections_in_their_order(text):
     ]
     assert "torch | 2.11.0+cu130" in text
     assert "The step is compute-heavy: the GPU is busy 97 %" in text
-    assert "faster when the interval lies above 1.01" in text
     assert "2 min 23 s" in text
 
 
@@ -116,7 +104,7 @@ def test_the_ranking(text):
     rows = table_rows(text, "Settings, best first")[2:]
     setting, title, speedup, step, *_, used, remark = rows[0]
     assert (setting, title) == ("`model.memory_format: channels_last`", "Channels-last memory format")
-    assert (speedup, step) == ("1.39x (1.38–1.40)", "26.3 ms → 18.9 ms")
+    assert (speedup, step) == ("1.39x (1.38–1.40)", "26.3 → 18.9 ms")
     assert (used, remark) == ("yes", "")
     opt_in = next(row for row in rows if row[0].startswith("`data.batch_size"))
     assert opt_in[-2] == "no"
@@ -143,7 +131,7 @@ def test_both_forms_say_the_same(catalog, text):
         assert words in text
         assert words in page.text
     rules = [line for line in text.splitlines() if re.fullmatch(r"\|( -+:? \|)+", line)]
-    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 12
+    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 11
 
 
 def test_the_page_stands_alone_in_light_and_dark(catalog):
@@ -178,9 +166,7 @@ def test_text_of_the_user_is_never_markup(catalog):
 
 def test_a_cpu_session(catalog):
     text = markdown_report(SessionState.of(cpu_history()), cpu_request(), catalog)
-    assert text.splitlines()[2].startswith(
-        "One setting makes Sequential training 1.19x (1.17–1.21) as fast on AMD EPYC"
-    )
+    assert text.splitlines()[2].startswith("Sequential training on AMD EPYC 7B13, 8 cores: 1.19x (1.17–1.21) with 1")
     assert "No NVIDIA driver is installed" in text
     assert "peak resident set" in text
 
@@ -198,24 +184,16 @@ def test_a_session_that_did_not_get_there(catalog, render, history, words):
     assert re.search(words, render(SessionState.of(history), sample_request(), catalog))
 
 
-def test_a_session_that_failed_late_tells_what_it_had_measured(catalog):
-    history = [*sample_history()[:-1], SessionFailed("a bug", "Please report it.", "", 1)]
-    text = markdown_report(SessionState.of(history), sample_request(), catalog)
-    assert text.splitlines()[2].startswith(
-        "The session could not go on: a bug. Please report it. Until then: 3 settings together make ResNet training"
-    )
-
-
 def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
     state = SessionState.of(sample_history())
     state.stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004), confirmed=False)
     text = markdown_report(state, sample_request(), catalog)
     assert text.splitlines()[2] == (
-        "4 of 8 candidates tried for ResNet training on 1 x NVIDIA H200 are measurably faster; nothing that was "
-        "measured together is measurably faster."
+        "ResNet training on 1 x NVIDIA H200: 4 of 8 candidates are measurably faster; nothing that was measured "
+        "together is measurably faster."
     )
     assert "1.001x (0.998–1.004)" in text
-    assert "Measured once, in a trial of their own" in text
+    assert ["How", "measured once"] in table_rows(text, "The settings together")
 
 
 # --- all that a measurement can tell --------------------------------------------------------------------------
@@ -251,13 +229,6 @@ def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalo
     assert "The settings together are unreliable: the clock fell." in warnings
 
 
-def test_a_batch_size_that_was_disturbed_says_so(detailed, catalog):
-    record = detailed.trials["batch_size=128"]
-    detailed.trials["batch_size=128"] = replace(record, result=replace(record.result, disturbed="the clock fell"))
-    section = body_of(markdown_report(detailed, sample_request(), catalog), "Settings, best first")
-    assert "unreliable: the clock fell" in next(line for line in section.splitlines() if "batch_size: 128" in line)
-
-
 def test_another_objective_says_how_it_ranks(catalog):
     goal = Goal(Objective.MEMORY, keep_speed=0.8, memory_limit_bytes=8 * 2**30)
     state = SessionState.of([GoalSet(goal), *sample_history()[1:]])
@@ -272,16 +243,15 @@ def test_another_objective_says_how_it_ranks(catalog):
 def test_nothing_that_serves_the_objective_is_told_in_its_words(catalog):
     state = SessionState.of([GoalSet(Goal(Objective.ENERGY)), *sample_history()[1:]])
     told = markdown_report(state, sample_request(), catalog)
-    assert "None of 8 candidates tried for ResNet training on 1 x NVIDIA H200 takes measurably less energy." in told
+    assert "ResNet training on 1 x NVIDIA H200: nothing that was tried takes measurably less energy." in told
 
 
 def test_the_stack_before_and_after(told):
     rows = {row[0]: row[1:] for row in table_rows(told, "The settings together")}
-    assert rows["Step"] == ["26.3 ms", "13.4 ms", "-49 %"]
-    assert rows["Speed-up"][1] == "1.97x (1.96–1.98)"
-    assert rows["Throughput"][0] == "2,433 samples/s"
-    assert rows["Energy a sample"] == ["252 mJ", "129 mJ", "-49 %"]
-    assert rows["Efficiency"][:2] == ["17 % of 361 TFLOP/s tf32", "16 % of 721 TFLOP/s bfloat16"]
+    assert rows["Step"] == ["26.3 → 13.4 ms (-49 %)"]
+    assert rows["Speed-up"] == ["1.97x (1.96–1.98), in turn with the baseline"]
+    assert rows["Energy"] == ["252 mJ → 129 mJ a sample (-49 %)"]
+    assert rows["Efficiency"] == ["17 % of 361 TFLOP/s tf32 → 16 % of 721 TFLOP/s bfloat16"]
 
 
 def test_the_baselines_gpu_and_energy(told):
@@ -294,35 +264,19 @@ def test_the_baselines_gpu_and_energy(told):
     assert "- no loss was given: cross entropy is assumed" in body_of(told, "Baseline")
 
 
-@pytest.mark.parametrize(
-    ("readings", "words"),
-    [
-        (GpuReadings(3, foreign_processes=None), "NVML lists no processes here, so nobody knows of others on the GPU"),
-        (GpuReadings(3, 40), "40 °C at most; no other process on the GPU"),
-        (GpuReadings(3, 40, foreign_processes=1), "40 °C at most; 1 other process held a context on the GPU"),
-        (
-            GpuReadings(3, 40, throttle_reasons=("application clocks set",)),
-            "40 °C at most; clocks limited (application clocks set); no other process on the GPU",
-        ),
-    ],
-)
-def test_readings_of_the_gpu(readings, words):
-    assert gpu_sentence(readings) == words
-
-
 def test_the_time_on_the_device_and_the_operators_of_most_time(told):
     rows = table_rows(told, "Where the time goes")
     assert ["backward", "15.9 ms", "58.8 %", "15.7 ms"] in rows
     operators = [row for row in rows if row[0].startswith("`")]
-    assert operators[0] == ["`aten::convolution`", "53", "5.41 ms", "5.52 ms", "0.40 ms", "3.00 ms"]
+    assert operators[0] == ["`aten::convolution`", "53", "5.41 ms", "0.40 ms"]
     assert len(operators) == 10
-    assert "3 more are in the JSON report" in told
+    assert "3 more" in told
 
 
 def test_columns_without_a_figure_are_left_out(catalog):
     text = markdown_report(SessionState.of(cpu_history()), cpu_request(), catalog)
-    assert ["Operator", "Calls", "Host, self"] in table_rows(text, "Where the time goes")
-    assert "Energy" not in text
+    assert ["Operator", "Calls", "Host"] in table_rows(text, "Where the time goes")
+    assert "| Energy" not in text
     assert "Kernels and copies" not in text
 
 
@@ -335,20 +289,6 @@ def test_the_roof_with_its_ceilings_and_their_date(told):
     assert rows["from pinned"] == "54.0 GB/s host to device"
     assert "measured on 2026-03-14" in told
     assert "The tuned share refers to the higher peak of bfloat16" in told
-
-
-def test_the_same_step_on_the_cpu(told):
-    baseline = {row[0]: row[1] for row in table_rows(told, "Baseline")}
-    assert baseline["On the CPU"] == "1530 ms in one short trial, 58x as long as on the GPU"
-
-
-def test_a_cpu_that_is_faster_is_a_warning(catalog):
-    state = SessionState.of(sample_history())
-    state.baseline = replace(state.baseline, cpu_step_ms=13.2)
-    warnings = body_of(markdown_report(state, sample_request(), catalog), "Read this first")
-    assert warnings.strip() == (
-        "- On this machine's CPU the same step takes 13.2 ms in one short trial: the CPU is 2.0x as fast as the GPU."
-    )
 
 
 def test_how_the_trials_figures_came_about(told):
@@ -387,16 +327,8 @@ def test_a_recommendation_measured_with_the_stack_says_so(detailed, catalog):
     assert row[-1] == "against the combination without it, 1 other setting on"
 
 
-def test_what_was_only_measured_with_others_has_no_figures_of_its_own(catalog):
-    text = markdown_report(stacked_state(), sample_request(), catalog)
-    rows = table_rows(text, "Settings, best first")
-    row = next(row for row in rows if "`model.memory_format: channels_last`" in row)
-    assert row[2].startswith("in ")
-    assert "not yet compared without it" in row[-1]
-
-
 def test_waits_stand_with_the_habits(told):
-    assert ["train.py:41", "`total += loss.item()`", "1", "19.4 ms"] in table_rows(told, "Habits, way by way")
+    assert ["train.py:41", "`total += loss.item()`", "1", "19.4 ms"] in table_rows(told, "Waits and habits")
     assert "3 tensors are made on the host and copied to the device in each step." in told
 
 
@@ -421,8 +353,8 @@ def test_a_budget_for_the_baseline_only(catalog):
     late = [e for e in detailed_history() if isinstance(e, TrialMeasured) and e.record.verdict is Verdict.SKIPPED]
     text = markdown_report(SessionState.of([*kept[:-1], *late, kept[-1]]), sample_request(), catalog)
     assert text.splitlines()[2] == (
-        "Nothing could be judged for ResNet training on 1 x NVIDIA H200: no candidate was tried. "
-        "3 could not be tried, with the reasons below."
+        "ResNet training on 1 x NVIDIA H200: nothing could be judged: no candidate was tried. "
+        "3 candidates could not be tried, with the reasons below."
     )
     assert "## Trials" not in text
 

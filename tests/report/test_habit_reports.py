@@ -1,6 +1,5 @@
 """Habits in the reports, and in a whole session that reads the user's source."""
 
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,6 @@ from advisor.export.formats.html import html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.figures.formatting import MISSING
-from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Finding, SyncPlace, TargetSpec
 from advisor.report.trials import habit_rows, price_of, price_text
@@ -94,14 +92,6 @@ def test_the_reports_tell_habits_and_findings():
         assert "2 habits found in 2 files" in text
         assert "set_to_none=False, filled with zeros" in text
         assert "data.py cannot be parsed" in text
-
-
-def test_the_summary_tells_habits_and_findings(capsys):
-    print_summary(sample_state(), sys.stdout, CATALOG)
-    text = capsys.readouterr().out
-    assert "Found in your source" in text
-    assert "train.py:41" in text
-    assert "eval() alone" in text
 
 
 def test_a_recommendation_says_where_the_habit_was_found():

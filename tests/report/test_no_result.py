@@ -64,8 +64,8 @@ def test_a_cause_has_one_sentence(state, cause, sentence):
     found = no_result(state)
     assert found.cause is cause
     assert re.fullmatch(sentence, found.sentence)
-    assert result_line(state) == found.reason
-    assert cause is Cause.NO_GAIN or found.reason in verdict(state)
+    assert result_line(state) in verdict(state)
+    assert result_line(state).endswith(found.reason)
 
 
 def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings():
@@ -76,7 +76,7 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
         name: replace(record, comparison=Comparison(1.2, 0.1, 9.0)) for name, record in state.trials.items()
     }
     assert no_result(state).cause is Cause.UNCLEAR
-    assert "It is unclear whether anything helps" in verdict(state)
+    assert "it is unclear whether anything helps" in verdict(state)
     nothing_left = next(e.record for e in sample_history() if isinstance(e, events.StackMeasured))
     state.stack = replace(nothing_left, settings={}, comparison=Comparison(1.0, 1.0, 1.0))
     assert no_result(state).cause is Cause.UNCLEAR, "an empty stack is the baseline: nobody measured it"

@@ -13,7 +13,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint
-from advisor.report.pareto import BASELINE, STACK, _width, front_of, measured_points, pareto_front, pareto_sentence
+from advisor.report.pareto import BASELINE, STACK, front_of, measured_points, pareto_front
 
 
 def point(speedup, peak_bytes, *, name="x"):
@@ -46,18 +46,6 @@ def test_the_front_is_what_nothing_dominates(given_points):
 
 
 @given(points, floors)
-def test_every_point_is_matched_by_one_of_the_front_as_far_as_the_floors_tell(given_points, given_floors):
-    saving, noise = given_floors
-    front = pareto_front(given_points, saving_floor=saving, within=noise)
-    for candidate in given_points:
-        assert any(
-            kept.peak_reserved_bytes <= (1 + saving) * candidate.peak_reserved_bytes
-            and kept.speedup * (1 + noise) >= candidate.speedup
-            for kept in front
-        )
-
-
-@given(points, floors)
 def test_along_the_front_speed_and_memory_rise_by_more_than_noise(given_points, given_floors):
     saving, noise = given_floors
     front = pareto_front(given_points, saving_floor=saving, within=noise)
@@ -77,19 +65,6 @@ def test_the_front_does_not_depend_on_the_order(given_points, shuffled):
     assert figures[0] == figures[1]
 
 
-def test_of_points_that_take_as_much_the_fastest_stays():
-    close = [point(1.0, 1000, name="a"), point(1.2, 1004, name="b"), point(1.5, 1500, name="c")]
-    assert [kept.name for kept in pareto_front(close, saving_floor=0.01)] == ["b", "c"]
-    assert [kept.name for kept in pareto_front(close)] == ["a", "b", "c"]
-    assert [kept.name for kept in pareto_front(close, within=0.3)] == ["a", "c"]
-
-
-def test_one_point_is_its_own_front_and_nothing_has_none():
-    assert pareto_front([]) == ()
-    alone = point(0.5, 7)
-    assert pareto_front([alone]) == (alone,)
-
-
 # --- what is better known ---------------------------------------------------------------------------------------
 
 
@@ -98,59 +73,20 @@ def known(speedup, low, high, peak_bytes, name, *, confirmed=False):
     return ParetoPoint(name, {"a.b": name}, comparison, peak_bytes)
 
 
-CONFIRMED = known(2.0, 1.96, 2.04, 1000, "stack", confirmed=True)
+def names(found):
+    return [found_point.name for found_point in found]
 
 
-@pytest.mark.parametrize("peak_bytes", [900, 1000, 1100])
-@pytest.mark.parametrize(("low", "fastest"), [(1.9, "stack"), (1.99, "stack"), (2.05, "lucky")])
+@pytest.mark.parametrize("peak_bytes", [1000, 1100])
+@pytest.mark.parametrize(("low", "fastest"), [(1.9, "stack"), (2.05, "lucky")])
 def test_one_lucky_run_is_not_faster_than_what_was_confirmed(peak_bytes, low, fastest):
-    lucky = known(2.2, low, 2.5, peak_bytes, "lucky")
-    assert pareto_front([CONFIRMED, lucky], saving_floor=0.01)[-1].name == fastest
+    stack, lucky = known(2.0, 1.98, 2.02, 1000, "stack", confirmed=True), known(2.3, low, 2.6, peak_bytes, "lucky")
+    assert pareto_front([stack, lucky])[-1].name == fastest
 
 
-def test_a_smaller_one_that_may_be_as_fast_stays_a_choice_beside_the_confirmed():
-    smaller = known(2.1, 1.8, 2.4, 600, "smaller")
-    assert [kept.name for kept in pareto_front([CONFIRMED, smaller], saving_floor=0.01)] == ["smaller", "stack"]
-
-
-def test_two_that_are_known_as_well_are_told_apart_by_their_speeds():
-    one, other = known(2.0, 1.8, 2.2, 1000, "one"), known(2.1, 1.9, 2.3, 1100, "other")
-    assert [kept.name for kept in pareto_front([one, other], within=0.02)] == ["one", "other"]
-    assert [kept.name for kept in pareto_front([one, other], within=0.1)] == ["one"]
-
-
-def test_more_runs_stand_against_one_as_what_was_confirmed_does():
-    often, once = known(2.0, 1.95, 2.05, 1000, "often"), known(2.1, 1.9, 2.3, 1000, "once")
-    assert [kept.name for kept in pareto_front([often, once])] == ["often"]
-
-
-@pytest.mark.parametrize(("low", "shown"), [(0.98, [BASELINE]), (1.02, [BASELINE, "larger"])])
-def test_the_baseline_is_better_known_than_anything(low, shown):
-    own, larger = ParetoPoint(BASELINE, {}, None, 1000), known(1.1, low, 1.2, 1200, "larger", confirmed=True)
-    assert [kept.name for kept in pareto_front([own, larger])] == shown
-
-
-uncertain = st.builds(
-    lambda speedup, below, above, peak_bytes, number, confirmed: known(
-        speedup, speedup / below, speedup * above, peak_bytes, str(number), confirmed=confirmed
-    ),
-    st.floats(0.5, 4),
-    st.floats(1.0, 1.5),
-    st.floats(1.0, 1.5),
-    st.integers(1, 50),
-    st.integers(),
-    st.just(False),
-)
-
-
-@given(st.lists(uncertain, max_size=10), st.floats(1.0, 3.0), st.integers(1, 50), floors)
-def test_nothing_takes_the_place_of_the_confirmed_unless_its_interval_lies_above(others, speedup, peak_bytes, floor):
-    stack = known(speedup, speedup / 1.02, speedup * 1.02, peak_bytes, "stack", confirmed=True)
-    front = pareto_front([*others, stack], saving_floor=floor[0], within=floor[1])
-    if front[-1] != stack:
-        assert any(other.comparison.ci_low > stack.speedup for other in front)
-    for other in front:
-        assert other.peak_reserved_bytes <= peak_bytes or other == stack or other.comparison.ci_low > stack.speedup
+def test_where_intervals_are_no_numbers_there_is_still_a_front():
+    damaged = known(1.5, float("nan"), 1.6, 900, "damaged")
+    assert "sure" in names(pareto_front([known(1.2, 1.1, 1.3, 1000, "sure", confirmed=True), damaged]))
 
 
 # --- a session's points ---------------------------------------------------------------------------------------
@@ -159,10 +95,6 @@ def test_nothing_takes_the_place_of_the_confirmed_unless_its_interval_lies_above
 def state_of(*, goal=None, history=None):
     told = history or sample_history()
     return SessionState.of([events.GoalSet(goal), *told[1:]] if goal else told)
-
-
-def names(found):
-    return [found_point.name for found_point in found]
 
 
 def test_the_points_are_the_baseline_what_is_allowed_and_every_combination():
@@ -222,11 +154,6 @@ def test_nothing_above_the_memory_limit_is_a_point_but_the_baseline(gib):
     assert (STACK in names(others)) is (gib == 6)
 
 
-def test_where_nothing_stays_within_the_limit_the_choice_there_is_is_shown():
-    state = state_of(goal=Goal(memory_limit_bytes=2**20))
-    assert names(front_of(state)) == names(front_of(state_of()))
-
-
 def test_decisions_take_points_out_and_let_them_in():
     state = state_of()
     state.apply(events.Decided("autocast", Decision.REJECTED))
@@ -255,26 +182,3 @@ def test_a_session_that_measured_little():
     assert measured_points(SessionState()) == front_of(SessionState()) == ()
     assert names(front_of(SessionState.of(cancelled_history()))) == [BASELINE]
     assert names(front_of(SessionState.of(cpu_history()))) == [STACK]
-
-
-def test_behind_a_faster_point_the_confirmed_still_counts():
-    stack = known(3.0, 2.95, 3.05, 1, "stack", confirmed=True)
-    proven, doubtful = known(3.5, 3.4, 5.2, 1, "proven"), known(4.0, 2.7, 4.1, 2, "doubtful")
-    assert names(pareto_front([stack, proven, doubtful])) == ["proven"]
-    sure = known(4.0, 3.6, 4.1, 2, "sure")
-    assert names(pareto_front([stack, proven, sure])) == ["proven", "sure"]
-
-
-@pytest.mark.parametrize("interval", [(0.0, 1.2), (-1.0, 1.2), (1.2, 0.0), (float("nan"), 1.2)])
-def test_an_interval_of_a_damaged_journal_is_the_widest(interval):
-    assert _width(Comparison(1.1, *interval)) == float("inf")
-
-
-@pytest.mark.parametrize(("speedup", "said"), [(1.5, "which of them is the fastest"), (0.9, "take more memory")])
-def test_the_sentence_says_no_more_than_the_noise_allows(speedup, said, monkeypatch):
-    state = SessionState.of(sample_history())
-    open_ended = ParetoPoint("smaller", {"a.b": 1}, Comparison(speedup, 0.02, 27.0), GIB)
-    monkeypatch.setattr(
-        "advisor.report.pareto.front_of", lambda _: (open_ended, ParetoPoint(BASELINE, {}, None, 2 * GIB))
-    )
-    assert said in pareto_sentence(state)

@@ -8,23 +8,8 @@ import tui_histories as histories
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.figures import formatting
-from advisor.records import Comparison, Numerics, NumericsResult, Outcome, TrialResult
-from advisor.tui.views.readings import live_line, live_state
-
-
-@pytest.mark.parametrize(
-    ("speedup", "low", "high", "text"),
-    [
-        (1.62, 1.6, 1.64, "1.62x (1.60–1.64)"),
-        (0.8, 0.78, 0.82, "0.80x (0.78–0.82)"),
-        (1.014, 1.011, 1.017, "1.014x (1.011–1.017)"),
-        (1.002, 0.998, 1.006, "same"),
-        (12.34, 12.1, 12.6, "12.3x (12.1–12.6)"),
-        (140.2, 139.0, 141.0, "140x (139–141)"),
-    ],
-)
-def test_a_speedup_never_stands_alone(speedup, low, high, text) -> None:
-    assert formatting.format_ratio(Comparison(speedup, low, high)) == text
+from advisor.records import Numerics, NumericsResult
+from advisor.tui.views.trials import live_state
 
 
 @pytest.mark.parametrize(
@@ -80,23 +65,11 @@ def test_flops_and_bytes_a_second() -> None:
     assert formatting.format_rate(3.9e12, "B") == "3.90 TB/s"
 
 
-def test_outcomes() -> None:
-    oom = TrialResult(Outcome.OUT_OF_MEMORY, "tried to\nallocate 2 GiB")
-    assert formatting.format_outcome(oom) == "out of memory: tried to allocate 2 GiB"
-    assert formatting.format_numerics(NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "")) == "close (3.1e-03)"
-
-
 def test_numerics_that_are_worse_than_declared_say_so() -> None:
     worse = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.056, "")
     assert formatting.format_numerics(worse) == "changed (5.6e-02), declared close"
     varying = NumericsResult(Numerics.CLOSE, Numerics.EXACT, 1e-6, "", as_baselines=True)
     assert formatting.format_numerics(varying) == "close (1.0e-06)"
-
-
-def test_memory_against_the_baseline() -> None:
-    assert formatting.format_change(62, 100) == "-38 %"
-    assert formatting.format_change(1001, 1000) == "same"
-    assert formatting.format_change(None, 1000) == "–"
 
 
 def test_a_relative_change() -> None:
@@ -111,11 +84,10 @@ def test_the_running_trial_is_told_with_its_step_times_as_they_come() -> None:
     name = histories.COMPILE.candidate.name
     assert live_state(state).plain == "measuring ▄▄▄▄▄ 25.5 ms, baseline 32.6 ms"
     state.apply(events.BlockTimed(name, 65.0, 64))  # twice the baseline's
-    assert live_line(state) == "▄▄▄▄▄█"
+    assert "▄▄▄▄▄█" in live_state(state).plain
     state.apply(events.BlockTimed("another", 1.0, 64))
     assert len(state.live_ms) == 6
     state.apply(events.TrialStarted("autocast=bfloat16", ""))
-    assert live_line(state) == ""
     assert live_state(state).plain == "starting"
 
 

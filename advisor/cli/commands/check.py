@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from advisor.cli.parser import Parser, add_inputs, factor_of, split_arguments, target_of
+from advisor.cli.options import INPUTS
+from advisor.cli.parser import Parser, split_arguments, target_of
 from advisor.errors import ExitCode, UsageError
 from advisor.export.files import check_target_of
 from advisor.figures.formatting import format_ms
@@ -58,14 +59,10 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     )
     parser.add_argument("settings", metavar="SETTINGS", help="the file that --export wrote, as in tuned.yaml")
     parser.add_argument("target", metavar="TARGET", help="what it is for, as in mymodel:build")
-    parser.option(
-        "--min-speedup", metavar="FACTOR", read=factor_of, default=1.0, help="what is worth it; 1.0 if left out"
-    )
-    parser.option("--budget", metavar="TIME", read=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
-    add_inputs(parser)
-    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
-    parser.add_argument("--force", action="store_true", help="measure another target's settings, too")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add("--min-speedup", *INPUTS, "--config")
+    parser.add("--budget", read=seconds_of, default=_BUDGET_S, about="90s, 2m (the default)")
+    parser.add("--force", about="measure another target's settings, too")
+    parser.add("--json", metavar="", about="the result as JSON")
     options = parser.parse(own)
     from advisor.recipe.settings import Settings
 

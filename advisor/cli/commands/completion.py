@@ -1,22 +1,15 @@
 """``perf-advisor completion``: a script with which a shell completes commands, options and their values."""
 
-import argparse
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from advisor.cli.options import TOPICS, all_options
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
 from advisor.figures.options import choice_of
-from advisor.records.kinds import DEVICES, ConfigKind, Mode, Numerics, Objective, Shell
+from advisor.records.kinds import DEVICES, Shell
 
-_CHOICES: Mapping[str, Iterable[str]] = {
-    "--objective": [each.value for each in Objective],
-    "--mode": [each.value for each in Mode],
-    "--allow": [each.value for each in Numerics],
-    "--config-kind": [each.value for each in ConfigKind],
-    "--device": ["auto", *DEVICES],
-}
 _BASH = """\
 # perf-advisor: add `eval "$(perf-advisor completion bash)"` to ~/.bashrc
 _perf_advisor() {{
@@ -47,44 +40,40 @@ complete -c perf-advisor -n "__fish_seen_subcommand_from recipes" -xa {recipes}
 _OF_SESSIONS = ("open", "compare", "report", "export")
 
 
-def print_script(shell: Shell, commands: tuple[str, ...]) -> int:
-    """Print the script for a shell. ``commands`` are the words that may come first."""
-    from advisor.cli.commands.measure import measure_parser
-
-    print(script_for(shell, measure_parser(""), commands), end="")
-    return ExitCode.OK
-
-
-def script_for(shell: Shell, parser: argparse.ArgumentParser, commands: Sequence[str]) -> str:
-    """The script: ``parser`` has the options, ``commands`` are the words that may come first."""
+def script_for(shell: Shell, commands: Sequence[str]) -> str:
+    """The script for a shell; ``commands`` are the words that may come first."""
     from advisor.experiment.past.journal import sessions_folder
     from advisor.recipe.catalog import load_catalog
 
     recipes = [recipe.id for recipe in load_catalog()]
-    choices = {**_CHOICES, **dict.fromkeys(("--only", "--skip", "--accept"), recipes)}
-    options = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+    options = [name for topic in TOPICS.values() for name in topic.options]
+    kinds = {name: option.choices for name, option in all_options().items() if option.choices}
+    choices = {name: [each.value for each in kind] for name, kind in kinds.items()}
+    choices |= {"--device": ["auto", *DEVICES], **dict.fromkeys(("--only", "--skip", "--accept"), recipes)}
     words = shlex.quote(" ".join(["demo", *commands]))
     folder = shlex.quote(str(sessions_folder()))
     sessions = f"ls {folder} 2>/dev/null | sed -n 's/[.]jsonl//p'"  # at once, where Python would take its time
     if shell is Shell.FISH:
         takers, named = " ".join(_OF_SESSIONS), shlex.quote(" ".join(recipes))
-        head = _FISH.format(commands=words, takers=takers, sessions=sessions, recipes=named)
-        return head + "".join(_fish_lines(options, choices))
+        lines = [_FISH.format(commands=words, takers=takers, sessions=sessions, recipes=named)]
+        for name in ("--version", "--help", *options):
+            values = f" -xa {shlex.quote(' '.join(choices[name]))}" if name in choices else ""
+            lines.append(f"complete -c perf-advisor -l {name.removeprefix('--')}{values}\n")
+        return "".join(lines)
     cases = "\n".join(
         f'        {name}) COMPREPLY=($(compgen -W {shlex.quote(" ".join(values))} -- "$word")); return ;;'
         for name, values in {**choices, "recipes": recipes}.items()
     )
     takers = "|".join([*_OF_SESSIONS, "--resume"])
-    script = _BASH.format(
-        cases=cases, options=shlex.quote(" ".join(options)), commands=words, takers=takers, sessions=sessions
-    )
+    listed = shlex.quote(" ".join(["--version", "--help", *options]))
+    script = _BASH.format(cases=cases, options=listed, commands=words, takers=takers, sessions=sessions)
     return script if shell is Shell.BASH else _ZSH + script.partition("\n")[2]
 
 
-def _fish_lines(options: Iterable[str], choices: Mapping[str, Iterable[str]]) -> Iterable[str]:
-    for name in options:
-        values = f" -xa {shlex.quote(' '.join(choices[name]))}" if name in choices else ""
-        yield f"complete -c perf-advisor -l {name.removeprefix('--')}{values}\n"
+def print_script(shell: Shell, commands: Sequence[str]) -> int:
+    """Print the script for a shell."""
+    print(script_for(shell, commands), end="")
+    return ExitCode.OK
 
 
 def parse(arguments: Sequence[str]) -> Callable[[], int]:

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from advisor.cli.parser import Parser, add_rendezvous, gpus_of, launch_of
+from advisor.cli.options import RENDEZVOUS
+from advisor.cli.parser import Parser, launch_of
 from advisor.errors import ExitCode, UsageError
 
 
@@ -19,8 +20,8 @@ def follow_session(launch: tuple[str, ...], gpus: int) -> int:
 def parse(arguments: Sequence[str]) -> Callable[[], int]:
     """The command with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor follow", "Lend this machine's GPUs to a session on another, until that has ended.")
-    parser.option("--gpus", metavar="N", read=gpus_of, default=1, help="this machine's GPUs, or all")
-    add_rendezvous(parser)
+    parser.add("--gpus", about="this machine's GPUs, or all")
+    parser.add(*RENDEZVOUS)
     options = parser.parse(arguments)
     if options.nnodes == 1:
         raise UsageError(

@@ -70,8 +70,8 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     about = "Write a build() to complete, filled in from a script."
     parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")
     parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
-    parser.option("--output", metavar="FILE", help="the file to write (build_SCRIPT.py if left out)")
-    parser.option("--budget", metavar="TIME", read=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
+    parser.add("--output")
+    parser.add("--budget", read=seconds_of, default=_BUDGET_S, about="90s, 2m (the default)")
     options = parser.parse(own)
     script = Path(options.script)
     check_target(options.script, Path.cwd())

@@ -8,39 +8,19 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
-from advisor.cli.parser import (
-    Parser,
-    accepted_of,
-    add_config_kind,
-    add_export,
-    add_inputs,
-    add_recipe_folders,
-    add_rendezvous,
-    add_reports,
-    budget_of,
-    bytes_of,
-    gpus_of,
-    key_map_of,
-    launch_of,
-    merged_map,
-    milliseconds_of,
-    script_of,
-    share_of,
-    split_arguments,
-    target_of,
-)
+from advisor.cli.options import TOPICS, merged_map
+from advisor.cli.parser import Parser, launch_of, split_arguments, target_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.figures.options import alternatives, choice_of, names_of
 from advisor.files.paths import DEMO, check_target
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
-from advisor.records import Mode, Numerics, Objective, TargetSpec
+from advisor.records import Mode, Objective, TargetSpec
 from advisor.version import __version__
 
 if TYPE_CHECKING:
@@ -109,110 +89,9 @@ def measure_parser(about: str) -> Parser:
         help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
     )
     parser.add_argument("--version", action="version", version=f"perf-advisor {__version__}")
-    _add_targets(parser)
-    _add_goals(parser)
-    _add_time(parser)
-    _add_files(parser)
-    _add_programs(parser)
+    for topic in TOPICS:
+        parser.add_topic(topic)
     return parser
-
-
-def _add_targets(parser: Parser) -> None:
-    """Options for the target, its devices and its inputs."""
-    parser.topic(
-        "targets: what is measured",
-        "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
-        "its name. What follows -- are the target's own arguments.",
-    )
-    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
-    add_inputs(parser)
-    parser.option(
-        "--gpus", metavar="N", read=gpus_of, default=1, help="GPUs to train on, or all: DDP, sharding and others"
-    )
-    add_rendezvous(parser)
-    parser.option(
-        "--script",
-        metavar="FILE",
-        action="append",
-        default=[],
-        read=script_of,
-        help="your training script, read for habits (not run); may be given again",
-    )
-
-
-def _add_goals(parser: Parser) -> None:
-    """Options for the goal of a session, the recipes to try, and those that need consent."""
-    parser.topic(
-        "goals: what counts as better",
-        "Without an option more samples per second are better. Settings that change the results of a training are used "
-        "only if you accept them.",
-    )
-    parser.option(
-        "--objective",
-        metavar="GOAL",
-        read=choice_of(Objective),
-        default=Objective.THROUGHPUT,
-        help=f"{alternatives([each.value for each in Objective])}; throughput if left out",
-    )
-    parser.option("--memory-limit", metavar="SIZE", read=bytes_of, help="the largest permitted peak, such as 16GiB")
-    parser.option(
-        "--latency-limit",
-        metavar="TIME",
-        read=milliseconds_of,
-        help="in inference: the largest permitted 95th percentile of calls, such as 20ms",
-    )
-    parser.option(
-        "--keep-speed",
-        metavar="SHARE",
-        read=share_of,
-        help="with --objective memory: the speed that less memory must keep, such as 90%% (the default)",
-    )
-    lists: dict[str, Any] = {"action": "extend", "default": []}
-    parser.option("--only", metavar="ID,…", read=names_of, help="try these recipes and no others", **lists)
-    parser.option("--skip", metavar="ID,…", read=names_of, help="leave these recipes out", **lists)
-    add_recipe_folders(parser)
-    parser.option(
-        "--allow",
-        metavar="CLASS",
-        read=choice_of(Numerics),
-        default=Numerics.CLOSE,
-        help="the worst numerics that need no consent: exact, close (the default) or changed",
-    )
-    about = "accept these recipes from the start, as with a in the app; with a value only that one"
-    parser.option("--accept", metavar="ID[=VALUE],…", read=accepted_of, help=about, **lists)
-
-
-def _add_time(parser: Parser) -> None:
-    """Options for the time of a session, and for one that goes on."""
-    parser.topic("time: how long it takes", "The budget is wall time for the whole session. What was measured is kept.")
-    parser.option("--budget", metavar="TIME", read=budget_of, default=None, help="90s, 5m (default; demo: 90s), 1h")
-    parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
-    parser.flag("--anew", "with --resume: measure anew if the code, the config or an option has changed")
-
-
-def _add_files(parser: Parser) -> None:
-    """Options for the files that a session writes, and for the user's config."""
-    parser.topic(
-        "files: what is written",
-        "The settings, your own script or config changed, plain PyTorch, and reports for people and programs.",
-    )
-    add_export(parser)
-    parser.flag("--no-verify", "do not time a plain loop with the exported file (up to 60 s)")
-    about = "where your config holds a setting, as in data.num_workers=loader.workers"
-    parser.option("--map", metavar="KEY=PATH,…", read=key_map_of, help=about, action="extend", default=[])
-    add_config_kind(parser)
-    add_reports(parser)
-
-
-def _add_programs(parser: Parser) -> None:
-    """Options for programs that start a session."""
-    parser.topic(
-        "ci: in continuous integration and from programs",
-        "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
-        "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
-    )
-    parser.flag("--headless", "no app; the default when this is no terminal")
-    parser.flag("--events", "with --json -: a line of JSON for each event; the report is the last")
 
 
 # Options that say how to measure; they are kept with the session.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from advisor.cli.parser import Parser, add_recipe_folders
+from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
 from advisor.figures.formatting import MISSING, plain, printable
 from advisor.recipe import BOTH_MODES, Recipe, card
@@ -35,7 +35,7 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     """The command with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor recipes", "List the recipes, or show what one does, when it helps and its numerics.")
     parser.add_argument("recipe_id", nargs="?", metavar="ID", help="the recipe to show")
-    add_recipe_folders(parser)
+    parser.add("--recipes")
     options = parser.parse(arguments)
     return partial(show, options.recipe_id, tuple(options.recipes))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -13,20 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
-from advisor.cli.parser import (
-    Parser,
-    add_config_kind,
-    add_export,
-    add_recipe_folders,
-    add_reports,
-    key_map_of,
-    merged_map,
-)
+from advisor.cli.options import REPORTS, merged_map
+from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import Request
 from advisor.figures.formatting import MISSING, counted, format_first, format_seconds, plain
-from advisor.figures.options import count_of
 from advisor.process.meanwhile import collector_waits
 
 if TYPE_CHECKING:
@@ -91,9 +82,8 @@ def _not_loaded(state: SessionState, catalog: Catalog) -> set[str]:
 def parse_report(arguments: Sequence[str]) -> Callable[[], int]:
     """The command ``report`` with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor report", "Show a recorded session again, and write its report.")
-    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
-    add_reports(parser)
-    add_recipe_folders(parser)
+    parser.add_session()
+    parser.add(*REPORTS, "--recipes")
     options = parser.parse(arguments)
     return partial(revisit, options.session, outputs_of(options, {}), tuple(options.recipes), show=True)
 
@@ -101,12 +91,10 @@ def parse_report(arguments: Sequence[str]) -> Callable[[], int]:
 def parse_export(arguments: Sequence[str]) -> Callable[[], int]:
     """The command ``export`` with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
-    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
-    add_export(parser, default="tuned.yaml")
-    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config: write a patched copy of it instead")
-    parser.option("--map", metavar="KEY=PATH,…", action="extend", default=[], read=key_map_of, help=argparse.SUPPRESS)
-    add_config_kind(parser)
-    add_recipe_folders(parser)
+    parser.add_session()
+    parser.add("--export", default="tuned.yaml")
+    parser.add("--config", about="your YAML, JSON or TOML config: write a patched copy of it instead")
+    parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
     options = parser.parse(arguments)
     key_map = merged_map(options.map)
     check_recipes(options.recipes, key_map)
@@ -138,8 +126,8 @@ def open_app(session_id: str, recipe_folders: tuple[str, ...]) -> int:
 def parse_open(arguments: Sequence[str]) -> Callable[[], int]:
     """The command ``open`` with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor open", "Show a recorded session in the app; key c goes on measuring where it ended.")
-    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; a list if left out")
-    add_recipe_folders(parser)
+    parser.add_session()
+    parser.add("--recipes")
     options = parser.parse(arguments)
     return partial(open_app, options.session, tuple(options.recipes))
 
@@ -229,6 +217,6 @@ def prune(keep: int) -> int:
 def parse_sessions(arguments: Sequence[str]) -> Callable[[], int]:
     """The command ``sessions`` with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor sessions", "List the recorded sessions, the latest first, or delete old ones.")
-    parser.option("--keep", metavar="N", read=count_of, help="delete all but the latest N")
+    parser.add("--keep")
     keep = parser.parse(arguments).keep
     return partial(prune, keep) if keep else list_all

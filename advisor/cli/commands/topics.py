@@ -4,30 +4,21 @@ import difflib
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from advisor.cli.options import TOPICS
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, UsageError
-
-# The topics of the options of measuring, with examples.
-TOPICS = {
-    "targets": ("perf-advisor train.py -- --epochs 1", "perf-advisor mymodel:build", "perf-advisor timm:resnet50"),
-    "goals": ("perf-advisor mymodel:build --objective memory --keep-speed 80%",),
-    "time": ("perf-advisor mymodel:build --budget 90s", "perf-advisor mymodel:build --resume"),
-    "files": ("perf-advisor train.py --diff --export train.tuned.py --report report.html",),
-    "ci": ("perf-advisor check tuned.yaml mymodel:build --min-speedup 0.95", "perf-advisor demo --json - --events"),
-}
 
 
 def show(topic: str) -> int:
     """Show a topic with its options and examples, or the list of topics where none is named."""
     from advisor.cli.commands.measure import measure_parser
 
-    titles = measure_parser("").topics
     if topic:
-        listed = "".join(f"  {example}\n" for example in TOPICS[topic])
-        print(f"{titles[topic]}\nexamples:\n{listed}", end="")
+        listed = "".join(f"  {example}\n" for example in TOPICS[topic].examples)
+        print(f"{measure_parser('').topics[topic]}\nexamples:\n{listed}", end="")
         return ExitCode.OK
-    for name, text in titles.items():
-        print(f"  perf-advisor help {name:<8}{text.splitlines()[0].removeprefix(name).strip(':')}")
+    for name, about in TOPICS.items():
+        print(f"  perf-advisor help {name:<8} {about.title}")
     print("\n`perf-advisor --help` lists all options, `perf-advisor COMMAND --help` those of a command.")
     return ExitCode.OK
 

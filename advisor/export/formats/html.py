@@ -7,10 +7,22 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from advisor.export import svg
+from advisor.export import charts
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
-from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
+from advisor.report.document import (
+    Bars,
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Inline,
+    Listing,
+    Paragraph,
+    Share,
+    StackedBars,
+    Table,
+)
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
@@ -50,10 +62,10 @@ def _page(document: Document) -> str:
     for place, section in enumerate(document.sections):
         body = "\n".join(_html_block(block) for block in section.blocks)
         body = f"<details><summary>Show</summary>\n{body}\n</details>" if section.folded else body
-        kind = ' class="pictures"' if all(isinstance(block, Picture) for block in section.blocks) else ""
+        kind = ' class="pictures"' if all(isinstance(block, Bars | StackedBars) for block in section.blocks) else ""
         parts.append(f'<section id="s{place}">\n<h2>{titles[place]}</h2>\n<div{kind}>\n{body}\n</div>\n</section>')
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
-    filled = {"@title@": title, "@body@": "\n".join(parts), "@style@": svg.STYLE}
+    filled = {"@title@": title, "@body@": "\n".join(parts), "@style@": charts.STYLE}
     return re.sub("@(title|body|style)@", lambda match: filled[match[0]], _PAGE)
 
 
@@ -67,8 +79,8 @@ def _html_block(block: Block) -> str:
             return _html_listing(text)
         case Table():
             return _html_table(block)
-        case Picture(chart):
-            return svg.figure(chart)
+        case Bars() | StackedBars():
+            return charts.figure(block)
 
 
 def _html_listing(text: str) -> str:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
-from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
+from advisor.report.document import (
+    Bars,
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Inline,
+    Listing,
+    Paragraph,
+    Share,
+    StackedBars,
+    Table,
+)
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
@@ -56,8 +68,8 @@ def _markdown_block(block: Block) -> list[str]:
             return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
         case Table():
             return table_lines(block)
-        case Picture(chart):
-            return [f"**{_markdown(chart.title)}.** {_markdown(chart.words)}"]
+        case Bars() | StackedBars():
+            return [f"**{_markdown(block.title)}.** {_markdown(block.words)}"]
 
 
 def table_lines(table: Table) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -13,14 +12,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.state import SessionState
-from advisor.export.files import check_target_of
+from advisor.export.files import check_replaceable
 from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.records import Verification
@@ -29,9 +27,10 @@ from advisor.tui.context import Context
 from advisor.tui.exporting import free_path
 from advisor.tui.keys import key
 from advisor.tui.messages import ExportSaved
+from advisor.tui.report_text import highlighted
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import COPY, View, highlighted
+from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.lists import ChoiceList
 from advisor.tui.widgets.texts import Details, TextPane, show_titles
 
@@ -49,15 +48,6 @@ class ExportView(View):
         key("export.path", "f", "path", "File", "Edit the path to write to"),
         Binding("escape", "leave_path", "Back", show=False),
     ]
-
-    @dataclass
-    class Previewed(Message):
-        """The preview of a format has been written, from the state of that version."""
-
-        wanted: tuple[str, int]
-        chosen: Offer
-        text: str
-        language: str
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="export")
@@ -136,18 +126,14 @@ class ExportView(View):
     @work(thread=True, exclusive=True, exit_on_error=False, group="preview", description="preview")
     def _write_preview(self, chosen: Offer, wanted: tuple[str, int], state: SessionState) -> None:
         """Write a preview beside the UI thread: the first Python file takes up to two seconds."""
-        self.post_message(self.Previewed(wanted, chosen, *self._written_preview(chosen, state)))
+        self.app.call_from_thread(self._show_preview, wanted, chosen, *self._written_preview(chosen, state))
 
-    @on(Previewed)
-    def _on_previewed(self, message: Previewed) -> None:
+    def _show_preview(self, wanted: tuple[str, int], chosen: Offer, text: str, language: str) -> None:
         """Draw a preview with its title, unless another one is awaited by now."""
-        chosen = message.chosen
-        if message.wanted != self._asked:
-            return
-        if self._drawn != (chosen.id, message.text):
-            self._drawn = (chosen.id, message.text)
+        if wanted == self._asked and self._drawn != (chosen.id, text):
+            self._drawn = (chosen.id, text)
             show_titles(self._preview, chosen.title, chosen.description)
-            self._preview.show(_coloured(message.text, message.language))
+            self._preview.show(_coloured(text, language))
 
     def _path_of(self, chosen: Offer) -> str:
         """The path to write a format to. A key may come before the input shows that of the format just chosen."""
@@ -207,9 +193,9 @@ class ExportView(View):
             self._write(chosen, path)
 
     def _foreign(self, path: Path) -> str:
-        """Words for a file with the settings of another target; empty for any other."""
+        """Words for a file that is not ours, or has the settings of another target; empty for any other."""
         try:
-            check_target_of(path, self.context.request.target, "")
+            check_replaceable(path, self.context.request.target, "")
         except UsageError as error:
             return error.message
         return ""
@@ -282,19 +268,10 @@ def _diff_line(line: str) -> Content:
 
 
 def next_steps(name: str, after: Sequence[str], verification: Verification | None) -> Content:
-    """Return the lines for a file: its command or its verification, and then the format's own lines."""
-    lines = (Content(f"{number}  {line}") for number, line in enumerate(after, start=2))
-    return Content("\n").join([_written(name, verification), *lines])
-
-
-def _written(name: str, verification: Verification | None) -> Content:
-    """The key that writes the file; of one that was written, and tried in a plain loop, what that found."""
-    key = Content.assemble(("1  s", "bold $accent"), f" writes {name}")
-    if verification is None or Path(verification.path).name != Path(name).name:
-        return key
-    words = verified_words(verification)
-    return (
-        key + Content.styled(f"  ! {words}", "$warning")
-        if verification.problem
-        else Content.styled(f"✓ {words}", "$success")
-    )
+    """The key that writes a file, or what a plain loop with it has found; then the lines of the format."""
+    first = Content.assemble(("1  s", "bold $accent"), f" writes {name}")
+    if verification and Path(verification.path).name == Path(name).name:
+        words = verified_words(verification)
+        found = Content.styled(f"✓ {words}", "$success")
+        first = first + Content.styled(f"  ! {words}", "$warning") if verification.problem else found
+    return Content("\n").join([first, *(Content(f"{number}  {line}") for number, line in enumerate(after, start=2))])

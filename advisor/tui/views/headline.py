@@ -9,11 +9,7 @@ from textual.content import Content
 
 from advisor.experiment.gains import stack_helps
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    counted,
-    format_change,
-    format_ms,
-)
+from advisor.figures.formatting import counted, format_change, format_ms, format_numerics
 from advisor.records import Objective, Verdict
 from advisor.report.conclusions import count_untried
 from advisor.report.figures import how_confirmed, interval_words, other_batch
@@ -22,15 +18,9 @@ from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.context import Context, is_about_others
 from advisor.tui.text import DIM, said_text
-from advisor.tui.views.figures_text import (
-    digits_of,
-    interval_text,
-    memory_text,
-    numerics_text,
-    steps_text,
-)
 
 _SEPARATOR = Content.styled(" · ", DIM)
+_WORDS = {Verdict.FASTER: "faster", Verdict.SLOWER: "the speed", Verdict.SAME: "the same speed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +32,7 @@ class Headline:
     lines: tuple[Content, ...]
 
 
-def headline(state: SessionState, ranking: Ranking, kept_trials: int = 0, *, wide: bool = True) -> Headline:
+def headline(state: SessionState, ranking: Ranking, kept_trials: int = 0) -> Headline:
     """The result so far: a speed-up beside the two step times of which it is the quotient; before that the step.
 
     ``kept_trials`` are those of the session that goes on, which are shown after its baseline.
@@ -51,19 +41,19 @@ def headline(state: SessionState, ranking: Ranking, kept_trials: int = 0, *, wid
         return Headline("", "", (Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)))
     if state.baseline is None or ranking.step_ms is None:
         return _before_the_baseline(state, kept_trials)
-    if ranking.pending:
-        told = Content.styled(f"The combination is not measured yet: {ranking.pending}.", "$warning")
-        return _own_step(ranking.step_ms, "", told, state)
     if ranking.together:
-        return _of_the_combination(state, ranking, ranking.together, wide=wide)
-    return _own_step(ranking.step_ms, interval_words(state.baseline), _best_so_far(state, ranking), state)
+        return _of_the_combination(state, ranking, ranking.together)
+    interval, found = interval_words(state.baseline), _best_so_far(state, ranking)
+    if ranking.pending:
+        interval, found = "", Content.styled(f"The combination is not measured yet: {ranking.pending}.", "$warning")
+    return _own_step(ranking.step_ms, interval, found, _next(state))
 
 
-def _own_step(step_ms: float, interval: str, found: Content, state: SessionState) -> Headline:
+def _own_step(step_ms: float, interval: str, *lines: Content) -> Headline:
     """The person's own step in large digits, with its unit and what was found beside it."""
     figure, unit = format_ms(step_ms).split(" ")
-    first = Content.assemble(f"{unit} a step with your settings", (f"  {interval}", DIM))
-    return Headline(figure, "$primary", (first, found, _next(state)))
+    first = Content.assemble(f"{unit} a step with your settings", (f"  {interval}" if interval else "", DIM))
+    return Headline(figure, "$primary", (first, *lines))
 
 
 def _before_the_baseline(state: SessionState, kept_trials: int) -> Headline:
@@ -74,39 +64,31 @@ def _before_the_baseline(state: SessionState, kept_trials: int) -> Headline:
     if kept_trials:
         then = f"{counted(kept_trials, 'trial')} of this session are shown after that."
     if state.live_ms:
-        figure, unit = format_ms(median(state.live_ms)).split(" ")
-        words = Content(f"{unit} a step with your settings, so far")
-        return Headline(figure, "$primary", (words, Content.styled(then, DIM)))
+        return _own_step(median(state.live_ms), "so far", Content.styled(then, DIM))
     doing = "Loading your model in a separate process" if state.is_loading else "Timing your own step first"
     about = "Your files are not changed." if state.is_loading else then
     return Headline("", "", (Content.styled(f"{doing}…", "bold"), Content.styled(about, DIM)))
 
 
-def _of_the_combination(state: SessionState, ranking: Ranking, together: Figures, *, wide: bool) -> Headline:
-    stack = state.stack
+def _of_the_combination(state: SessionState, ranking: Ranking, together: Figures) -> Headline:
+    stack, count = state.stack, len(ranking.settings)
     assert stack is not None
-    sure = how_confirmed(stack)
-    sure += ", not confirmed yet" if not stack.confirmed and state.finished is None else ""
-    helps = stack_helps(state)
-    style = "$success" if helps else "$warning"
-    effect = together.effect
-    words = {Verdict.FASTER: "faster", Verdict.SLOWER: "the speed", Verdict.SAME: "the same speed"}
-    figure, word = f"{effect.speedup:.{digits_of(effect)}f}x", words.get(effect.verdict, "unclear (noise)")
+    unconfirmed = ", not confirmed yet" if not stack.confirmed and state.finished is None else ""
+    style = "$success" if stack_helps(state) else "$warning"
+    figure, word = together.speed, _WORDS.get(together.effect.verdict, "unclear (noise)")
     if state.goal.objective in (Objective.MEMORY, Objective.ENERGY):
         pair = together.memory_bytes if state.goal.objective is Objective.MEMORY else together.energy_j
         figure, word = format_change(pair[1], pair[0]), f"{state.goal.objective.value} at {figure} the speed"
     first = Content.assemble(
         (word, f"bold {style}"),
-        f": {steps_text(together)} a step{other_batch(stack, state.baseline)}",
-        (f"  {interval_text(effect)}, {sure}", DIM),
+        f": {together.steps} a step{other_batch(stack, state.baseline)}",
+        (f"  {together.interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
     )
-    count = len(ranking.settings)
-    costs = [
-        Content.assemble("memory ", memory_text(together)),
-        Content(f"numerics {numerics_text(together)}"),
-        *([Content(f"{count} settings" if count > 1 else "one setting")] if wide else []),
-    ]
-    return Headline(figure, style, (first, _SEPARATOR.join(costs), *_several_gpus(state), _next(state)))
+    before, after = together.memory_bytes
+    change = f" ({format_change(after, before)})" if before is not None else ""
+    numerics = format_numerics(together.numerics) if together.numerics else "not compared"
+    costs = (f"memory {together.memory}{change}", f"numerics {numerics}", counted(count, "setting"))
+    return Headline(figure, style, (first, _SEPARATOR.join(map(Content, costs)), *_several_gpus(state), _next(state)))
 
 
 def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
@@ -114,8 +96,8 @@ def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
     best = next((row for row in ranking.rows if row.figures and row.figures.verdict is Verdict.FASTER), None)
     if best and best.figures:
         opt_in = " It changes results: press a to use it." if best.consent and best.tick is Tick.OFF else ""
-        told = f"{best.figures.effect.speedup:.{digits_of(best.figures.effect)}f}x faster with {best.name}"
-        return Content.assemble((told, "bold $success"), f": {steps_text(best.figures)} a step.", (opt_in, "$warning"))
+        told = f"{best.figures.effect.speedup:.2f}x faster with {best.name}"
+        return Content.assemble((told, "bold $success"), f": {best.figures.steps} a step.", (opt_in, "$warning"))
     if state.finished:
         return Content.styled(found.sentence, "bold $warning" if found.cause is not Cause.NO_GAIN else "bold")
     return Content.styled("Nothing faster yet." if ranking.rows else "The usual combination is tried first.", DIM)

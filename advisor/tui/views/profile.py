@@ -1,4 +1,4 @@
-"""View 2: where a step's time goes, how efficient it is, and what habits cost."""
+"""View 2: where a step's time goes: the operators, and beside them the phases, efficiency, waits and habits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.binding import BindingType
+from textual.containers import Container, Vertical
 from textual.content import Content
-from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
@@ -18,116 +17,80 @@ from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_outcome
 from advisor.records import Outcome, Profile, TrialResult
-from advisor.report.charts import Plot
-from advisor.report.evidence import roof_section
-from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
-from advisor.report.whole import habits_section
+from advisor.report.pictures import phases_chart
+from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
 from advisor.tui.keys import key
+from advisor.tui.report_text import sections_text
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import BROAD, PLOT, View
-from advisor.tui.views.report_text import sections_text
+from advisor.tui.views.base import View
 from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.operator_table import OperatorTable
-from advisor.tui.widgets.phase_bar import PhaseBar
-from advisor.tui.widgets.picture_panel import PicturePanel
+from advisor.tui.widgets.phase_bar import bars
 from advisor.tui.widgets.table import Table
-from advisor.tui.widgets.texts import show_text, show_titles
+from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
 _WAITING = "The profile is taken soon after the baseline."
-# The panels under the phase bar, in the order of the key; a narrow screen shows one of them at a time.
-_PANELS = ("operators", "roof", "habits")
-# On a broad screen: the cells of the panel on efficiency; and those of a panel's frame with its scroll bar.
-_ROOF, _FRAME = 44, 5
 
 
 class ProfileView(View):
-    """The phase bar over the operators, the roof and the habits."""
+    """The phases as bars over the operators and the report's sections; a narrow screen shows one of those at a time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("profile.panel", "m", "panel", "More", "Go to the next panel: operators, efficiency, waits and habits"),
-        PLOT,
+        key("profile.panel", "m", "panel", "More", "Go from the operators to phases, efficiency and habits, or back"),
         key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
         key("profile.trace", "t", "trace", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev"),
-        Binding("escape", "back", "Back", show=False),
     ]
-
-    panel: var[str] = var(_PANELS[0])
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="profile")
-        self._there: list[str] = []  # the panels that there is something for
 
     def compose(self) -> ComposeResult:
         yield Placeholder(id="profile-empty")
-        with Vertical(classes="panel", id="phases-panel"):
-            yield Static(id="verdict", markup=False)
-            yield PhaseBar()
-        with Horizontal(id="profile-columns", classes="frame"):
-            with Vertical(id="profile-main", classes="frame"):
-                with Vertical(classes="panel", id="operators-panel"):
-                    yield OperatorTable(id="operators")
-                    yield Static(id="operator-row", markup=False)
-                with VerticalScroll(classes="panel", id="habits-panel"):
-                    yield Static(id="habits", markup=False)
-            with VerticalScroll(classes="panel", id="roof-panel"):
-                yield Static(id="roof", markup=False)
-        yield PicturePanel()
-
-    def on_mount(self) -> None:
-        self.query_one("#phases-panel").border_title = "Where a step goes"
-        self.query_one("#roof-panel").border_title = "Efficiency"
-        self.query_one("#habits-panel").border_title = "Waits and habits"
+        yield Static(id="step", markup=False)
+        with Container(id="profile-columns", classes="frame"):
+            with Vertical(classes="panel", id="operators-panel"):
+                yield OperatorTable(id="operators")
+                yield Static(id="operator-row", markup=False)
+            yield TextPane(id="sections", classes="panel")
 
     @property
     def _table(self) -> OperatorTable:
         return self.query_one("#operators", OperatorTable)
 
+    @property
+    def _sections(self) -> TextPane:
+        return self.query_one("#sections", TextPane)
+
     def show(self) -> None:
         """Draw what is known of the profile: what is not known has no panel."""
         state, profile = self.context.state, self.context.state.profile
-        chart, roof = phases_chart(state), list(roof_section(state))
-        habits = list(habits_section(state, self.context.catalog)) if profile and not profile.phases_alone else []
+        sections = tuple(profile_sections(state, self.context.catalog))
         has_rows = profile is not None and bool(profile.operators)
-        there = {"phases": chart is not None, "operators": has_rows, "habits": bool(habits), "roof": bool(roof)}
-        for name, is_there in there.items():
-            self.query_one(f"#{name}-panel").set_class(not is_there, "-missing")
-        self.query_one("#profile-main").set_class(not has_rows and not habits, "-missing")
-        self.query_one("#profile-columns").set_class(not any(there.values()), "-missing")
-        self._there = [panel for panel in _PANELS if there[panel]]
-        missing = _missing(state, _WAITING)
-        show_text(self.query_one("#profile-empty", Static), Content.styled(missing, DIM))
-        self.query_one("#profile-empty").display = not any(there.values())
-        phases = self.query_one(PhaseBar)
-        phases.chart, phases.device = chart, profile.device_phases if profile else {}
-        self._show_verdict(profile)
-        for name, sections, width in (("roof", roof, self._roof_width), ("habits", habits, self._habits_width)):
-            told = sections_text(sections, width, self.app.theme_variables, titled=False)
-            show_text(self.query_one(f"#{name}", Static), told)
+        self.set_class(not has_rows, "-without-operators")
+        self.set_class(not sections, "-without-sections")
+        self.set_class(bool(sections) and (not has_rows or self.has_class("-reading")), "-reading")
+        nothing = Content.styled(_missing(state, _WAITING), DIM)
+        show_text(self.query_one("#profile-empty", Static), nothing)
+        self.query_one("#profile-empty").display = not sections and not has_rows
+        show_text(self.query_one("#step", Static), self._step(state, profile))
+        self._sections.show(lambda width: sections_text(sections, width, self.app.theme_variables))
         self._table.profile = profile
-        if self._there and self.panel not in self._there:
-            self.panel = self._there[0]
         self._tell_operators()
-        self.show_pictures()
 
-    @property
-    def _roof_width(self) -> int:
-        return (_ROOF if self.width >= BROAD else self.width) - _FRAME
-
-    @property
-    def _habits_width(self) -> int:
-        return self.width - (_ROOF if self.width >= BROAD else 0) - _FRAME
-
-    def _show_verdict(self, profile: Profile | None) -> None:
-        verdict = self.query_one("#verdict", Static)
-        verdict.display = profile is not None and bool(profile.kind_of_step)
+    def _step(self, state: SessionState, profile: Profile | None) -> Content:
+        """What limits the step, and its phases as bars."""
+        chart, lines = phases_chart(state), []
         if profile and profile.kind_of_step:
-            name = profile.kind_of_step.capitalize()
-            show_text(verdict, Content.assemble((name, "bold $accent"), ": ", (profile.evidence, DIM)))
+            kind = profile.kind_of_step.capitalize()
+            lines.append(Content.assemble((kind, "bold $accent"), ": ", (profile.evidence, DIM)))
+        if chart:
+            lines.append(bars(chart, self.width - 2))
+        return Content("\n").join(lines)
 
     @on(DataTable.RowHighlighted)
-    @on(Table.Reordered)
+    @on(Table.Sorted)
     def _tell_operators(self) -> None:
         line, table = self.query_one("#operator-row", Static), self._table
         show_titles(self.query_one("#operators-panel"), table.caption)
@@ -137,16 +100,12 @@ class ProfileView(View):
     # --- keys ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
-        """Whether an action is possible: the profile has to hold the data to sort or save."""
+        """Whether an action is possible: the profile has to hold the data for it."""
         profile = self.context.state.profile
-        if name == "plot":
-            return bool(self.pictures)
-        if name == "back":
-            return self.query_one(PicturePanel).is_open
         if profile is None:
             return False
         needed = {
-            "panel": len(self._there) > 1,
+            "panel": not self.has_class("-without-operators") and not self.has_class("-without-sections"),
             "shapes": bool(profile.by_shape),
             "trace": bool(profile.trace_path),
         }
@@ -154,43 +113,20 @@ class ProfileView(View):
 
     def action_shapes(self) -> None:
         """Group the operators by the shapes of their inputs, or no longer."""
-        self._go_to(_PANELS[0])
+        self.remove_class("-reading")
         self._table.by_shape = not self._table.by_shape
         self._tell_operators()
+        self._table.focus()
 
     def action_panel(self) -> None:
-        """Go to the next of the panels under the phase bar."""
-        self._go_to(self._there[(self._there.index(self.panel) + 1) % len(self._there)])
-
-    def make_pictures(self) -> list[Plot]:
-        drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
-        return [plot for plot in drawn if plot is not None]
-
-    def make_room(self, *, pictured: bool) -> None:
-        """Hide the panels while a picture is shown, and on a short screen the phases too."""
-        self.query_one("#profile-columns").display = not pictured
-        self.set_class(pictured, "-picture")
-
-    def _go_to(self, panel: str) -> None:
-        self.panel = panel
-        self.call_after_refresh(self.first_focus().focus)
-
-    def watch_panel(self, before: str, panel: str) -> None:
-        self.set_classes(self.classes - {f"-{before}"} | {f"-{panel}"})  # at once: each has all styles looked up
+        """Go from the operators to the sections, or back."""
+        self.toggle_class("-reading")
+        self.call_after_refresh(lambda: self.first_focus().focus())
 
     def first_focus(self) -> Widget:
-        picture = self.query_one(PicturePanel)
-        if picture.is_open:
-            return picture
-        if not self._there:
+        if self.query_one("#profile-empty").display:
             return self.query_one(Placeholder)
-        return self._table if self.panel == _PANELS[0] else self.query_one(f"#{self.panel}-panel")
-
-    def action_back(self) -> None:
-        """Leave the plot."""
-        self.query_one(PicturePanel).close()
-        self.make_room(pictured=False)
-        self.first_focus().focus()
+        return self._sections if self.has_class("-reading") else self._table
 
     # --- the trace -------------------------------------------------------------------------------------------
 
@@ -212,7 +148,7 @@ class ProfileView(View):
 
 
 def _missing(state: SessionState, waiting: str) -> str:
-    """The reason that a part of the profile is missing: a failed trial, the end of the session, or ``waiting``."""
+    """The reason that the profile is missing: a failed trial, the end of the session, or ``waiting``."""
     ended = state.ended.get(INSTRUMENTED)
     if ended is None or ended.outcome is Outcome.MEASURED or state.running == INSTRUMENTED:
         return waiting_text(state, waiting)

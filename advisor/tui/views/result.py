@@ -15,31 +15,27 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Digits, Static
 
 from advisor.experiment.control import Decision
-from advisor.recipe import card
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate
-from advisor.report.charts import Plot
-from advisor.report.pictures import batch_chart, front_chart, phases_chart
+from advisor.report.cards import code_of, setting_sections
+from advisor.report.document import Bullets, Section
+from advisor.report.pictures import phases_chart
 from advisor.report.rows import Fold, Row, Tick
+from advisor.report.trials import stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
-from advisor.tui.facts import fact_lines
 from advisor.tui.keys import key
 from advisor.tui.messages import Decided, RetryWanted, UndoWanted
-from advisor.tui.views import cards, headline, result_table
-from advisor.tui.views.base import BROAD, COPY, PLOT, View, highlighted
-from advisor.tui.views.report_text import sections_text
+from advisor.tui.report_text import sections_text
+from advisor.tui.views import headline, result_table
+from advisor.tui.views.base import BROAD, COPY, View
 from advisor.tui.views.result_table import TOGETHER
 from advisor.tui.widgets.phase_bar import line_of
-from advisor.tui.widgets.picture_panel import PicturePanel
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
-# The least width of the card beside the table. Cells.
-LEAST_CARD = 36
+# The least width of the card beside the table, and the share of the screen that it has there. Cells.
+LEAST_CARD, CARD_SHARE = 36, 0.33
 _TINY = 16  # a screen of fewer lines
-# The share of the screen that the card has there.
-CARD_SHARE = 0.33
 
 
 class ResultView(View):
@@ -52,7 +48,6 @@ class ResultView(View):
         Binding("enter", "read", "Read", show=False),
         key("result.unfold", "right,l", "unfold(True)", "Unfold", "Show what is folded under the row", show=False),
         key("result.fold", "left", "unfold(False)", "Fold", "Fold what belongs to the row", show=False),
-        PLOT,
         key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
         COPY,
         Binding("escape", "back", "Back", show=False),
@@ -74,32 +69,27 @@ class ResultView(View):
         with Container(id="result-body"):
             yield Table(id="rows")
             yield TextPane(id="card", classes="panel")
-        yield PicturePanel()
 
     # --- drawing ---------------------------------------------------------------------------------------------
 
     def show(self) -> None:
         self._show_headline()
-        bars, alert = phases_chart(self.context.state), headline.alert_text(self.context)
-        phases = self.query_one("#phases", Static)
-        phases.set_class(bars is None, "-missing")
-        if bars is not None:
-            kind = self.context.state.profile.kind_of_step if self.context.state.profile else ""
-            show_text(phases, line_of(bars, kind, self.width - 2))
-        self.query_one("#alert").set_class(not alert, "-missing")
-        show_text(self.query_one("#alert", Static), alert)
+        state = self.context.state
+        bars, alert = phases_chart(state), headline.alert_text(self.context)
+        kind = state.profile.kind_of_step if state.profile else ""
+        for name, text in (("phases", line_of(bars, kind, self.width - 2) if bars else Content("")), ("alert", alert)):
+            widget = self.query_one(f"#{name}", Static)
+            widget.set_class(not text, "-missing")
+            show_text(widget, text)
         self._show_table()
         self._show_card()
-        self.show_pictures()
 
     def show_live(self) -> None:
         if self.context.state.baseline is None:  # until then the headline follows the blocks of the baseline
             self._show_headline()
 
     def _show_headline(self) -> None:
-        found = headline.headline(
-            self.context.state, self.context.ranking, self.context.kept_trials, wide=self.width >= BROAD
-        )
+        found = headline.headline(self.context.state, self.context.ranking, self.context.kept_trials)
         figure = self.query_one("#figure", Digits)
         figure.set_class(not found.figure, "-missing")
         if figure.value != found.figure:
@@ -114,24 +104,12 @@ class ResultView(View):
         columns = result_table.columns_of(self._table_width)
         bar = next((column.width for column in columns if column.key == "bar"), 0)
         rows = result_table.table_rows(self.context, self.unfolded, bar)
-        self._table.show(columns, self._sorted(rows) if self._table.order.column else rows)
+        self._table.show(columns, rows)
         over = self.context.state.finished is not None
         if not self._table.touched or (over and not self._over):  # at the end the best is selected
             self._table.touched = False
-            self._table.go_to(next(iter(rows), ""))
+            self._table.go_to(next(iter(self._table.keys), ""))
         self._over = over
-
-    def _sorted(self, rows: dict[str, result_table.Cells]) -> dict[str, result_table.Cells]:
-        """The settings in the chosen order, between the combination and what is not one of them."""
-        ranking, order = self.context.ranking, self._table.order
-        settings = [row.key for row in ranking.rows]
-        inner = {row.key: [value.key for value in row.values if value.key in rows] for row in ranking.rows}
-        by_key = {row.key: row for row in ranking.rows}
-        keys = order.sort(settings, lambda name: result_table.figure_of(by_key[name], order.column))
-        listed = [each for name in keys for each in (name, *inner[name])]
-        others = [name for name in rows if name not in listed]
-        first = [name for name in others if name == TOGETHER]
-        return {name: rows[name] for name in (*first, *listed, *(name for name in others if name not in first))}
 
     @property
     def _table_width(self) -> int:
@@ -163,64 +141,39 @@ class ResultView(View):
     @on(DataTable.RowHighlighted)
     def _on_row_highlighted(self) -> None:
         self._show_card()
-        self.show_pictures()
         self.refresh_bindings()
 
     def _show_card(self) -> None:
-        pane, selected, row, fold = self.query_one("#card", TextPane), self.selected, self.row, self._fold
+        pane = self.query_one("#card", TextPane)
         pane.styles.width = self._card_width if self.width >= BROAD else "1fr"
-        if self._drawn != selected:
+        if self._drawn != self.selected:
             pane.scroll_home(animate=False)
-            self._drawn = selected
+            self._drawn = self.selected
+        title, sections = self._card()
+        pane.show(lambda width: sections_text(sections, width, self.app.theme_variables))
+        show_titles(pane, title)
+
+    def _card(self) -> tuple[str, tuple[Section, ...]]:
+        """The title and the sections of the card: of a setting, of all together, of a folded line, or your own."""
+        context, state, row, fold = self.context, self.context.state, self.row, self._fold
         if row is not None:
-            pane.show(lambda width: self._card_of_row(row, width))
-            show_titles(pane, row.title)
-        elif selected == TOGETHER:
-            count = len(self.context.ranking.settings)
-            pane.show(lambda width: _lines(fact_lines(cards.together_facts(self.context), width)))
-            show_titles(pane, f"{count} settings together")
-        elif fold is not None:
-            pane.show(lambda width: _lines(fact_lines(cards.fold_facts(fold), width, 0)))
-            show_titles(pane, fold.title)
-        else:
-            sections = tuple(session_card(self.context.state, self.context.catalog, self.context.budget_s))
-            pane.show(lambda width: sections_text(sections, width, self.app.theme_variables))
-            show_titles(pane, "Your settings")
-
-    def _card_of_row(self, row: Row, width: int) -> Content:
-        facts = fact_lines(cards.row_facts(row, self.context), width)
-        recipe = self.context.recipe(row.candidate.recipe)
-        parts = [("", [Content.styled(row.name, "bold $primary"), *facts])]
-        if code := self._code_of(row.candidate):
-            lines = [Content(" ") + line.pad_right(width) for line in highlighted(code, "python").wrap(width - 2)]
-            parts.append(("The code", [line.truncate(width).stylize_before("on $surface") for line in lines]))
-        if recipe:
-            parts.append(("About this setting", [cards.card_text(card(recipe))]))
-        return _sections(parts)
-
-    def _code_of(self, candidate: Candidate) -> str:
-        recipe = self.context.recipe(candidate.recipe)
-        if recipe is None or not recipe.accepts(candidate.value):  # a damaged record, or another version's
-            return ""
-        return recipe.code(candidate.value).rstrip()
-
-    def make_pictures(self) -> list[Plot]:
-        state, record = self.context.state, self.row.record if self.row else None
-        front = front_chart(state, record.settings if record and record.alone else None)
-        return [plot for plot in (front, batch_chart(state)) if plot is not None]
-
-    def make_room(self, *, pictured: bool) -> None:
-        self.query_one("#result-body").display = not pictured
+            return row.title, tuple(setting_sections(row, state, context.catalog))
+        if self.selected == TOGETHER and state.stack is not None:
+            blocks = tuple(stack_blocks(state, state.stack))
+            return f"{len(context.ranking.settings)} settings together", (Section("", blocks),)
+        if fold is not None:
+            listed = Bullets(tuple(f"{name}: {reason}" for name, reason in fold.entries))
+            return fold.title, (Section("", (listed,)),)
+        return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
 
     # --- keys ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
         """Whether an action does anything just now: most are about the selected row."""
         checks: dict[str, Callable[[], object]] = {
-            "plot": lambda: self.pictures,
             "undo": lambda: self.context.can_undo,
             "copy": self.text_to_copy,
-            "back": lambda: self.query_one("#card").has_focus or self.query_one(PicturePanel).is_open,
+            "back": lambda: self.query_one("#card").has_focus,
             "accept": lambda: self._can_decide(Decision.ACCEPTED),
             "reject": lambda: self._can_decide(Decision.REJECTED),
             "retry": self._can_retry,
@@ -293,21 +246,17 @@ class ResultView(View):
         self._table.go_to(name)
 
     def action_back(self) -> None:
-        """Go back to the table, from the card or from a plot."""
-        panel = self.query_one(PicturePanel)
-        panel.close()
-        self.make_room(pictured=False)
+        """Go back from the card to the table."""
         self.remove_class("-reading")
         self._table.focus()
 
-    @on(Table.Reordered)
     def watch_unfolded(self) -> None:
         self._show_table()
 
     def text_to_copy(self) -> str:
         if self.selected == TOGETHER:
             return Settings(self.context.ranking.settings).to_yaml()
-        return self._code_of(self.row.candidate) if self.row else ""
+        return code_of(self.row.candidate, self.context.recipe(self.row.candidate.recipe)) if self.row else ""
 
     def choose(self, name: str) -> None:
         """Go to a row, also to one that is folded."""
@@ -321,19 +270,4 @@ class ResultView(View):
         self._table.go_to(name)
 
     def first_focus(self) -> Widget:
-        panel = self.query_one(PicturePanel)
-        return panel if panel.is_open else self._table
-
-
-def _lines(lines: list[Content]) -> Content:
-    return Content("\n").join(lines)
-
-
-def _sections(parts: list[tuple[str, list[Content]]]) -> Content:
-    """Lines under their headings."""
-    lines: list[Content] = []
-    for title, body in parts:
-        lines += [Content("")] if lines else []
-        lines += [Content.styled(title, "bold $accent")] if title else []
-        lines += body
-    return _lines(lines)
+        return self._table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from textual.content import Content
 
@@ -17,12 +18,7 @@ from advisor.records import Comparison
 from advisor.report.rows import Figures, Ranking, Row, Tick
 from advisor.tui.context import Context
 from advisor.tui.text import COLOURS, DIM, interval_bar
-from advisor.tui.views.figures_text import (
-    pair_text,
-    speedup_text,
-    steps_text,
-)
-from advisor.tui.widgets.table import Column, fitting
+from advisor.tui.widgets.table import Cell, Column, fitting
 
 TOGETHER, YOURS = "together", "yours"
 TICKS: Mapping[Tick, tuple[str, str]] = {
@@ -50,22 +46,19 @@ _LONGEST_NAME, _WIDEST_BAR = 36, 33
 def columns_of(width: int) -> tuple[Column, ...]:
     """The columns for a table of this width: the most important ones that fit."""
     kept, room = fitting(_BY_WEIGHT, width)
+    if _NAME not in kept:
+        return (replace(_NAME, width=max(1, width - 3)),)
     for narrow, wide in ((_STEP, _STEPS), (_MEMORY, _MEMORIES)):
         if len(kept) == len(_BY_WEIGHT) and room >= wide.width - narrow.width:
             kept[kept.index(narrow)] = wide
             room -= wide.width - narrow.width
-    wider = {_NAME.key: min(max(0, room), _LONGEST_NAME - _NAME.width)}
-    wider[_BAR.key] = min(max(0, room - wider[_NAME.key]), _WIDEST_BAR - _BAR.width)
-    if _NAME not in kept:
-        return (Column(_NAME.key, _NAME.label, max(1, width - 3)),)
-    return tuple(
-        Column(column.key, column.label, column.width + wider.get(column.key, 0), column.number)
-        for column in _LEFT_TO_RIGHT
-        if column in kept
-    )
+    wider = {_NAME: min(max(0, room), _LONGEST_NAME - _NAME.width)}
+    wider[_BAR] = min(max(0, room - wider[_NAME]), _WIDEST_BAR - _BAR.width)
+    shown = (column for column in _LEFT_TO_RIGHT if column in kept)
+    return tuple(replace(column, width=column.width + wider.get(column, 0)) for column in shown)
 
 
-Cells = dict[str, Content]
+Cells = dict[str, Cell]
 Scale = tuple[float, float, int]  # the ends of the line of all intervals, as speed-ups, and its cells
 
 
@@ -74,12 +67,13 @@ def table_rows(context: Context, unfolded: Iterable[str], bar: int = _BAR.width)
     ranking, state, open_rows = context.ranking, context.state, set(unfolded)
     rows: dict[str, Cells] = {}
     scale = (*_scale(ranking), bar)
-    if ranking.together and len(ranking.settings) > 1:
-        name = Content.assemble(("★ ", "$accent"), (f"all {len(ranking.settings)} together", "bold"))
-        rows[TOGETHER] = {**_figure_cells(ranking.together, scale), "name": name, "tick": _ticked(Tick.ON)}
-    elif ranking.pending and ranking.settings:
-        name = Content.assemble("  ", (f"{len(ranking.settings)} together", "bold"))
-        rows[TOGETHER] = {"name": name, "speed": Content.styled("not yet", "$warning")}
+    count = len(ranking.settings)
+    if ranking.together and count > 1:
+        name = Content.assemble(("★ ", "$accent"), (f"all {count} together", "bold"))
+        rows[TOGETHER] = {**_figure_cells(ranking.together, scale), **_named(name, ""), "tick": _ticked(Tick.ON)}
+    elif ranking.pending and count:
+        name = Content.assemble("  ", (f"{count} together", "bold"))
+        rows[TOGETHER] = {**_named(name, ""), "speed": Cell(Content.styled("not yet", "$warning"))}
     for row in ranking.rows:
         is_open = row.key in open_rows or any(value.tick in (Tick.WAITING, Tick.REFUSED) for value in row.values)
         rows[row.key] = row_cells(row, scale, unfolded=is_open)
@@ -88,27 +82,33 @@ def table_rows(context: Context, unfolded: Iterable[str], bar: int = _BAR.width)
     rows[YOURS] = _own_cells(ranking, state)
     for fold in ranking.folds:
         is_open = fold.key in open_rows
-        rows[fold.key] = {"name": Content.styled(f"{'▾' if is_open else '▸'} {fold.title}", DIM)}
+        rows[fold.key] = _named(Content.styled(f"{'▾' if is_open else '▸'} {fold.title}", DIM))
         if is_open:
-            rows |= {f"{fold.key}:{name}": {"name": Content.styled(f"    {name}", DIM)} for name, _ in fold.entries}
+            rows |= {f"{fold.key}:{name}": _named(Content.styled(f"    {name}", DIM)) for name, _ in fold.entries}
     return rows
 
 
+def _named(text: Content, figure: str | None = None) -> Cells:
+    return {"name": Cell(text, figure)}
+
+
 def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
-    name = Content.assemble("  ", ("your settings", ""))
+    named = _named(Content("  your settings"))
     if ranking.step_ms is None:
         doing = "" if state.finished or state.failure else "loading…" if state.is_loading else "timing…"
-        return {"name": name, "speed": Content.styled(doing, "$accent")}
-    step, memory = Content(format_ms(ranking.step_ms)), Content(format_bytes(ranking.memory_bytes))
+        return {**named, "speed": Cell(Content.styled(doing, "$accent"))}
+    step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
+    memory = Cell(Content(format_bytes(ranking.memory_bytes)), ranking.memory_bytes)
+    within = f"±{format_percent(state.baseline.half_width, digits=1)}" if state.baseline else ""
     return {
-        "name": name,
-        "speed": Content("1x"),
-        "bar": Content.styled(f"±{format_percent(state.baseline.half_width, digits=1)}" if state.baseline else "", DIM),
+        **named,
+        "speed": Cell(Content("1x"), -1.0),
+        "bar": Cell(Content.styled(within, DIM)),
         "step": step,
         "steps": step,
         "memory": memory,
         "memories": memory,
-        "numerics": Content.styled("yours", DIM),
+        "numerics": Cell(Content.styled("yours", DIM)),
     }
 
 
@@ -118,31 +118,34 @@ def row_cells(row: Row, scale: Scale, *, unfolded: bool = False, inner: bool = F
     values = f" {'▾' if unfolded else '▸'}{len(row.values)}" if row.values else ""
     style = f"{DIM} strike" if row.rejected else ""
     name = Content.assemble("  " if inner else "", sign, (row.name, style), (values, DIM))
-    cells = {"name": name, "tick": _ticked(row.tick, consent=row.consent)}
+    cells = {**_named(name, row.name), "tick": _ticked(row.tick, consent=row.consent)}
     if row.figures is not None:
         return _figure_cells(row.figures, scale) | cells
     told = Content.styled("running", "$accent") if row.running else Content.styled("failed", "$warning")
-    return cells | {"speed": told}
+    return cells | {"speed": Cell(told)}
 
 
-def _ticked(tick: Tick, *, consent: bool = False) -> Content:
+def _ticked(tick: Tick, *, consent: bool = False) -> Cell:
     sign, style = TICKS[tick]
-    return Content.assemble((f" {sign}", style), ("!", "$warning") if consent and tick is Tick.OFF else "")
+    text = Content.assemble((f" {sign}", style), ("!", "$warning") if consent and tick is Tick.OFF else "")
+    return Cell(text, float(list(Tick).index(tick)))
 
 
 def _figure_cells(figures: Figures, scale: Scale) -> Cells:
     colour = COLOURS.get(figures.verdict, DIM)
-    _, memory = figures.memory_bytes
+    _, peak = figures.memory_bytes
     numerics = figures.numerics
     worse = numerics is not None and numerics.worse_than_declared
+    gain, bold = -figures.effect.speedup, f"bold {colour}" if colour != DIM else DIM
+    measured = Content.styled(numerics.measured.value if numerics else "unknown", "$error" if worse else "")
     return {
-        "speed": Content.styled(speedup_text(figures), f"bold {colour}" if colour != DIM else DIM),
-        "bar": Content.styled(_drawn(figures.effect, scale), colour),
-        "step": Content(format_ms(figures.after_ms)),
-        "steps": Content(steps_text(figures)),
-        "memory": Content(format_bytes(memory)),
-        "memories": pair_text(figures.memory_bytes),
-        "numerics": Content.styled(numerics.measured.value if numerics else "unknown", "$error" if worse else ""),
+        "speed": Cell(Content.styled(figures.speed, bold), gain),
+        "bar": Cell(Content.styled(_drawn(figures.effect, scale), colour), gain),
+        "step": Cell(Content(format_ms(figures.after_ms)), figures.after_ms),
+        "steps": Cell(Content(figures.steps), figures.after_ms),
+        "memory": Cell(Content(format_bytes(peak)), peak),
+        "memories": Cell(Content(figures.memory), peak),
+        "numerics": Cell(measured, float(numerics.measured.severity) if numerics else None),
     }
 
 
@@ -157,18 +160,3 @@ def _scale(ranking: Ranking) -> tuple[float, float]:
 
 def _drawn(comparison: Comparison, scale: Scale) -> str:
     return interval_bar(comparison, *scale) if scale[2] and all(map(math.isfinite, scale)) else ""
-
-
-def figure_of(row: Row, column: str) -> float | str | None:
-    """The figure by which a row is sorted in a column; None where it has none."""
-    if column == "name":
-        return row.name
-    if column == "tick":
-        return float(list(Tick).index(row.tick))
-    if (figures := row.figures) is None:
-        return None
-    if column == "numerics":
-        return float(figures.numerics.measured.severity) if figures.numerics else None
-    if column in ("memory", "memories"):
-        return figures.memory_bytes[1]
-    return figures.after_ms if column in ("step", "steps") else -figures.effect.speedup

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import ClassVar
 
@@ -18,22 +19,22 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_seconds
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
+from advisor.report.figures import energy_words, gpu_sentence, sparkline, step_series
 from advisor.report.pictures import block_times
 from advisor.report.several_gpus import row_details, row_of
 from advisor.tui.context import Context
 from advisor.tui.keys import key
 from advisor.tui.messages import RetryWanted
-from advisor.tui.text import DIM, sparkline, trial_label, trial_name, waiting_text
+from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
 from advisor.tui.views.base import COPY, View
-from advisor.tui.views.readings import energy_text, live_state, readings_text, remarks
 from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.log_tail import LogTail
-from advisor.tui.widgets.table import Column, Table, fitting
+from advisor.tui.widgets.table import Cell, Column, Table, fitting
 from advisor.tui.widgets.texts import Details, show_text, show_titles
 
 _TALL, _WIDEST = 30, 200
-# The widest line of step times, in cells.
-_SPARK = 24
+# The widest lines of step times: of a trial that has ended, and of the one that runs. Cells.
+_SPARK, _LIVE_SPARK = 24, 16
 _NUMBER = Column("number", "#", 3, number=True)
 _NAME = Column("name", "trial", 18)
 _OUTCOME = Column("outcome", "outcome", 13)
@@ -45,16 +46,13 @@ _BY_WEIGHT = (_NAME, _OUTCOME, _STEP, _MEMORY, _NUMBER, _TOOK)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A trial that has begun: its number, how it ended, and its figures. Without an outcome it still runs."""
+    """A trial that has begun: its number, and its result as far as it is known; without one it still runs."""
 
     number: int
     name: str
-    outcome: Outcome | None
-    reason: str = ""
+    log_path: str
+    result: TrialResult | None = None
     step_ms: float | None = None
-    peak_bytes: int | None = None
-    wall_s: float | None = None
-    log_path: str = ""
 
 
 def runs_of(state: SessionState) -> list[Run]:
@@ -66,16 +64,16 @@ def runs_of(state: SessionState) -> list[Run]:
 def _run(number: int, name: str, state: SessionState) -> Run:
     ended, record, log_path = state.ended.get(name), state.trials.get(name), state.logs.get(name, "")
     if name == state.running:
-        return Run(number, name, None, log_path=log_path)
+        return Run(number, name, log_path)
     if ended is not None:
-        figures = ended.step_ms, ended.peak_reserved_bytes, ended.wall_s
-        return Run(number, name, ended.outcome, ended.reason, *figures, log_path)
-    result = state.baseline.result if name == "baseline" and state.baseline else record.result if record else None
-    if result is None:
-        return Run(number, name, Outcome.CANCELLED if state.finished else None, log_path=log_path)
-    step_ms = median(block_times(result)) if result.blocks else None
-    figures = step_ms, result.peak_reserved_bytes, result.wall_s
-    return Run(number, name, result.outcome, result.reason, *figures, log_path or result.log_path)
+        peak_bytes, wall_s = ended.peak_reserved_bytes, ended.wall_s
+        result = TrialResult(ended.outcome, ended.reason, peak_reserved_bytes=peak_bytes, wall_s=wall_s)
+        return Run(number, name, log_path, result, ended.step_ms)
+    known = state.baseline.result if name == "baseline" and state.baseline else record.result if record else None
+    if known is None:
+        return Run(number, name, log_path, TrialResult(Outcome.CANCELLED) if state.finished else None)
+    step_ms = median(block_times(known)) if known.blocks else None
+    return Run(number, name, log_path or known.log_path, known, step_ms)
 
 
 class TrialsView(View):
@@ -100,44 +98,35 @@ class TrialsView(View):
         yield Details(id="selection")
         yield LogTail(id="log")
 
-    @on(Table.Reordered)
     def show(self) -> None:
         state, table = self.context.state, self._table
-        self._runs = {run.name: run for run in table.order.sort(runs_of(state), self._figure)}
+        self._runs = {run.name: run for run in runs_of(state)}
         nothing = Content.styled(waiting_text(state, "Nothing has run yet."), DIM)
         show_text(self.query_one("#trials-empty", Static), nothing)
         self.query_one("#trials-empty").display = not self._runs
         table.display = bool(self._runs)
-        columns = self._columns()
-        width = next(column.width for column in columns if column.key == "name")
-        table.show(columns, {name: self._cells(run, width) for name, run in self._runs.items()})
+        kept, room = fitting(_BY_WEIGHT, self.width)
+        name = replace(_NAME, width=_NAME.width + max(0, room - 2))
+        columns = [name if each is _NAME else each for each in (_NUMBER, *_BY_WEIGHT[:4], _TOOK) if each in kept]
+        table.show(columns, {run.name: self._cells(run, name.width) for run in self._runs.values()})
         if not table.touched:
             table.go_to(state.running or next(reversed(self._runs), ""))
         self._show_selection()
 
-    def _figure(self, run: Run) -> float | str | None:
-        column = self._table.order.column
-        figures = {"step": run.step_ms, "memory": run.peak_bytes, "took": run.wall_s, "number": float(run.number)}
-        if column in figures:
-            return figures[column]
-        return run.name if column == "name" else run.outcome or "" if column else 0.0
-
-    def _columns(self) -> list[Column]:
-        kept, room = fitting(_BY_WEIGHT, self.width)
-        name = Column(_NAME.key, _NAME.label, _NAME.width + max(0, room - 2))
-        return [name if column is _NAME else column for column in (_NUMBER, *_BY_WEIGHT[:4], _TOOK) if column in kept]
-
-    def _cells(self, run: Run, width: int) -> dict[str, Content]:
-        running = run.outcome is None and self.context.state.finished is None
-        ended = "running" if running else (run.outcome or Outcome.CANCELLED).value.replace("_", " ")
-        failed = run.outcome not in (None, Outcome.MEASURED)
+    def _cells(self, run: Run, width: int) -> dict[str, Cell]:
+        result, running = run.result, run.result is None and self.context.state.finished is None
+        ended = "running" if running else (result.outcome if result else Outcome.CANCELLED).value.replace("_", " ")
+        well = result is None or result.outcome is Outcome.MEASURED
+        style = "$accent" if running else DIM if well else "$warning"
+        peak, wall_s = (result.peak_reserved_bytes, result.wall_s) if result else (None, None)
+        name = Content.styled(trial_label(run.name, self.context.state, width), "$accent" if running else "")
         return {
-            "number": Content.styled(str(run.number), DIM),
-            "name": Content.styled(trial_label(run.name, self.context.state, width), "$accent" if running else ""),
-            "outcome": Content.styled(ended, "$accent" if running else "$warning" if failed else DIM),
-            "step": Content(format_ms(run.step_ms) if run.step_ms is not None else ""),
-            "memory": Content(format_bytes(run.peak_bytes) if run.peak_bytes is not None else ""),
-            "took": Content.styled(format_seconds(run.wall_s) if run.wall_s is not None else "", DIM),
+            "number": Cell(Content.styled(str(run.number), DIM), run.number),
+            "name": Cell(name, run.name),
+            "outcome": Cell(Content.styled(ended, style), ended),
+            "step": Cell(Content(format_ms(run.step_ms) if run.step_ms is not None else ""), run.step_ms),
+            "memory": Cell(Content(format_bytes(peak) if peak is not None else ""), peak),
+            "took": Cell(Content.styled(format_seconds(wall_s) if wall_s is not None else "", DIM), wall_s),
         }
 
     def show_live(self) -> None:
@@ -155,9 +144,7 @@ class TrialsView(View):
         """The name of the selected trial."""
         return self._table.cursor_key
 
-    @property
-    def subject(self) -> str:
-        return self.selected
+    subject = selected
 
     @on(DataTable.RowHighlighted)
     def _on_row_highlighted(self) -> None:
@@ -182,6 +169,8 @@ class TrialsView(View):
         if run is not None and log.display:
             show_titles(log, f"Log of {trial_name(run.name, self.width - 12)}")
             log.follow(run.log_path)
+
+    watch_log_wanted = _show_selection
 
     def _show_details(self) -> None:
         run, details = self._runs.get(self.selected), self.query_one("#selection", Details)
@@ -210,9 +199,6 @@ class TrialsView(View):
         self._table.touched = True
         self._table.go_to(name)
 
-    def watch_log_wanted(self) -> None:
-        self._show_selection()
-
     def action_back(self) -> None:
         """Leave the log."""
         self.first_focus().focus()
@@ -230,35 +216,51 @@ class TrialsView(View):
         return self._table if self._table.display else self.query_one(Placeholder)
 
 
-def details_of(run: Run, state: SessionState) -> list[Content]:
+def details_of(run: Run, state: SessionState) -> Iterator[Content]:
     """The lines about a trial: its whole name, how it ended, its steps, the GPU's readings and remarks."""
-    record = state.trials.get(run.name)
-    lines = [Content.styled(trial_name(run.name, _WIDEST), "bold")]
+    yield Content.styled(trial_name(run.name, _WIDEST), "bold")
+    record, baseline = state.trials.get(run.name), state.baseline.result if state.baseline else None
     if run.name == state.running:
-        return [*lines, Content.styled("running: ", DIM) + live_state(state)]
+        yield Content.styled("running: ", DIM) + live_state(state)
+        return
     if row := row_of(state.scaling, run.name):
-        lines.append(Content.styled(row_details(row), DIM))
-    elif run.outcome not in (None, Outcome.MEASURED):
-        lines.append(Content.styled(format_outcome(TrialResult(run.outcome, run.reason)), "$warning"))
+        yield Content.styled(row_details(row), DIM)
+    elif run.result and run.result.outcome is not Outcome.MEASURED:
+        yield Content.styled(format_outcome(run.result), "$warning")
     if record is None or not record.alone:
-        return lines
+        return
     result = record.result
     if result.hint:
-        lines.append(Content.styled(result.hint, DIM))
+        yield Content.styled(result.hint, DIM)
     if len(result.blocks) > 1:
-        baseline = [("baseline", state.baseline.result)] if state.baseline else []
-        timed = [_sparkline(name, one) for name, one in [("steps", result), *baseline] if len(one.blocks) > 1]
-        lines.append(Content("   ").join(timed))
-    read = [text for text in (energy_text(result, state.baseline), readings_text(result.gpu)) if text is not None]
-    lines += [Content.styled("  ·  ", DIM).join(read)] if read else []
-    return lines + [Content.assemble((f"{label} ", DIM), text) for label, text in remarks(result)]
+        beside = [("baseline", baseline)] if baseline and len(baseline.blocks) > 1 else []
+        yield Content("   ").join(_steps(name, one) for name, one in [("steps", result), *beside])
+    gpu = gpu_sentence(result.gpu) if result.gpu and result.gpu.samples else ""
+    if read := [text for text in (energy_words(result, baseline), gpu) if text]:
+        yield Content("  ·  ".join(read))
+    if result.disturbed:
+        yield Content.styled(f"! Unreliable: {result.disturbed}.", "$warning")
+    yield from (Content.assemble(("Note ", DIM), note) for note in result.notes)
 
 
-def _sparkline(name: str, result: TrialResult) -> Content:
-    """Half as high as it can be is the median, the top is a tenth above it: a steady trial is a level line."""
+def _steps(name: str, result: TrialResult) -> Content:
+    """The step times of a trial: a steady one is a level line."""
     times = block_times(result)
-    usual = median(times)
-    drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times] if usual else []
-    shown = sparkline([min(99.0, max(0.0, value)) for value in drawn], min(_SPARK, len(drawn)))
-    spread = f" {' to '.join(dict.fromkeys((format_ms(min(times)), format_ms(max(times)))))}"
-    return Content.assemble((f"{name} ", DIM), (shown, "$primary"), (spread, DIM))
+    spread = " to ".join(dict.fromkeys((format_ms(min(times)), format_ms(max(times)))))
+    return Content.assemble((f"{name} ", DIM), (step_series(times, _SPARK), "$primary"), (f" {spread}", DIM))
+
+
+def live_state(state: SessionState) -> Content:
+    """Return the running trial's state and its latest step times: ``measuring ▄▄▄ 25.5 ms, baseline 32.6 ms``.
+
+    The baseline's step is half as high as can be; where its batch has another size, the trial's own median.
+    """
+    doing = Content.styled(state.activity, "$accent")
+    if not state.live_ms:
+        return doing
+    baseline, step_ms = state.baseline, median(state.live_ms)
+    comparable = baseline is not None and baseline.result.batch_size in (None, state.live_samples)
+    usual_ms = baseline.step_ms if baseline and comparable else step_ms
+    line = sparkline(state.live_ms, min(_LIVE_SPARK, len(state.live_ms)), top=2 * usual_ms)
+    beside = f", baseline {format_ms(usual_ms)}" if comparable else ""
+    return doing + Content.assemble(" ", (line, "$primary"), f" {format_ms(step_ms)}", (beside, DIM))

@@ -11,10 +11,11 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from advisor.figures.formatting import format_bytes
+from advisor.figures.formatting import MISSING, format_bytes
 from advisor.records import GpuReading, HostSample
+from advisor.report.figures import sparkline
 from advisor.tui.context import Recorded
-from advisor.tui.text import DIM, meter, sparkline
+from advisor.tui.text import DIM, meter
 
 _HISTORY = 40
 _METER = 8
@@ -99,15 +100,20 @@ def gpu_of(reading: Reading, uuid: str | None) -> GpuReading | None:
 
 def gauges_text(reading: Reading, uuid: str | None, history: tuple[float, ...], width: int) -> Content:
     """Return the gauges that fit into this width, the most important first."""
-    gpu = gpu_of(reading, uuid)
-    parts = [*(_gpu_parts(gpu, history, width) if gpu else []), *_host_parts(reading.host, history if not gpu else ())]
-    gap, line = Content.styled("  ", DIM), Content("")
+    gpu, host = gpu_of(reading, uuid), reading.host
+    parts = [*(_gpu_parts(gpu, history, width) if gpu else [])]
+    if host:
+        line = f"{sparkline(history, 2 * _LEAST_LINE)} " if not gpu and history else ""
+        used = f"{format_bytes(host.memory_used_bytes)} of {format_bytes(host.memory_total_bytes)}"
+        parts.append(Content.assemble(("CPU ", DIM), (line, "$primary"), _percent(host.cpu_percent)))
+        parts.append(Content.assemble(("RAM ", DIM), used))
+    shown = Content("")
     for part in parts:
-        longer = line + gap + part if line else part
+        longer = shown + Content("  ") + part if shown else part
         if longer.cell_length > width:
             break
-        line = longer
-    return line
+        shown = longer
+    return shown
 
 
 def _gpu_parts(gpu: GpuReading, history: tuple[float, ...], width: int) -> list[Content]:
@@ -117,7 +123,7 @@ def _gpu_parts(gpu: GpuReading, history: tuple[float, ...], width: int) -> list[
     used = f"{format_bytes(gpu.memory_used_bytes)}{f' of {format_bytes(gpu.memory_total_bytes)}' if wide else ''}"
     bar = meter(share, _METER, "$primary") + Content(" ") if wide else Content("")
     parts = [
-        Content.assemble(("GPU ", DIM), (line, "$primary"), _percent(gpu.utilization_percent)),
+        Content.assemble(("GPU ", DIM), (f"{line} ", "$primary"), _percent(gpu.utilization_percent)),
         Content.assemble(("mem ", DIM), bar, used),
     ]
     others = ((gpu.power_w, "{:.0f} W"), (gpu.temperature_c, "{} °C"), (gpu.sm_clock_mhz, "{} MHz"))
@@ -125,15 +131,4 @@ def _gpu_parts(gpu: GpuReading, history: tuple[float, ...], width: int) -> list[
 
 
 def _percent(value: float | None) -> str:
-    return " –" if value is None else f" {value:.0f} %"  # noqa: RUF001 - the sign for a missing number
-
-
-def _host_parts(host: HostSample | None, history: tuple[float, ...]) -> list[Content]:
-    if host is None:
-        return []
-    line = [(sparkline(history, 2 * _LEAST_LINE), "$primary")] if history else []
-    used = f"{format_bytes(host.memory_used_bytes)} of {format_bytes(host.memory_total_bytes)}"
-    return [
-        Content.assemble(("CPU", DIM), " " if line else "", *line, _percent(host.cpu_percent)),
-        Content.assemble(("RAM ", DIM), used),
-    ]
+    return MISSING if value is None else f"{value:.0f} %"

@@ -147,14 +147,5 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
     if left_s is None:  # before the first estimate: the budget
         left_s = max(1.0, context.budget_s - context.countdown.session_s)
     parts = [meter(share, 12, "$primary")] if wide else []
-    parts.append(Content.styled(f"{clock_text(left_s)} left", "bold"))
-    if context.countdown.rise_s:
-        why = ": more to try" if wide else ""
-        parts.append(Content.styled(f"(+{context.countdown.rise_s:.0f} s{why})", "$warning"))
-    return Content(" ").join(parts)
-
-
-def clock_text(seconds: float) -> str:
-    """Seconds as a clock counts them: ``1:14``."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    return f"{minutes}:{rest:02d}"
+    minutes, seconds = divmod(max(0, round(left_s)), 60)
+    return Content(" ").join([*parts, Content.styled(f"{minutes}:{seconds:02d} left", "bold")])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from rich.style import Style as RichStyle
 from rich.text import Text
@@ -14,7 +13,6 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
-from textual.reactive import var
 from textual.style import Style
 from textual.widgets import DataTable
 
@@ -32,6 +30,18 @@ class Column:
     number: bool = False
 
 
+class Cell(NamedTuple):
+    """A text, and the figure by which its row is sorted: the smallest first, rows without one last."""
+
+    text: Content
+    figure: float | str | None = None
+
+
+Rows = Mapping[str, Mapping[str, Cell]]
+_EMPTY = Cell(Content(""))
+_MOVING = ("up", "down", "j", "k", "pageup", "pagedown", "home", "end")
+
+
 def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
     """The columns that fit into a table of this width, the most important first, and the cells that are left."""
     room, kept = width - 1, list[Column]()
@@ -43,46 +53,10 @@ def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
     return kept, room
 
 
-_Item = TypeVar("_Item")
-_MOVING = ("up", "down", "j", "k", "pageup", "pagedown", "home", "end")
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The order of rows: by a ``column``, or as they come; the smallest figure first unless it is ``backwards``."""
-
-    column: str = ""
-    backwards: bool = False
-
-    def by(self, column: str) -> Order:
-        """Sorted by a column; the other way round when it is that one already; a third time as the rows come."""
-        if self.column != column:
-            return Order(column)
-        return Order() if self.backwards else Order(column, backwards=True)
-
-    def headed(self, column: Column) -> Column:
-        """A column whose heading says that the rows are sorted by it."""
-        if column.key != self.column:
-            return column
-        return replace(column, label=f"{column.label}{'▲' if self.backwards else '▼'}")
-
-    def sort(self, items: Iterable[_Item], figure: Callable[[_Item], float | str | None]) -> list[_Item]:
-        """The items by their figures, those without one last."""
-        known: list[tuple[Any, _Item]] = []
-        unknown: list[_Item] = []
-        for item in items:
-            if (found := figure(item)) is None:
-                unknown.append(item)
-            else:
-                known.append((found, item))
-        known.sort(key=itemgetter(0), reverse=self.backwards)
-        return [*(item for _, item in known), *unknown]
-
-
 class Table(DataTable[Text], inherit_bindings=False):
     """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did.
 
-    Its owner shows the rows in the ``order`` that the person chose, when it is told that this is another.
+    The person sorts it by a column, ``sorted_by``, ``backwards`` or not; else the rows stand as they come.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -96,8 +70,6 @@ class Table(DataTable[Text], inherit_bindings=False):
         key("table.sort", "o", "sort", "Sort", "Order the rows by the next column; a click on a heading does it too"),
     ]
 
-    order: var[Order] = var(Order(), init=False)
-
     @dataclass
     class CellClicked(Message):
         """A cell of a row was clicked."""
@@ -105,14 +77,16 @@ class Table(DataTable[Text], inherit_bindings=False):
         row: str
         column: str
 
-    class Reordered(Message):
-        """The person has chosen another order."""
+    class Sorted(Message):
+        """The person has sorted the table."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, cursor_type="row", cursor_foreground_priority="css")
         self.touched = False
-        self._cells: dict[str, tuple[Content, ...]] = {}
+        self.sorted_by, self.backwards = "", False
         self.shown: tuple[Column, ...] = ()
+        self._given: tuple[Sequence[Column], Rows] = ((), {})
+        self._cells: dict[str, tuple[Content, ...]] = {}
         self._colours = self._styled = ""
         self._sized = Size()
 
@@ -121,21 +95,37 @@ class Table(DataTable[Text], inherit_bindings=False):
         return action != "sort" or self.row_count > 0
 
     def action_sort(self) -> None:
-        """Sort by the next column; behind the last one as the rows come."""
+        """Sort by the next column; behind the last one the rows stand as they come."""
         columns = ["", *(column.key for column in self.shown)]
-        place = columns.index(self.order.column) if self.order.column in columns else 0
-        self.order = Order(columns[(place + 1) % len(columns)])
+        place = columns.index(self.sorted_by) if self.sorted_by in columns else 0
+        self._sort(columns[(place + 1) % len(columns)])
 
     def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
-        self.order = self.order.by(message.column_key.value or "")
+        """Sort by a column; the other way round at a second click, and as the rows come at a third."""
+        column = message.column_key.value or ""
+        again = column == self.sorted_by
+        self._sort("" if again and self.backwards else column, backwards=again and not self.backwards)
 
-    def watch_order(self) -> None:
-        self.post_message(self.Reordered())
+    def _sort(self, column: str, *, backwards: bool = False) -> None:
+        self.sorted_by, self.backwards = column, backwards
+        self.show(*self._given)
+        self.post_message(self.Sorted())
 
-    def show(self, columns: Sequence[Column], rows: Mapping[str, Mapping[str, Content]]) -> None:
+    def _in_order(self, rows: Rows) -> Rows:
+        figures: dict[str, Any] = {name: row.get(self.sorted_by, _EMPTY).figure for name, row in rows.items()}
+        known = [name for name in rows if figures[name] is not None]
+        known.sort(key=lambda name: figures[name], reverse=self.backwards)
+        return {name: rows[name] for name in (*known, *(name for name in rows if figures[name] is None))}
+
+    def _headed(self, column: Column) -> Column:
+        sign = "▲" if self.backwards else "▼"
+        return replace(column, label=f"{column.label}{sign}") if column.key == self.sorted_by else column
+
+    def show(self, columns: Sequence[Column], rows: Rows) -> None:
         """Draw these rows by their cells. The cursor stays on its row or, where that is gone, at its place."""
-        columns = [self.order.headed(column) for column in columns]
-        cells = {key: tuple(row.get(column.key, Content("")) for column in columns) for key, row in rows.items()}
+        self._given = columns, rows
+        columns, rows = [self._headed(column) for column in columns], self._in_order(rows)
+        cells = {key: tuple(row.get(column.key, _EMPTY).text for column in columns) for key, row in rows.items()}
         before, theme = self._cells, self.app.theme
         chosen, place, top = self.cursor_key, self.cursor_row, self.scroll_offset.y
         self._cells = cells

@@ -32,7 +32,7 @@ BEFORE = {
     "trials:trial.retry": ["home", "down"],
 }
 # These have an app to themselves beside those that decide, leave or ask: they copy, hide other panels, save a file.
-ALONE = {"view.copy", "view.plot", "profile.trace"}
+ALONE = {"view.copy", "profile.trace"}
 # In a running session; all others after it.
 WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish"}
 

@@ -9,9 +9,7 @@ from collections import Counter
 
 import pytest
 import tui_histories as histories
-from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Static
 from tui_fakes import make_app
 from tui_pilot import driven, press, screen_text, settle, until
 
@@ -21,7 +19,6 @@ from advisor.tui import main_screen
 from advisor.tui.context import Countdown
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.texts import show_text
 
 INTERVAL_S = 0.5
 NAME = histories.BATCH.candidate.name
@@ -102,14 +99,6 @@ async def test_from_row_to_row_a_list_stays_in_place(view, above) -> None:
         assert len(places) == 1, "all below it and in it would be drawn again, and the eye would lose it"
 
 
-async def test_nothing_is_drawn_of_what_only_holds_others() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        for view in VIEWS:
-            await press(pilot, view.key)
-            painted = app.screen._compositor.visible_widgets
-            assert not [widget for widget in painted if widget.id == "views" or widget.has_class("frame")]
-
-
 async def test_no_key_waits_for_a_module(monkeypatch) -> None:
     late = ("advisor.tui.palette", "advisor.tui.sessions")
     for module in late:
@@ -132,19 +121,6 @@ async def test_a_key_draws_what_waits_at_once() -> None:
         control.cancel()
 
 
-async def test_a_message_without_an_event_draws_nothing(counted) -> None:
-    from advisor.tui.messages import EventsWaiting
-
-    app, _ = make_app(histories.whole())
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
-        counted.clear()
-        for _ in range(5):
-            app.post_message(EventsWaiting())
-            await settle(pilot)
-        assert not counted
-
-
 async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> None:
     app, control = make_app(histories.to_trials(), hold=True)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -158,7 +134,7 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
         assert counted["KeyFooter.render"] == 0
         await press(pilot, "1")
         assert counted["KeyFooter.render"] >= 1
-        assert "plot" in footer_keys(app)
+        assert "retry" in footer_keys(app)
         assert "log" not in footer_keys(app)
         control.cancel()
 
@@ -228,19 +204,6 @@ async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and
         control.cancel()
 
 
-async def test_a_text_that_looks_the_same_is_not_laid_out_again(monkeypatch) -> None:
-    app, _ = make_app(histories.whole())
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
-        widget = app.query_one("#headline-text", Static)
-        updates: list[object] = []
-        monkeypatch.setattr(widget, "update", lambda text, **how: updates.append(text))
-        show_text(widget, Content.assemble(widget.content))
-        assert updates == []
-        show_text(widget, Content.styled(str(widget.content), "red"))
-        assert len(updates) == 1
-
-
 async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
     """74 s are left when the session last told so; then it tells nothing for 40 s."""
     seconds = 0.0
@@ -276,22 +239,6 @@ def told(countdown: Countdown, left_s: float) -> SessionState:
     return state
 
 
-def test_the_time_left_rises_only_where_that_is_explained() -> None:
-    clock = Seconds()
-    countdown = Countdown(clock)
-    told(countdown, 60.0)
-    clock.now = 10.0
-    state = told(countdown, 51.0)
-    assert (countdown.now(state)[1], countdown.rise_s) == (50.0, 0.0), "a second more or less is nothing new"
-    state = told(countdown, 70.0)
-    assert (countdown.now(state)[1], countdown.rise_s) == (70.0, 20.0)
-    state = told(countdown, 30.0)
-    assert (countdown.now(state)[1], countdown.rise_s) == (30.0, 0.0)
-    countdown.begin_anew()
-    state = told(countdown, 90.0)
-    assert (countdown.now(state)[1], countdown.rise_s) == (90.0, 0.0), "the person asked for it"
-
-
 def test_the_time_left_stands_still_while_the_session_is_held() -> None:
     clock = Seconds()
     countdown = Countdown(clock)
@@ -314,9 +261,9 @@ def test_one_more_minute_is_seen_while_the_session_waits() -> None:
     clock.now = 10.0
     countdown.hold(waiting=True)
     clock.now = 100.0
-    countdown.begin_anew(60.0)
+    countdown.add(60.0)
     state = told(countdown, 20.0)
-    assert (countdown.now(state)[1], countdown.rise_s) == (110.0, 0.0)
+    assert countdown.now(state)[1] == 110.0
     countdown.hold(waiting=False)
     clock.now = 130.0
     assert countdown.now(state)[1] == 80.0

@@ -49,14 +49,6 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
         assert app.query_one("#save-row").display
 
 
-async def test_enter_on_a_format_chooses_it_and_stays() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "4", "down", "enter")
-        assert app.query_one("#formats", OptionList).has_focus
-        assert app.view.chosen.id == "config"
-        assert "+amp: bfloat16" in screen_text(app)
-
-
 @pytest.mark.parametrize(
     ("keys", "written"),
     [
@@ -178,17 +170,6 @@ async def test_every_format_is_seen_and_the_list_is_walked_by_j_and_k(size, monk
         assert app.view.chosen == offers[1]
         words = offers[1].description.split()
         assert [word for word in words if word not in screen_text(app)] == [], "what it is for is told too"
-
-
-async def test_what_a_format_is_can_be_read_to_its_end_where_the_list_is_narrow() -> None:
-    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
-        await press(pilot, "4")
-        formats = app.query_one("#formats", OptionList)
-        words = "The same in plain PyTorch, without perf-advisor"
-        formats.replace_option_prompt("python", f"Python file\n{words}")
-        await settle(pilot)
-        left = [line[1 : formats.size.width + 1].strip() for line in screen_text(app).splitlines()]
-        assert words in " ".join(left)
 
 
 async def test_the_steps_after_the_export_have_the_name_that_was_typed() -> None:

@@ -68,4 +68,4 @@ def test_the_closing_words_have_the_result_and_count_the_trials() -> None:
     assert result_of(state, "1").lines[0] == "The baseline and 1 trial are kept in session 1."
     lines = result_of(SessionState.of(histories.whole()), "1").lines
     assert lines[0].startswith("Result: 2.35x")
-    assert "32.6 ms → 13.9 ms a step" in lines[0]
+    assert "32.6 → 13.9 ms a step" in lines[0]

@@ -203,15 +203,6 @@ async def test_the_list_is_filtered():
     assert picker.return_value == other
 
 
-async def test_a_narrow_list_has_room_for_the_result():
-    journaled(sample_history())
-    picker = SessionPicker()
-    async with picker.run_test(size=SMALL) as pilot:
-        result = result_line(SessionState.of(sample_history())).partition(" with")[0]
-        await until(pilot, lambda: result in screen_text(picker))
-        assert not picker.screen.query_one("#sessions-table").show_horizontal_scrollbar, "the line below has it all"
-
-
 async def test_nothing_to_pick_is_a_sentence():
     picker = SessionPicker()
     async with picker.run_test(size=(100, 20)) as pilot:
@@ -249,15 +240,6 @@ async def test_two_sessions_are_compared_in_the_app(monkeypatch):
 
 
 # --- the command line -----------------------------------------------------------------------------------------
-
-
-def test_compare_tells_both_sides(capsys):
-    first, second = journaled(sample_history()), journaled(sample_history(), replace(sample_request(), budget_s=61.0))
-    assert cli.main(["compare", first, second]) == 0
-    out = capsys.readouterr().out
-    assert f"From {first}," in out
-    assert "Options" in out
-    assert "--budget" in out
 
 
 @pytest.mark.parametrize(("arguments", "told"), [(["compare"], "A, B"), (["compare", "x", "y"], "no session 'x'")])

@@ -11,10 +11,7 @@ from tui_keys import KEYS
 from tui_pilot import driven, press, screen_text, settle
 
 from advisor.experiment import events
-from advisor.experiment.control import Decision
-from advisor.experiment.state import SessionState
 from advisor.records import Outcome
-from advisor.tui.controller import consequence
 from advisor.tui.screens import OverwriteScreen, QuitScreen
 
 RUNNING = histories.BATCH.candidate.name
@@ -99,20 +96,6 @@ def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
 # --- decisions ------------------------------------------------------------------------------------------------
 
 
-def test_a_decision_says_what_follows_from_it() -> None:
-    state = SessionState.of(histories.whole())
-    told = consequence(state, "channels_last", Decision.REJECTED)
-    assert told == "channels_last is left out; the rest is measured now."
-    assert consequence(state, "tf32", Decision.REJECTED) == "tf32 is left out."
-    assert consequence(state, "autocast", Decision.ACCEPTED) == "autocast stays."
-    told = consequence(state, "batch_size", Decision.ACCEPTED, 128)
-    assert told == "batch_size=128 is accepted; it is measured with the others now."
-    running = SessionState.of(histories.to_trials())
-    assert consequence(running, "compile", Decision.REJECTED) == "compile is left out."
-    assert consequence(running, "compile", Decision.ACCEPTED).endswith("measured with the others next.")
-    assert consequence(running, "compile", None) == "Undone: compile."
-
-
 # --- leaving --------------------------------------------------------------------------------------------------
 
 
@@ -175,14 +158,3 @@ async def test_many_keys_at_once_on_a_tiny_screen_break_nothing() -> None:
         assert not app.context.paused
         assert control.calls.count(("pause",)) == control.calls.count(("go_on",)) == 3
         control.cancel()
-
-
-async def test_the_key_that_pauses_says_that_it_goes_on() -> None:
-    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
-        assert "space Pause" in screen_text(app)
-        await press(pilot, "space")
-        assert "space Go on" in screen_text(app)
-        assert "space Pause" not in screen_text(app)
-        await press(pilot, "space")
-        assert "space Pause" in screen_text(app)
-        assert [call[0] for call in control.calls][1:] == ["pause", "go_on"]

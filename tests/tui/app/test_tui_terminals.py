@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.segment import Segments
 from textual.color import Color
 from textual.events import Key
-from textual_plotext import PlotextPlot
 from tui_fakes import make_app
 from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
 
@@ -53,7 +52,7 @@ async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch
                         assert len(set(colour.triplet)) == 1, f"{colour} is not grey"
         told = {
             "1": ["confirmed", "faster: 32.6", "★", "☑", "☐", "failed"],
-            "2": ["F forward", "B backward", "Compute-heavy"],
+            "2": ["forward", "backward", "Compute-heavy"],
             "3": ["measured", "failed", "out of memory"],
             "4": ["Save"],
         }
@@ -172,10 +171,6 @@ async def test_a_tiny_screen_shows_every_view(history) -> None:
             assert len(lines) == TINY[1]
             assert all(len(line) <= TINY[0] for line in lines)
             assert any(word in screen_text(app) for word in ("Done", "left", "cannot go on", RUNNING[:8], "Measuring"))
-        if app.context.state.recommendations:
-            await press(pilot, "2", "p")
-            assert "FLOP for each byte" in screen_text(app)
-            assert not app.view.query_one(PlotextPlot).visible, "no plot has room: its words have"
             await press(pilot, "4")
             assert "Settings YAML" in screen_text(app), "the next steps leave room for the formats"
             await press(pilot, "1")

@@ -416,18 +416,6 @@ def decided() -> list[Event]:
     ]
 
 
-def deciding() -> list[Event]:
-    """In the middle of the trials: what waits was accepted and rejected."""
-    return [
-        *to_trials(),
-        events.TrialMeasured(BATCH),
-        events.StackMeasured(replace(STACK, confirmed=False)),
-        events.Decided("compile", Decision.REJECTED),
-        events.TrialStarted("stack: the rest", ""),
-        events.TrialActivity("stack: the rest", "warming up"),
-    ]
-
-
 def contributed() -> list[Event]:
     """The whole session, which has left settings of the stack out: what each contributes is known."""
     known = {

@@ -21,7 +21,6 @@ PICTURES = {
     "cpu": (histories.cpu_demo, []),
     "judged_nothing": (histories.judged_nothing, []),
     "failure": (histories.failure, []),
-    "plot": (histories.whole, ["p"]),
     "help": (histories.whole, ["question_mark"]),
 }
 # Those that are also taken small.

@@ -122,8 +122,3 @@ def setting_cell(app: AdvisorApp, name: str, column: str = "speed") -> str:
 def notice(app: AdvisorApp) -> str:
     """The status line."""
     return app.base_screen.query_one("#status", Static).content.plain
-
-
-def rows_text(rows: Iterable[tuple[object, object]]) -> str:
-    """Labelled facts as text, one a line."""
-    return "\n".join(f"{label} {value}" for label, value in rows)

@@ -1,0 +1,291 @@
+"""All options of the command line, declared once: for the parser, the help, the topics and completion.
+
+The readers of values raise UsageError.
+"""
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import UsageError
+from advisor.experiment.request import DEFAULT_BUDGET_S
+from advisor.export.formats import formats_of
+from advisor.figures.options import alternatives, choice_of, count_of, device_of, names_of, seconds_of
+from advisor.files.paths import is_file, is_folder, no_file
+from advisor.records import ConfigKind, Mode, Numerics, Objective, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option: the word for its value, empty for a flag, what the help says, and how its value is read.
+
+    ``action`` is argparse's for one that may be given again: ``extend`` for lists, ``append``. A value that may be left
+    out is ``const`` then.
+    """
+
+    metavar: str
+    about: str
+    read: Callable[[str], Any] = str
+    default: Any = None
+    action: str = ""
+    const: str | None = None
+    choices: type[StrEnum] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of argparse's ``add_argument``, without ``type``."""
+        if not self.metavar:
+            return {"action": "store_true", "help": self.about}
+        optional = {"nargs": "?", "const": self.const} if self.const is not None else {}
+        again = {"action": self.action, "default": []} if self.action else {"default": self.default}
+        return {"metavar": self.metavar, "help": self.about, **optional, **again}
+
+
+def _of(choices: type[StrEnum], metavar: str, about: str, default: StrEnum | None = None) -> Option:
+    return Option(metavar, about, choice_of(choices), default, choices=choices)
+
+
+def all_options() -> dict[str, Option]:
+    """Every option by its name."""
+    exports = alternatives([each.brief for each in formats_of("--export")])
+    reports, traces = (
+        [suffix for each in formats_of(option) for suffix in each.suffixes] for option in ("--report", "--trace")
+    )
+    kinds, goals = alternatives(list(ConfigKind)), alternatives([each.value for each in Objective])
+    return {
+        # the target
+        "--config": Option("FILE", "your YAML, JSON or TOML config, given to build(config)"),
+        "--mode": _of(Mode, "MODE", "train or infer"),
+        "--batch-size": Option("N", "another batch size than the target's", count_of),
+        "--input": Option("SHAPE", "the input's shape, such as 64x3x224x224", shape_of),
+        "--device": Option("DEVICE", "auto, cpu, cuda or cuda:N", device_of, "auto"),
+        "--gpus": Option("N", "GPUs to train on, or all: DDP, sharding and others", gpus_of, 1),
+        "--nnodes": Option("N", "machines that take part, with as many GPUs each", count_of, 1),
+        "--rdzv-endpoint": Option("HOST:PORT", "where they meet: a port of the first machine", meeting_of),
+        "--rdzv-backend": Option("NAME", "how they meet: c10d (the default), etcd", default="c10d"),
+        "--script": Option("FILE", "a script to read for habits, not run; repeatable", script_of, action="append"),
+        # the goal
+        "--objective": _of(Objective, "GOAL", f"{goals}; throughput if left out", Objective.THROUGHPUT),
+        "--memory-limit": Option("SIZE", "the largest permitted peak, such as 16GiB", bytes_of),
+        "--latency-limit": Option("TIME", "in inference: the largest p95 of a call, such as 20ms", milliseconds_of),
+        "--keep-speed": Option("SHARE", "with --objective memory: the speed to keep; 90%% if left out", share_of),
+        "--only": Option("ID,…", "try these recipes and no others", names_of, action="extend"),
+        "--skip": Option("ID,…", "leave these recipes out", names_of, action="extend"),
+        "--recipes": Option("DIR", "more recipes, from here", folder_of, action="append"),
+        "--allow": _of(Numerics, "CLASS", "the worst numerics without consent: exact, close, changed", Numerics.CLOSE),
+        "--accept": Option("ID[=VALUE],…", "accept these recipes, or only that value", accepted_of, action="extend"),
+        # the time
+        "--budget": Option("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of),
+        "--resume": Option("SESSION", "take up the latest session, or this one", const=""),
+        "--anew": Option("", "with --resume: measure anew if the code, the config or an option has changed"),
+        "--keep": Option("N", "delete all but the latest N", count_of),
+        # the files
+        "--export": Option("FILE", f"write the settings that won: {exports}"),
+        "--force": Option("", "replace a file that perf-advisor did not write, or of another target"),
+        "--diff": Option("", "print the change of your own file, or of your config"),
+        "--no-verify": Option("", "do not time a plain loop with the exported file (up to 60 s)"),
+        "--map": Option("KEY=PATH,…", "where your config holds a setting", key_map_of, action="extend"),
+        "--config-kind": _of(ConfigKind, "KIND", f"which framework the config is for, if not recognised: {kinds}"),
+        "--report": Option("FILE", f"write the report, {alternatives(reports)}", path_of("report", reports)),
+        "--trace": Option("FILE", f"write the profile's trace, {alternatives(traces)}", path_of("trace", traces)),
+        "--json": Option("FILE|-", "write the report as JSON; - is standard output, without the app"),
+        # programs
+        "--headless": Option("", "no app; the default when this is no terminal"),
+        "--events": Option("", "with --json -: a line of JSON for each event; the report is the last"),
+        # check
+        "--min-speedup": Option("FACTOR", "what is worth it; 1.0 if left out", factor_of, 1.0),
+        # init
+        "--output": Option("FILE", "the file to write (build_SCRIPT.py if left out)"),
+    }
+
+
+INPUTS = ("--mode", "--batch-size", "--input", "--device")
+RENDEZVOUS = ("--nnodes", "--rdzv-endpoint", "--rdzv-backend")
+RECIPES = ("--only", "--skip", "--recipes")
+REPORTS = ("--report", "--trace", "--json")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Options of measuring that belong together, for the help, with examples."""
+
+    title: str
+    words: str
+    options: tuple[str, ...]
+    examples: tuple[str, ...]
+
+
+TOPICS = {
+    "targets": Topic(
+        "what is measured",
+        "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
+        "its name. What follows -- are the target's own arguments.",
+        ("--config", *INPUTS, "--gpus", *RENDEZVOUS, "--script"),
+        ("perf-advisor train.py -- --epochs 1", "perf-advisor mymodel:build", "perf-advisor timm:resnet50"),
+    ),
+    "goals": Topic(
+        "what counts as better",
+        "Without an option more samples per second are better. Settings that change the results of a training are used "
+        "only if you accept them.",
+        ("--objective", "--memory-limit", "--latency-limit", "--keep-speed", *RECIPES, "--allow", "--accept"),
+        ("perf-advisor mymodel:build --objective memory --keep-speed 80%",),
+    ),
+    "time": Topic(
+        "how long it takes",
+        "The budget is wall time for the whole session. What was measured is kept.",
+        ("--budget", "--resume", "--anew"),
+        ("perf-advisor mymodel:build --budget 90s", "perf-advisor mymodel:build --resume"),
+    ),
+    "files": Topic(
+        "what is written",
+        "The settings, your own script or config changed, plain PyTorch, and reports for people and programs.",
+        ("--export", "--force", "--diff", "--no-verify", "--map", "--config-kind", *REPORTS),
+        ("perf-advisor train.py --diff --export train.tuned.py --report report.html",),
+    ),
+    "ci": Topic(
+        "in continuous integration and from programs",
+        "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
+        "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
+        ("--headless", "--events"),
+        ("perf-advisor check tuned.yaml mymodel:build --min-speedup 0.95", "perf-advisor demo --json - --events"),
+    ),
+}
+
+
+# --- readers of values --------------------------------------------------------------------------------------------
+
+_BYTES = {"b": "1"} | {
+    letter + suffix: str(base**power)
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))
+}
+
+
+def quantity(
+    noun: str, units: Mapping[str, str], hint: str, *, least: float = sys.float_info.min, most: float = math.inf
+) -> Callable[[str], float]:
+    """A parser for a number with one of these units, from ``least`` to ``most``, which raises UsageError."""
+
+    def parse_quantity(text: str) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z%]*)", text.strip().lower(), re.ASCII)
+        unit = units.get(match[2]) if match else None
+        amount = float(Decimal(match[1]) * Decimal(unit)) if match and unit else 0.0
+        if not least <= amount <= most or math.isinf(amount):
+            raise UsageError(f"{text!r} is not a {noun}.", hint)
+        return amount
+
+    return parse_quantity
+
+
+share_of = quantity("share", {"%": "0.01", "": "1"}, "Write one above 0 and up to 100%, such as 90% or 0.9.", most=1.0)
+factor_of = quantity("factor", {"x": "1", "": "1"}, "Give a number above 0, such as 0.95 or 1.2.")
+milliseconds_of = quantity(
+    "latency", {"ms": "1", "s": "1000"}, "Write a positive one with its unit, such as 20ms or 1.5s."
+)
+size_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", least=1.0)
+
+
+def bytes_of(text: str) -> int:
+    """Whole bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
+    return int(size_of(text))
+
+
+def budget_of(text: str) -> float:
+    """The seconds of a session. Raises UsageError for a number that may be seconds or minutes."""
+    if re.fullmatch(r"[1-9](\.\d+)?", text.strip(), re.ASCII):
+        raise UsageError(f"{text!r} may be seconds or minutes.", f"Write the unit, as in {text.strip()}m.")
+    return seconds_of(text)
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """The sizes in ``64x3x224x224``. Raises UsageError unless each is a positive whole number."""
+    parts = re.split(r"[x,]", text.strip().lower())
+    if not all(re.fullmatch(r"0*[1-9]\d{0,17}", part, re.ASCII) for part in parts):
+        raise UsageError(f"{text!r} is not a shape.", "Write the batch size first, as in 64x3x224x224.")
+    return tuple(int(part) for part in parts)
+
+
+def accepted_of(text: str) -> tuple[tuple[str, Value | None], ...]:
+    """The recipes of a list such as ``batch_size=64,half_weights``, each with its value or None. Raises UsageError."""
+    pairs: list[tuple[str, Value | None]] = []
+    for name in names_of(text):
+        recipe, equals, value = (part.strip() for part in name.partition("="))
+        if not recipe or (equals and not value):
+            raise UsageError(f"{name!r} accepts nothing.", "Write ids, with a value or without: batch_size=64,compile.")
+        pairs.append((recipe, _value_of(value) if equals else None))
+    return tuple(pairs)
+
+
+def _value_of(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text
+
+
+def key_map_of(text: str) -> list[tuple[str, str]]:
+    """Each setting with its path in a config, of ``precision.autocast=trainer.precision,…``. Raises UsageError."""
+    pairs = [tuple(part.strip() for part in item.partition("=")[::2]) for item in text.split(",")]
+    if not all(key and path for key, path in pairs):
+        hint = "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
+        raise UsageError(f"{text!r} maps no setting.", hint)
+    return [(key, path) for key, path in pairs]
+
+
+def merged_map(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The place of each setting. Raises UsageError for a setting that has two."""
+    places: dict[str, str] = {}
+    for key, path in pairs:
+        if places.setdefault(key, path) != path:
+            raise UsageError(f"{key} is mapped to {places[key]} and to {path}.", "Name one place for each setting.")
+    return places
+
+
+def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:
+    """A parser for the path of a file, which raises UsageError for one with none of these endings."""
+
+    def parse_path(text: str) -> str:
+        if not text.lower().endswith(tuple(suffixes)):
+            raise UsageError(
+                f"{text!r} is not a {noun} that can be written.", f"Name a file that ends in {alternatives(suffixes)}."
+            )
+        return text
+
+    return parse_path
+
+
+def folder_of(text: str) -> str:
+    """An existing folder, as an absolute path. Raises UsageError where there is none."""
+    if not is_folder(text):
+        raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
+    return str(Path(text).resolve())
+
+
+def script_of(text: str) -> str:
+    """An existing file, as an absolute path. Raises UsageError where there is none."""
+    if not is_file(text):
+        raise UsageError(no_file(text), "Name the script that trains, .py or .ipynb.")
+    return str(Path(text).resolve())
+
+
+def gpus_of(text: str) -> int:
+    """The number of GPUs to measure on, 0 for all. Raises UsageError for anything else."""
+    if text.strip().lower() == "all":
+        return 0
+    try:
+        return count_of(text)
+    except UsageError as error:
+        raise UsageError(error.message, "Write one such as 2, or all; --device cpu uses none.") from None
+
+
+def meeting_of(text: str) -> str:
+    """A ``HOST:PORT``, or a host by itself, where torchrun takes its usual port. Raises UsageError."""
+    match = re.fullmatch(r"(\[[^\s\[\]]+\]|[^\s:]+)(?::0*(\d{1,5}))?", text, re.ASCII)
+    if not match or not 0 < int(match[2] or 1) < 2**16:
+        raise UsageError(f"{text!r} is no place to meet.", "Write HOST:PORT, with a port from 1 to 65535.")
+    return text
