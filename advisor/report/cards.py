@@ -75,8 +75,7 @@ def _facts(row: Row, state: SessionState, catalog: Catalog | None, recipe: Recip
         if calls := record.result.latency:
             times = ((50, calls.p50_ms), (95, calls.p95_ms), (99, calls.p99_ms))
             yield "Calls", " · ".join(f"p{share} {format_ms(time_ms)}" for share, time_ms in times)
-        if worth := shown_by(record):
-            yield "Shown", worth
+        yield from [("Shown", worth)] if (worth := shown_by(record)) else []
         if troubles := _troubles(record.result.gpu):
             yield "GPU", troubles
         if record.result.disturbed:
