@@ -142,7 +142,7 @@ def summary(state, request, catalog):
     return out.getvalue()
 
 
-SHOWN = [summary, json_text, markdown_report, html_report]
+SHOWN = [summary, lambda state, request, catalog: json_text(state, request), markdown_report, html_report]
 
 
 @EXAMPLES

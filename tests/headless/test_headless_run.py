@@ -59,7 +59,7 @@ def test_an_export_is_verified_unless_that_is_switched_off(tmp_path, capsys):
     assert run_headless(sample_request(), outputs, opener=Playback(sample_history())) == ExitCode.OK
     printed = capsys.readouterr()
     assert "verifying" in printed.err
-    assert "The exported file: verified: 1.9x in a plain loop" in " ".join(printed.out.split())
+    assert "Exported file verified: 1.9x in a plain loop" in " ".join(printed.out.split())
     assert json.loads((tmp_path / "out.json").read_text())["verification"]["speedup"] == 1.9
     assert run_headless(sample_request(), replace(outputs, verify=False), opener=Playback(sample_history())) == 0
     assert "verifying" not in capsys.readouterr().err
