@@ -69,9 +69,7 @@ def all_options() -> dict[str, Option]:
         "--nnodes": Option("N", "machines that take part, with as many GPUs each", count_of, 1),
         "--rdzv-endpoint": Option("HOST:PORT", "where they meet: a port of the first machine", meeting_of),
         "--rdzv-backend": Option("NAME", "how they meet: c10d (the default), etcd", default="c10d"),
-        "--side-by-side": Option(
-            "auto|off", "auto, unless --device names a GPU: trials run on unused GPUs too; off", side_by_side_of
-        ),
+        "--side-by-side": Option("auto|off", "auto: trials on unused GPUs too, unless --device", side_by_side_of),
         "--script": Option("FILE", "a script to read for habits, not run; repeatable", script_of, action="append"),
         # the goal
         "--objective": _of(Objective, "GOAL", f"{goals}; throughput if left out", Objective.THROUGHPUT),
