@@ -56,7 +56,8 @@ def write_files():
 
 def write_settings():
     """A settings file that names no target: those of another one are neither replaced nor checked."""
-    Path("tuned.yaml").write_text(Settings({"step.zero_grad": "zeros"}).to_yaml(), encoding="utf-8")
+    settings = Settings({"step.zero_grad": "zeros"}).to_yaml()
+    Path("tuned.yaml").write_text(f"# Made by perf-advisor.\n{settings}", encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

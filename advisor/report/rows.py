@@ -74,22 +74,29 @@ class Figures:
     @property
     def speed(self) -> str:
         """The speed-up: ``1.39x``; ``+1.24x`` on top of the others, ``in 1.51x`` of all of them together."""
-        return f"{SIGNS[self.against]}{self._ratio(self.effect.speedup)}x"
+        return self._speed_in(self._digits)
 
     @property
     def interval(self) -> str:
-        """The interval of the speed-up: ``1.37–1.41``."""  # noqa: RUF002 - the en dash of an interval
-        return f"{self._ratio(self.effect.ci_low)}–{self._ratio(self.effect.ci_high)}"  # noqa: RUF001
-
-    def _ratio(self, ratio: float) -> str:
-        effect = self.effect
-        digits = 2 if effect.speedup < 9.995 else 1 if effect.speedup < 99.95 else 0
-        return f"{ratio:.{3 if effect.ci_high - effect.ci_low < 0.01 else digits}f}"
+        """The interval of the speed-up: ``1.37–1.41``; a narrow one has a third digit."""  # noqa: RUF002
+        low, high = (f"{end:.{self._fine_digits}f}" for end in (self.effect.ci_low, self.effect.ci_high))
+        return f"{low}–{high}"  # noqa: RUF001
 
     @property
     def words(self) -> str:
         """The speed-up with its interval: ``1.39x (1.37–1.41)``."""  # noqa: RUF002
-        return f"{self.speed} ({self.interval})"
+        return f"{self._speed_in(self._fine_digits)} ({self.interval})"
+
+    def _speed_in(self, digits: int) -> str:
+        return f"{SIGNS[self.against]}{self.effect.speedup:.{digits}f}x"
+
+    @property
+    def _digits(self) -> int:
+        return 2 if self.effect.speedup < 9.995 else 1 if self.effect.speedup < 99.95 else 0
+
+    @property
+    def _fine_digits(self) -> int:
+        return 3 if self.effect.ci_high - self.effect.ci_low < 0.01 else self._digits
 
     @property
     def steps(self) -> str:

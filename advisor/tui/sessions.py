@@ -129,7 +129,7 @@ class SessionsScreen(ModalScreen[str | None]):
         told = f"{target}: {result}" if result else target
         if not self._rows:
             told = "Reading the sessions…" if self._reading else _NO_OTHER if self._besides else _NONE
-        self._table.display = bool(self._rows)
+        self._table.display = self._reading or bool(self._rows)  # a hidden one has no focus
         if self._rows and not self._table.row_count:
             told = "No session has these words."
         show_text(self.query_one("#sessions-told", Static), Content(told))

@@ -60,11 +60,6 @@ def test_missing_numbers_are_a_dash() -> None:
     assert formatting.format_numerics(None) == "–"
 
 
-def test_flops_and_bytes_a_second() -> None:
-    assert formatting.format_rate(4.12e14, "FLOP") == "412 TFLOP/s"
-    assert formatting.format_rate(3.9e12, "B") == "3.90 TB/s"
-
-
 def test_numerics_that_are_worse_than_declared_say_so() -> None:
     worse = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.056, "")
     assert formatting.format_numerics(worse) == "changed (5.6e-02), declared close"

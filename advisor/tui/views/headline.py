@@ -42,7 +42,7 @@ def headline(state: SessionState, ranking: Ranking, kept_trials: int = 0) -> Hea
     if state.baseline is None or ranking.step_ms is None:
         return _before_the_baseline(state, kept_trials)
     if ranking.together:
-        return _of_the_combination(state, ranking, ranking.together)
+        return _of_the_combination(state, ranking.together)
     interval, found = interval_words(state.baseline), _best_so_far(state, ranking)
     if ranking.pending:
         interval, found = "", Content.styled(f"The combination is not measured yet: {ranking.pending}.", "$warning")
@@ -70,8 +70,8 @@ def _before_the_baseline(state: SessionState, kept_trials: int) -> Headline:
     return Headline("", "", (Content.styled(f"{doing}…", "bold"), Content.styled(about, DIM)))
 
 
-def _of_the_combination(state: SessionState, ranking: Ranking, together: Figures) -> Headline:
-    stack, count = state.stack, len(ranking.settings)
+def _of_the_combination(state: SessionState, together: Figures) -> Headline:
+    stack = state.stack
     assert stack is not None
     unconfirmed = ", not confirmed yet" if not stack.confirmed and state.finished is None else ""
     style = "$success" if stack_helps(state) else "$warning"
@@ -87,7 +87,7 @@ def _of_the_combination(state: SessionState, ranking: Ranking, together: Figures
     before, after = together.memory_bytes
     change = f" ({format_change(after, before)})" if before is not None else ""
     numerics = format_numerics(together.numerics) if together.numerics else "not compared"
-    costs = (f"memory {together.memory}{change}", f"numerics {numerics}", counted(count, "setting"))
+    costs = (f"memory {together.memory}{change}", f"numerics {numerics}")
     return Headline(figure, style, (first, _SEPARATOR.join(map(Content, costs)), *_several_gpus(state), _next(state)))
 
 

@@ -95,7 +95,7 @@ async def test_a_session_that_was_cut_short_measures_nothing():
 async def test_leaving_says_how_to_open_it_again():
     session_id = journaled(sample_history())
     app, _ = await shown(session_id, "q")
-    assert app.return_value.lines[0].startswith("Result: 1.97x (1.96–1.98) with 3 settings, 26.3 ms → 13.4 ms")  # noqa: RUF001
+    assert app.return_value.lines[0].startswith("Result: 1.97x (1.96–1.98) with 3 settings, 26.3 → 13.4 ms")  # noqa: RUF001
     assert app.return_value.lines[1:] == (f"Open it again with: perf-advisor open {session_id}",)
     assert (app.return_value.exit_code, app.return_value.then) == (0, None)
 
