@@ -182,20 +182,13 @@ def format_rate(per_s: float | None, unit: str = "samples") -> str:
     return f"{_three_digits(per_s) if per_s < 100 else f'{per_s:,.0f}'} {unit}/s"
 
 
-def format_difference(difference: float | None) -> str:
-    """A relative difference of results: ``bit-equal``, ``3.1e-03``."""
-    if difference is None:
-        return "not comparable"
-    return "bit-equal" if difference == 0 else f"{difference:.1e}"
-
-
 def format_numerics(numerics: NumericsResult | None) -> str:
     """Measured numerics with the figure: ``exact``, ``close (3.1e-03)``, ``changed (0.2), declared close``."""
     if numerics is None:
         return MISSING
     if not numerics.compared:
         return f"not compared, declared {numerics.declared.value}"
-    difference = f" ({format_difference(numerics.difference)})" if numerics.difference else ""
+    difference = f" ({numerics.difference:.1e})" if numerics.difference else ""
     declared = f", declared {numerics.declared.value}" if numerics.worse_than_declared else ""
     return f"{numerics.measured.value}{difference}{declared}"
 

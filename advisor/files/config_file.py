@@ -179,12 +179,7 @@ def reason(error: BaseException) -> str:
 
 def without_comments(text: str) -> str:
     """A JSON text with blanks for its comments and for commas behind last entries: all else stays in its place."""
-    return _LAST_COMMA.sub(_blank_unless_text, blank_comments(text))
-
-
-def blank_comments(text: str) -> str:
-    """A JSON text with blanks for its comments: all else stays in its place."""
-    return _JSON_COMMENT.sub(_blank_unless_text, text)
+    return _LAST_COMMA.sub(_blank_unless_text, _JSON_COMMENT.sub(_blank_unless_text, text))
 
 
 def _blank_unless_text(match: re.Match[str]) -> str:

@@ -114,7 +114,7 @@ def trial_main(
     channel = Channel(connection)
     started = time.perf_counter()
     try:
-        result = Trial(spec, channel, loop, wait_for_memory, asked_at + spec.timeout_s).run()
+        result = Stages(spec, channel, loop, wait_for_memory, asked_at + spec.timeout_s).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = result_of(error)
     wall_s = time.perf_counter() - started
@@ -137,7 +137,7 @@ class _Parts:
     prepare_s: float
 
 
-class Trial:
+class Stages:
     """The stages of one trial. Each stage says what it does before it starts.
 
     At ``deadline``, of ``time.monotonic()``, the trial is given up.

@@ -35,7 +35,6 @@ from advisor.tui.views.trials import live_state
         (formatting.format_break_even, 0, "at once"),
         (formatting.format_break_even, 2310, "after 2,310 steps"),
         (formatting.format_break_even, None, "never"),
-        (formatting.format_difference, 0.0, "bit-equal"),
         (formatting.format_energy, 0.248, "248 mJ"),
         (formatting.format_energy, 1.92, "1.92 J"),
         (formatting.format_times, 58.9, "59x"),
