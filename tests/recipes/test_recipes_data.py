@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.prefetch import DeviceLoader, loop_loader
+from advisor.step.prefetch import loop_loader
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.draws import probe_batches
 from advisor.trial.measurement.feed import Feed
@@ -89,15 +89,6 @@ def test_the_setting_of_its_own_decides_over_pinned_memory():
         recipe.apply(parts, value)
     assert parts.data.pin_memory is True
     assert parts.plan.non_blocking is False
-
-
-def test_what_is_set_on_a_wrapped_loader_is_set_on_the_loader():
-    loader = DataLoader(Numbers(), batch_size=4)
-    wrapped = DeviceLoader(loader, torch.device("cpu"), lambda batch: batch, ahead=False)
-    wrapped.epoch = 3
-    assert (loader.epoch, wrapped.epoch, wrapped.move("as it is")) == (3, 3, "as it is")
-    with pytest.raises(ValueError, match="batch_size attribute should not be set"):
-        wrapped.batch_size = 8
 
 
 @pytest.mark.parametrize(
