@@ -8,18 +8,10 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.plan import StepPlan
 from advisor.step import compile as compiling
-from advisor.step.compile import collect_rarely_while_compiling, compile_in_place, compile_model, marks_steps
+from advisor.step.compile import collect_rarely_while_compiling, compile_in_place, compile_model
 from advisor.step.tuning import Tuning
-
-
-def test_recipes_and_the_step_know_the_same_modes_with_graphs():
-    """Recipes must not import torch."""
-    assert set(compiling.MODES_WITH_GRAPHS) == set(MODES_WITH_GRAPHS)
-    assert marks_steps(StepPlan(mode="train", device="cuda:0", compile_mode="reduce-overhead"))
-    assert not marks_steps(StepPlan(mode="train", device="cpu", compile_mode="reduce-overhead"))
 
 
 def test_a_model_of_generated_code_is_compiled():
