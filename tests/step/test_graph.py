@@ -271,12 +271,6 @@ def test_each_form_of_a_batch_has_a_graph_and_the_ninth_runs_eagerly_with_one_wa
     assert len(said) == 1
 
 
-def test_a_smaller_last_batch_now_and_then():
-    found, step = both(data=[*batches(9), *batches(1, size=3), *batches(9), *batches(1, size=3)])
-    agree(found)
-    assert step.captured
-
-
 def test_gradients_are_those_of_the_last_step():
     gradients = []
     for make in (lambda model, optimizer: plain(model, optimizer, of_model), graphed):
