@@ -223,7 +223,7 @@ class Tuning:
     def _apply(self, model: nn.Module, optimizer: Any, mode: Mode) -> Components:
         strategy = str(self.settings.get("parallel.strategy", "single")) if mode is Mode.TRAIN else "single"
         if alone := spread.why_not_spread(strategy, model):
-            warnings.warn(alone, stacklevel=4)  # the line that calls ``prepare``, as below
+            warnings.warn(alone, stacklevel=4)  # the line that calls ``prepare``
         elif strategy != "single":
             spread.join_ranks(model)
         tensor = next(chain(model.parameters(), model.buffers()), None)
