@@ -1,6 +1,5 @@
 """Batches: nested structures of tensors walked, moved and copied, and a batch taken apart into a model's call."""
 
-import contextlib
 import copy
 import inspect
 import re
@@ -63,14 +62,10 @@ def map_tensors(
     if of_object is not None and type(part) not in _PLAIN and callable(getattr(part, "to", None)):
         return of_object(part)
     if isinstance(part, Mapping):
-        values: Any = {key: map_tensors(function, value, of_object, depth) for key, value in part.items()}
-        if type(part) is not dict:
-            with contextlib.suppress(TypeError, NotImplementedError):  # of a class that cannot be copied or filled
-                filled: Any = copy.copy(part)
-                for key, value in values.items():
-                    filled[key] = value
-                values = filled
-        return values
+        filled: Any = copy.copy(part)
+        for key, value in part.items():
+            filled[key] = map_tensors(function, value, of_object, depth)
+        return filled
     if isinstance(part, list | tuple):
         changed = [map_tensors(function, value, of_object, depth) for value in part]
         return part._make(changed) if hasattr(part, "_make") else type(part)(changed)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.plan import StepPlan
 from advisor.records import Value
 from advisor.step.blocks import blocks_to_compile, repeated_blocks
@@ -128,11 +127,6 @@ def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
     if plan.combo_kernels:
         return {"options": {"combo_kernels": True}, "dynamic": plan.dynamic}
     return {"mode": plan.compiles_with, "dynamic": plan.dynamic}
-
-
-def marks_steps(plan: StepPlan) -> bool:
-    """Whether compiled code replays CUDA graphs: each step then tells it that it begins, and copies its result."""
-    return plan.compile_mode in MODES_WITH_GRAPHS and plan.device_type == "cuda"
 
 
 def collect_rarely_while_compiling() -> None:

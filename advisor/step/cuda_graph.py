@@ -12,7 +12,6 @@ from torch.nn.modules import transformer
 
 from advisor.errors import RefusedError
 from advisor.process.meanwhile import replaced
-from advisor.step.loss import LossCall
 
 _INSTALLED = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "site-packages")
 
@@ -91,10 +90,8 @@ def reason_of(error: Exception) -> str:
         return "the GPU ran out of memory while the step was captured"
     lines = traceback.extract_tb(error.__traceback__)
     users = [line for line in lines if not any(folder in line.filename for folder in _INSTALLED)]
-    # The function that calls a loss with an output: by it a failure there is told from one of the model.
-    loss = "the loss cannot be captured: " if any(line.name == LossCall.of_output.__name__ for line in lines) else ""
     place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}: {users[-1].line})" if users else ""
-    return f"{loss}{str(error).strip().partition(chr(10))[0][:200]}{place}"
+    return f"{str(error).strip().partition(chr(10))[0][:200]}{place}"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +18,7 @@ from advisor.step.optimizer import TensorRates, make_capturable, updates_without
 from advisor.step.step import OwnStep, Step, TrainStep
 from advisor.step.watch import OPTIONS, PLAIN, Place, Saved, Watch, numbers_of_modules, objects_near, places_near
 
+S = TypeVar("S", bound=Step)
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
 WARM_UP_STEPS = 3
 # DistributedDataParallel times its first ten steps, for which the host waits, and orders its buckets in the second.
@@ -82,8 +83,6 @@ class GraphedStep:
         graph: Callable[[torch.device], Any] = CudaGraph,
         refuse: Callable[[str, Exception | None], None] | None = None,
     ) -> None:
-        if step.plan.accumulate > 1:
-            raise ValueError("a captured step makes an update each time: leave out step.accumulate or step.cuda_graph")
         step.around_forward = as_if_captured
         self.step = step
         self.reason = ""  # why the last graph was forgotten, or why there will be none
@@ -166,16 +165,13 @@ class GraphedStep:
         """Run one step eagerly, capture it, and compare a replay from the same state; the result of one of the two."""
         saved = self._saved()
         expected = self._run(batch)
-        numbers = [(place, value) for place in self._places() if type(value := place.value()) in PLAIN]
         drew, moved = (saved.drew(), saved.moved()) if saved else (True, None)
         parameters = [one for module in self._modules() for one in module.parameters()]
         gradients = {one: one.grad for one in (*self._trained(), *parameters)}
         try:
             static = map_tensors(lambda one: one.detach().clone().requires_grad_(one.requires_grad), batch)
-            recorded = self._record(static, gradients, numbers)
+            recorded = self._record(static, gradients)
         except Exception as error:  # whatever the user's code or CUDA raises
-            for place, value in numbers:
-                place.put(value)
             for parameter, gradient in gradients.items():
                 parameter.grad = gradient
             self._give_up(reason_of(error), error)
@@ -202,12 +198,13 @@ class GraphedStep:
         else:
             warnings.warn(f"step.cuda_graph is left out, the step runs as it is: {reason}.", stacklevel=5)
 
-    def _record(self, batch: Any, gradients: Mapping[torch.Tensor, Any], numbers: list[tuple[Place, Any]]) -> Recorded:
+    def _record(self, batch: Any, gradients: Mapping[torch.Tensor, Any]) -> Recorded:
         """Capture a step on this batch. Its gradients lie in memory of the graph, which each replay overwrites.
 
-        ``gradients`` are those of all parameters before, ``numbers`` the values near the step. Raises ValueError where
-        one of these is another one after each step.
+        ``gradients`` are those of all parameters before. Raises ValueError where a number near the step is another one
+        after each step.
         """
+        numbers = [(place, value) for place in self._places() if type(value := place.value()) in PLAIN]
         updates, device = self._updates_inside, self.step.device
         rates = [TensorRates(one, device) for one in self._optimizers if updates and updates_without_host(one)]
         recorded = Recorded(self._make_graph(device), batch, updates, rates)
@@ -373,7 +370,7 @@ def refuse_graph(reason: str, error: Exception | None) -> None:
     raise CaptureError(f"the step cannot be captured in a CUDA graph: {reason}.") from error
 
 
-def captured(step: Step, refuse: Callable[[str, Exception | None], None] | None = None) -> Any:
+def captured(step: S, refuse: Callable[[str, Exception | None], None] | None = None) -> S | GraphedStep:
     """The step as its plan says: captured in a CUDA graph, or as it is. Raises UsageError without a GPU."""
     if not step.plan.cuda_graph:
         return step

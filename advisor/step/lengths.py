@@ -1,6 +1,7 @@
 """Batches padded to few lengths: a collate function that lengthens its batches as their own tails are filled."""
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,9 +26,13 @@ class PadsToMultiple:
     def __call__(self, samples: Any) -> Any:
         """Collate the samples, and pad the batch to the next multiple of its length."""
         batch = self.collate(samples)
-        tensors = list(_tensors_of(batch))
-        fills = self.find(tensors)
-        longer = iter([self._longer(tensor, fills.get(place)) for place, tensor in enumerate(tensors)])
+        tensors: list[torch.Tensor] = []
+        _mapped(tensors.append, batch)
+        for place, fill in self.find(tensors).items():
+            first, length, *others = tensors[place].shape
+            more = fill.expand(first, -length % self.multiple, *others)
+            tensors[place] = torch.cat([tensors[place], more], dim=1)
+        longer = iter(tensors)
         return _mapped(lambda _: next(longer), batch)
 
     def find(self, tensors: list[torch.Tensor]) -> dict[int, torch.Tensor]:
@@ -41,12 +46,6 @@ class PadsToMultiple:
         self.places = self.places & places or places  # a size that is equal by chance is not in the next batch
         fills = {place: self.fills.get(place, _constant(tensors[place])) for place in self.places}
         return {} if None in fills.values() else fills  # type: ignore[return-value]
-
-    def _longer(self, tensor: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
-        more = 0 if fill is None else -tensor.shape[1] % self.multiple
-        if fill is None or not more:
-            return tensor
-        return torch.cat([tensor, fill.expand(tensor.shape[0], more, *tensor.shape[2:])], dim=1)
 
 
 def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -69,22 +68,16 @@ def _constant(tensor: torch.Tensor) -> torch.Tensor | None:
     return first if bool((tensor == first).all()) else None
 
 
-def _tensors_of(part: Any) -> Iterator[torch.Tensor]:
-    if isinstance(part, torch.Tensor):
-        yield part
-    elif isinstance(part, Mapping | list | tuple):
-        for inner in part.values() if isinstance(part, Mapping) else part:
-            yield from _tensors_of(inner)
-
-
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], part: Any) -> Any:
-    """A batch that was just collated, with each tensor replaced, in the order of ``_tensors_of``."""
+def _mapped(function: Callable[[torch.Tensor], Any], part: Any) -> Any:
+    """A copy of a batch with each tensor replaced, depth first."""
     if isinstance(part, torch.Tensor):
         return function(part)
     if isinstance(part, Mapping):
-        for key in part:
-            part[key] = _mapped(function, part[key])  # type: ignore[index]
-    elif isinstance(part, list | tuple):
+        changed: Any = copy.copy(part)
+        for key, value in part.items():
+            changed[key] = _mapped(function, value)
+        return changed
+    if isinstance(part, list | tuple):
         inner = [_mapped(function, one) for one in part]
         return part._make(inner) if hasattr(part, "_make") else type(part)(inner)
     return part

@@ -29,7 +29,8 @@ def rebuild(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
     workers = options.get("num_workers", loader.num_workers)
     if workers > loader.num_workers and (reason := workers_problem(loader)):
         raise RefusedError(reason)
-    if workers > max(loader.num_workers, 1) and is_iterable(loader) and not divides_samples(loader):
+    iterable = isinstance(loader.dataset, IterableDataset)
+    if workers > max(loader.num_workers, 1) and iterable and not divides_samples(loader):
         raise RefusedError("every worker would yield all samples: shard the dataset by get_worker_info()")
     if options.get("persistent_workers") and not loader.persistent_workers and hears_of_epochs(loader.dataset):
         raise RefusedError("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
@@ -80,11 +81,6 @@ def one_by_one_problem(loader: DataLoader[Any]) -> str:
     return "" if loader.collate_fn is default_collate else "the loader has a collate_fn of its own"
 
 
-def is_iterable(loader: DataLoader[Any]) -> bool:
-    """Whether the dataset yields its samples by itself, and cannot be asked for one of them."""
-    return isinstance(loader.dataset, IterableDataset)
-
-
 def hears_of_epochs(dataset: Any) -> bool:
     """Whether a dataset, or the one that it wraps as its ``dataset``, is told of each epoch by ``set_epoch``."""
     inner = getattr(dataset, "__dict__", {}).get("dataset")
@@ -119,7 +115,7 @@ def _arguments_of(loader: DataLoader[Any], options: dict[str, Any]) -> dict[str,
     Raises RefusedError where it takes no argument that is to change.
     """
     left_out = {"shuffle"}
-    if is_iterable(loader):
+    if isinstance(loader.dataset, IterableDataset):
         left_out |= {"sampler", "batch_sampler"}
     elif "batch_sampler" in options or (loader.batch_size is None and loader.batch_sampler is not None):
         left_out |= {"batch_size", "sampler", "drop_last"}

@@ -120,7 +120,8 @@ class LossCall:
         with_target = bool(self.takes) and not (loss is None and takes_labels)
         # The model keeps its labels where nobody else gets them, as those of Hugging Face do.
         apart = with_target and loss is not None and self.takes != "batch"
-        name = target_name_of(self.loss_function)
+        given = parameters_of_loss(self.loss_function)
+        name = given[1].name if len(given) > 1 else ""
         self.split_of = splitter(model, with_target=with_target, with_labels=not apart, target_name=name)
 
     def forward(self, batch: Any) -> Any:
@@ -200,12 +201,6 @@ def is_callable_with(signature: inspect.Signature, count: int) -> bool:
         signature.bind(*[None] * count)
         return True
     return False
-
-
-def target_name_of(loss: Callable[..., Any]) -> str:
-    """The name of a loss's second parameter; empty where it has none."""
-    given = parameters_of_loss(loss)
-    return given[1].name if len(given) > 1 else ""
 
 
 def _is_of_torch(loss: Callable[..., Any]) -> bool:

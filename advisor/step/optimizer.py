@@ -22,8 +22,8 @@ from advisor.recipe import Components
 COUNTERS = frozenset({"step", "mu_product"})
 # Set by constructors: a gradient scaler leaves unscaling to fused steps. torch 2.0 to 2.14.
 UNSCALES = "_step_supports_amp_scaling"
-# The attribute of an optimizer that holds its PlainState; it ends as those with the hooks of PyTorch do.
-PLAIN_STATE = "_plain_state_hooks"
+# The attribute of an optimizer that holds its plain options; it ends as those with the hooks of PyTorch do.
+PLAIN_OPTIONS = "_plain_options_hooks"
 
 
 def torch_class(optimizer: Optimizer) -> type[Optimizer] | None:
@@ -60,8 +60,6 @@ def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection
     for parameter in parameters if changes.get("fused") else ():
         if parameter in sparse or not parameter.is_floating_point():
             return "fused steps take floating-point parameters only, and no sparse gradients"
-        if base is torch.optim.Adagrad and parameter.is_cuda:
-            return "Adagrad is fused on the CPU only"
     known = inspect.signature(base).parameters.keys() & optimizer.defaults.keys()
     options = {**{option: optimizer.defaults[option] for option in known}, **changes}
     try:
@@ -93,8 +91,8 @@ def set_options(optimizer: Optimizer, sparse: Collection[Tensor] = (), /, **chan
     """
     if reason := why_not(optimizer, changes, sparse):
         raise RefusedError(reason)
-    plain = PlainState.of(optimizer)
-    plain.options = {**{name: optimizer.defaults[name] for name in changes}, **plain.options}
+    plain = plain_options(optimizer)
+    plain.update({name: optimizer.defaults[name] for name in changes if name not in plain})
     for options in (optimizer.defaults, *optimizer.param_groups):
         options.update(changes)
     if "fused" in changes:
@@ -129,38 +127,33 @@ def follow_parameters(optimizer: Any) -> None:
     """
     for one in optimizers_in(optimizer):
         keeper = getattr(one, "_base_optimizer", one)  # a wrapper such as timm's Lookahead has no hooks of its own
-        PlainState.of(keeper).settle(keeper)
+        plain_options(keeper)
+        _settle(keeper)
 
 
-class PlainState:
-    """Hooks by which a changed optimizer saves and loads the state of a plain one.
+def plain_options(optimizer: Any) -> dict[str, Any]:
+    """Return the owner's values of the options that were changed.
 
-    ``options`` are the owner's values of those that were changed.
+    An optimizer that is asked for the first time gets the hooks by which it saves and loads the state of a plain one.
     """
+    options: dict[str, Any] = vars(optimizer).get(PLAIN_OPTIONS, {})
+    if PLAIN_OPTIONS not in vars(optimizer):
+        vars(optimizer)[PLAIN_OPTIONS] = options
+        optimizer.register_state_dict_post_hook(lambda _, saved: _with_options(saved, options))
+        optimizer.register_load_state_dict_pre_hook(
+            lambda one, loaded: _with_options(loaded, {name: one.defaults[name] for name in options})
+        )
+        optimizer.register_load_state_dict_post_hook(_settle)
+    return options
 
-    def __init__(self, optimizer: Any) -> None:
-        self.options: dict[str, Any] = {}
-        optimizer.register_state_dict_post_hook(lambda _, saved: _with_options(saved, self.options))
-        optimizer.register_load_state_dict_pre_hook(self.before_loading)
-        optimizer.register_load_state_dict_post_hook(self.settle)
 
-    @classmethod
-    def of(cls, optimizer: Any) -> PlainState:
-        """Return the hooks of an optimizer; they are made when it has none yet."""
-        attributes: dict[str, PlainState] = vars(optimizer)
-        return attributes.get(PLAIN_STATE) or attributes.setdefault(PLAIN_STATE, cls(optimizer))
-
-    def before_loading(self, optimizer: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
-        """Return the loaded state with the present options in place of the saved ones."""
-        return _with_options(loaded, {name: optimizer.defaults[name] for name in self.options})
-
-    def settle(self, optimizer: Optimizer) -> None:
-        """Give the state the memory layout of its parameters."""
-        for parameter, state in optimizer.state.items():
-            for name, value in state.items():
-                like = type(value) is Tensor and value.dim() and value.shape == parameter.shape
-                if like and value.stride() != parameter.stride():
-                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+def _settle(optimizer: Optimizer) -> None:
+    """Give an optimizer's state the memory layout of its parameters."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            like = type(value) is Tensor and value.dim() and value.shape == parameter.shape
+            if like and value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,12 +228,6 @@ class TensorRates:
         finally:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
-
-
-def options_of(optimizer: Any) -> list[Any]:
-    """Return the options of an optimizer's groups but the learning rate, which a captured update has in a tensor."""
-    names = [name for name in optimizer.defaults if name != "lr"]
-    return [group.get(name) for group in optimizer.param_groups for name in names]
 
 
 def make_capturable(optimizer: Any, device: torch.device) -> None:

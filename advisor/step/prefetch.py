@@ -11,16 +11,13 @@ from advisor.recipe.plan import StepPlan
 from advisor.step.spread import uses_accelerate
 from advisor.step.step import mover_of
 
-# The attributes of a DeviceLoader that are its own, and not those of its loader.
-_OWN = ("loader", "device", "move", "stream")
-
 
 class DeviceLoader:
     """Yields a loader's batches after ``move``: a copy of each on the device.
 
     With ``ahead`` the next batch is copied on a CUDA stream of its own while the present one is computed on; elsewhere
-    than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. Attributes are
-    those of the loader, read or set, so ``len``, ``loader.sampler``, ``loader.epoch = 3`` and the like work as before.
+    than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. ``len`` and
+    attributes such as ``sampler`` are those of the loader.
     """
 
     def __init__(self, loader: Any, device: torch.device, move: Callable[[Any], Any], ahead: bool) -> None:
@@ -34,15 +31,9 @@ class DeviceLoader:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # not there yet while the object is copied or unpickled
+        if name == "loader":  # not there yet while the object is copied or unpickled
             raise AttributeError(name)
         return getattr(self.loader, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN:
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self.loader, name, value)
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.move, self.loader) if self.stream is None else self._one_ahead(self.stream)

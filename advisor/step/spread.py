@@ -35,16 +35,11 @@ def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     """
     if plan.strategy == "single" or not distributed.is_initialized():
         return model
-    return _sharded(model, optimizer, plan) if plan.strategy == "fully_shard" else replicated(model, plan)
-
-
-def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
-    """Return the model in DistributedDataParallel: a replica in each rank, whose gradients are averaged.
-
-    Gradients are gathered on the stream on which the wrapper is made, and a graph holds no work of the default one.
-    PyTorch documentation, CUDA semantics, "Usage with DistributedDataParallel".
-    """
+    if plan.strategy == "fully_shard":
+        return _sharded(model, optimizer, plan)
     device = torch.device(plan.device)
+    # Gradients are gathered on the stream on which the wrapper is made, and a graph holds no work of the default one.
+    # PyTorch documentation, CUDA semantics, "Usage with DistributedDataParallel".
     if plan.cuda_graph:
         torch.cuda.synchronize(device)
     with torch.cuda.stream(capture_stream(device)) if plan.cuda_graph else nullcontext():

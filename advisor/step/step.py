@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from advisor.recipe import Components
+from advisor.recipe import MODES_WITH_GRAPHS, Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.batch import map_tensors, mover, splitter, tensors_of
-from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiled_call, marks_steps
+from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiled_call
 from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in, number_in, returned
 from advisor.step.optimizer import compiled_step, make_capturable, needs_closure, optimizers_in
 from advisor.step.spread import synchronise_gradients
@@ -43,7 +43,8 @@ class Step:
         self.device = torch.device(plan.device)
         self.to_device = mover_of(plan)
         self.around_forward: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self._marks_steps = marks_steps(plan)
+        # Compiled code that replays CUDA graphs is told of each step, and its result is copied.
+        self._marks_steps = plan.compile_mode in MODES_WITH_GRAPHS and plan.device_type == "cuda"
 
     @contextmanager
     def contexts(self) -> Iterator[None]:
@@ -70,7 +71,10 @@ class Step:
 
     def run(self, batch: Any) -> Any:
         """Run a whole step on a batch that is on the device already."""
-        return self.finish(self.compute(batch))
+        result = self.compute(batch)
+        if self.plan.empty_cache == "every_step_with_del":
+            del batch  # what nothing refers to any more, emptying the cache returns to the driver
+        return self.finish(result)
 
     def finish(self, result: Any) -> Any:
         """Do what follows a step, and return its result."""
@@ -78,11 +82,7 @@ class Step:
 
     def __call__(self, batch: Any) -> Any:
         """One step: move the batch, run, return the detached loss or the output."""
-        moved = self.to_device(batch)
-        result = self.compute(moved)
-        if self.plan.empty_cache == "every_step_with_del":
-            del moved  # what nothing refers to any more, emptying the cache returns to the driver
-        return self.finish(result)
+        return self.run(self.to_device(batch))
 
 
 class TrainStep(Step):
@@ -306,19 +306,15 @@ def finish_components(components: Components) -> None:
         components.model = compile_model(components.model, plan)
 
 
-def make_step(components: Components, loss: Loss, *, form: LossForm | None = None, evaluates: bool = False) -> Step:
-    """The step that the plan asks for, without its graph (:func:`advisor.step.graph.captured` adds that).
-
-    A step called with a batch runs once and returns the detached loss or the output. ``evaluates``: for inference, the
-    step puts the model into evaluation mode while it runs.
-    """
+def make_step(components: Components, loss: Loss, *, form: LossForm | None = None) -> TrainStep | InferStep:
+    """The step of a trial that the plan asks for, without its graph (:func:`advisor.step.graph.captured` adds that)."""
     plan = components.plan
     if components.own_step is not None:
         result = loss_of_own if plan.mode is Mode.TRAIN else None
         return OwnStep(components.own_step, components.model, plan, optimizers_in(components.optimizer), result)
     if plan.mode is Mode.TRAIN:
         return TrainStep(components.model, components.optimizer, loss, plan, form)
-    return InferStep(components.model, plan, with_target=loss is not None, evaluates=evaluates)
+    return InferStep(components.model, plan, with_target=loss is not None)
 
 
 def loss_of_own(result: Any) -> torch.Tensor:

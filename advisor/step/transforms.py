@@ -17,12 +17,12 @@ class OnDevice:
     def __call__(self, batch: Any) -> Any:
         """The batch with its images transformed; it is not changed itself."""
         images = next((tensor for tensor in tensors_of(batch) if tensor.dim() > 3), None)
-        return batch if images is None else map_tensors(lambda one: self._run(one) if one is images else one, batch)
-
-    def _run(self, images: torch.Tensor) -> torch.Tensor:
+        if images is None:
+            return batch
+        transformed = images
         for transform in self.transforms:
-            images = transform(images)
-        return images
+            transformed = transform(transformed)
+        return map_tensors(lambda one: transformed if one is images else one, batch)
 
 
 class Normalize:

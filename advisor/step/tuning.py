@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,7 +29,7 @@ from advisor.step.graph import GraphedStep, captured
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
 from advisor.step.prefetch import loop_loader
-from advisor.step.step import InferStep, OwnStep, TrainStep, finish_components, make_step
+from advisor.step.step import InferStep, OwnStep, TrainStep, finish_components
 
 
 def apply_settings(
@@ -191,11 +190,8 @@ class Tuning:
             )
         if not model.training:
             model.train()
-        components = Components(model, optimizer, None, replace(plan, clip_norm=clip_grad))
-        step: TrainStep | GraphedStep = captured(
-            make_step(components, loss, form=LossForm(loss_form) if loss_form else None)
-        )
-        return step
+        form = LossForm(loss_form) if loss_form else None
+        return captured(TrainStep(model, optimizer, loss, replace(plan, clip_norm=clip_grad), form))
 
     def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep | GraphedStep:
         """A step of your own, ``step(batch)``, under what the settings put around it: autocast, a CUDA graph.
@@ -205,8 +201,7 @@ class Tuning:
         optimizers are found among the variables that it names and the attributes of objects there. Where a CUDA graph
         cannot hold it, a warning says why, and it runs uncaptured.
         """
-        own: OwnStep | GraphedStep = captured(OwnStep(step, model, self._plan_of(model)))
-        return own
+        return captured(OwnStep(step, model, self._plan_of(model)))
 
     def infer(self, model: nn.Module) -> InferStep | GraphedStep:
         """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet.
@@ -223,13 +218,12 @@ class Tuning:
         else:  # of one that is trained only the step is another
             components = Components(unwrapped(model), None, None, replace(plan, mode=Mode.INFER))
             self._apply_again(components, lambda recipe: recipe.stage is Stage.STEP and Mode.TRAIN not in recipe.modes)
-        step: InferStep | GraphedStep = captured(make_step(components, None, evaluates=True))
-        return step
+        return captured(InferStep(components.model, components.plan, evaluates=True))
 
     def _apply(self, model: nn.Module, optimizer: Any, mode: Mode) -> Components:
         strategy = str(self.settings.get("parallel.strategy", "single")) if mode is Mode.TRAIN else "single"
         if alone := spread.why_not_spread(strategy, model):
-            warnings.warn(alone, stacklevel=_users_level())
+            warnings.warn(alone, stacklevel=4)  # the line that calls ``prepare``
         elif strategy != "single":
             spread.join_ranks(model)
         tensor = next(chain(model.parameters(), model.buffers()), None)
@@ -259,13 +253,13 @@ class Tuning:
         return self.settings.filtered(keys.__contains__)
 
     def _plan_of(self, model: nn.Module) -> StepPlan:
-        try:
-            return self._prepared[as_prepared(model)]
-        except KeyError:
+        plan = self._prepared.get(as_prepared(model))
+        if plan is None:
             raise RuntimeError(
                 "this model has not been prepared: call `model, optimizer, loader = tuning.prepare(model, optimizer, "
                 "loader)` first"
-            ) from None
+            )
+        return plan
 
 
 def _warn_of_missing(environment: Mapping[str, str]) -> None:
@@ -274,21 +268,13 @@ def _warn_of_missing(environment: Mapping[str, str]) -> None:
         assignments = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
         warnings.warn(
             f"some settings need environment variables from the start: run your script as `{assignments} python ...`",
-            stacklevel=_users_level(),
+            stacklevel=5,
         )
-
-
-def _users_level() -> int:
-    """The ``stacklevel`` at which a function of this module warns of the line that called this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("advisor."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     """Warn that a setting is left out because these objects do not take it."""
-    warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=_users_level())
+    warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=6)
 
 
 def _models_among(objects: list[Any]) -> list[nn.Module]:

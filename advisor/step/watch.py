@@ -15,13 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from advisor.step.compile import unwrapped
-from advisor.step.optimizer import options_of
 
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 T = TypeVar("T")
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
-_GRADIENT = operator.attrgetter("grad")
-_STATE = operator.attrgetter("state")
 OPTIONS = "options of the optimizer changed"
 
 
@@ -39,13 +36,6 @@ class Place(NamedTuple):
             return self.holder.cell_contents
         except ValueError:
             return None
-
-    def put(self, value: Any) -> None:
-        """Give the name a value."""
-        if isinstance(self.holder, dict):
-            self.holder[self.name] = value
-        else:
-            self.holder.cell_contents = value
 
 
 def places_near(call: Any) -> list[Place]:
@@ -121,11 +111,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        places: Sequence[Place],
-        optimizers: Sequence[Any],
-        kept: Sequence[torch.Tensor],
+        self, model: torch.nn.Module, places: list[Place], optimizers: list[Any], kept: list[torch.Tensor]
     ) -> None:
         modules, parameters = list(unwrapped(model).modules()), list(unwrapped(model).parameters())
         attributes = list(map(vars, modules))
@@ -133,7 +119,9 @@ class Watch:
         parts = [part for part in parts if part and isinstance(part, dict)]  # TorchScript has no dictionaries
         placed = [one for one in parameters if one.layout is torch.strided and not hasattr(one, "__tensor_flatten__")]
         hooks = [getattr(module, name) for module in modules for name in ("_forward_hooks", "_forward_pre_hooks")]
-        states = [optimizer.state for optimizer in optimizers]
+        states = [(optimizer, optimizer.state) for optimizer in optimizers]
+        # A learning rate is in a tensor of the captured update.
+        options = [(one, [name for name in one.defaults if name != "lr"]) for one in optimizers]
         values = _reader([place for place in places if type(place.value()) in PLAIN])
         tensors = _reader([place for place in places if isinstance(place.value(), torch.Tensor)])
         checks: list[tuple[str, Callable[[], Any]]] = [
@@ -144,18 +132,18 @@ class Watch:
             ("hooks were added or removed", lambda: sum(map(len, hooks))),
             ("a number near the step changed", values),
             ("a tensor near the step was replaced", lambda: list(map(id, tensors()))),
-            ("a gradient was cleared", lambda: list(map(id, map(_GRADIENT, kept)))),
-            ("the optimizer loaded a state", lambda: list(map(operator.is_, map(_STATE, optimizers), states))),
-            (OPTIONS, lambda: [option for optimizer in optimizers for option in options_of(optimizer)]),
+            ("a gradient was cleared", lambda: [id(one.grad) for one in kept]),
+            ("the optimizer loaded a state", lambda: [one.state is state for one, state in states]),
+            (
+                OPTIONS,
+                lambda: [group.get(name) for one, names in options for group in one.param_groups for name in names],
+            ),
         ]
         self._checks = [(words, read, read()) for words, read in checks]
 
     def changed(self) -> str:
         """The first change, in words; empty where there is none."""
-        for words, read, before in self._checks:
-            if read() != before:
-                return words
-        return ""
+        return next((words for words, read, before in self._checks if read() != before), "")
 
 
 def _reader(places: Sequence[Place]) -> Callable[[], list[Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
@@ -21,7 +22,6 @@ from advisor.step.loader import (
     copy_problem,
     divides_samples,
     hears_of_epochs,
-    is_iterable,
     length_of,
     one_by_one_problem,
     workers_problem,
@@ -306,11 +306,11 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], *, on_device: bool) -> Loa
         persistent_workers=bool(loader.persistent_workers),
         prefetch_factor=loader.prefetch_factor,
         length=length_of(loader),
-        iterable_dataset=is_iterable(loader),
+        iterable_dataset=isinstance(loader.dataset, IterableDataset),
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         movable_transforms=tuple(type(transform).__name__ for transform in moved),
         copy_problem=problem,
-        divides_samples=is_iterable(loader) and divides_samples(loader),
+        divides_samples=divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         batched_reads_problem=one_by_one_problem(loader),

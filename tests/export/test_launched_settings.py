@@ -21,7 +21,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.step.graph import WARM_UP_STEPS_OF_DDP
-from advisor.step.spread import replicated
+from advisor.step.spread import spread_model
 from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
@@ -53,7 +53,7 @@ def test_a_step_over_ranks_is_captured_after_the_steps_that_ddp_times(options, g
         optimizer = sgd(model.parameters())
         step = plain(model, optimizer, of_model)
         if spreads:
-            wrapped = replicated(model, StepPlan(mode="train", device="cpu", strategy="ddp", **options))
+            wrapped = spread_model(model, None, StepPlan(mode="train", device="cpu", strategy="ddp", **options))
             step = graphed(wrapped, optimizer, of_host=(counts, factors))
         losses = []
         for at, batch in enumerate(batches(20)):

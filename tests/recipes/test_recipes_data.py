@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.prefetch import DeviceLoader, loop_loader
+from advisor.step.prefetch import loop_loader
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.draws import probe_batches
 from advisor.trial.measurement.feed import Feed
@@ -68,15 +68,6 @@ def test_copies_that_do_not_block_need_pinned_memory():
     assert proposed("non_blocking", gpu_facts(loader=loader_facts(pin_memory=True))) == [True]
     assert "pin_memory tries both" in reason("non_blocking", gpu_facts(loader=loader_facts()))
     assert "DataLoader" in reason("non_blocking", gpu_facts())
-
-
-def test_what_is_set_on_a_wrapped_loader_is_set_on_the_loader():
-    loader = DataLoader(Numbers(), batch_size=4)
-    wrapped = DeviceLoader(loader, torch.device("cpu"), lambda batch: batch, ahead=False)
-    wrapped.epoch = 3
-    assert (loader.epoch, wrapped.epoch, wrapped.move("as it is")) == (3, 3, "as it is")
-    with pytest.raises(ValueError, match="batch_size attribute should not be set"):
-        wrapped.batch_size = 8
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
-from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.plan import StepPlan
 from advisor.step import compile as compiling
-from advisor.step.compile import collect_rarely_while_compiling, compile_in_place, compile_model, marks_steps
+from advisor.step.compile import collect_rarely_while_compiling, compile_in_place, compile_model
 from advisor.step.tuning import Tuning
-
-
-def test_recipes_and_the_step_know_the_same_modes_with_graphs():
-    """Recipes must not import torch."""
-    assert set(compiling.MODES_WITH_GRAPHS) == set(MODES_WITH_GRAPHS)
-    assert marks_steps(StepPlan(mode="train", device="cuda:0", compile_mode="reduce-overhead"))
-    assert not marks_steps(StepPlan(mode="train", device="cpu", compile_mode="reduce-overhead"))
 
 
 def test_a_model_of_generated_code_is_compiled():
@@ -48,14 +39,6 @@ def test_a_container_that_is_called_is_compiled_as_a_whole():
     compile_model(chain, StepPlan(mode="train", device="cpu", compile_mode="default"))
     assert chain._compiled_call_impl is not None
     assert chain[0]._compiled_call_impl is None
-
-
-@pytest.mark.usefixtures("eager_backend", "fresh_compiler")
-def test_each_of_several_models_is_compiled():
-    models = compiling.Models([nn.Linear(2, 2), nn.Linear(2, 2)])
-    compile_model(models, StepPlan(mode="train", device="cpu", compile_mode="default"))
-    models[1](torch.ones(1, 2))
-    assert counters["frames"]["ok"] == 1
 
 
 @pytest.mark.usefixtures("eager_backend", "fresh_compiler")

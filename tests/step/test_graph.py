@@ -271,12 +271,6 @@ def test_each_form_of_a_batch_has_a_graph_and_the_ninth_runs_eagerly_with_one_wa
     assert len(said) == 1
 
 
-def test_a_smaller_last_batch_now_and_then():
-    found, step = both(data=[*batches(9), *batches(1, size=3), *batches(9), *batches(1, size=3)])
-    agree(found)
-    assert step.captured
-
-
 def test_gradients_are_those_of_the_last_step():
     gradients = []
     for make in (lambda model, optimizer: plain(model, optimizer, of_model), graphed):
@@ -323,15 +317,12 @@ def of_calls(calls):
     return loss
 
 
-def test_a_loss_that_counts_its_calls_runs_eagerly_and_counts_as_in_a_plain_loop():
-    losses = []
-    for make in (plain, graphed):
-        calls, model = SimpleNamespace(made=0), net()
-        step = make(model, sgd(model.parameters(), lr=1e-3), of_calls(calls))
-        with warnings.catch_warnings(record=True) as said:
-            losses.append(run(step, batches()))
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    assert ["made changes in each step" in str(one.message) for one in said] == [True]
+def test_a_loss_that_counts_its_calls_runs_eagerly():
+    calls, model = SimpleNamespace(made=0), net()
+    step = graphed(model, sgd(model.parameters(), lr=1e-3), of_calls(calls))
+    with pytest.warns(UserWarning, match="made changes in each step") as said:
+        run(step, batches())
+    assert len(said) == 1
     assert not step.captured
 
 
@@ -355,12 +346,6 @@ def test_the_update_of_an_optimizer_that_counts_on_the_host_runs_after_each_repl
     found, step = both(lambda at, model, optimizer: optimizer.param_groups[0].update(lr=0.01 * (1 + at % 3)), make=make)
     agree(found)
     assert step.captured
-
-
-def test_accumulation_is_refused():
-    model = net()
-    with pytest.raises(ValueError, match=r"step\.accumulate"):
-        graphed(model, sgd(model.parameters()), accumulate=2)
 
 
 def test_a_scaler_lives_through_an_infinite_loss_and_is_saved():

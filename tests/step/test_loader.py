@@ -1,13 +1,11 @@
 """A DataLoader that is made anew by its constructor's arguments, with some of them changed."""
 
-import contextlib
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 from loaders import Numbers, Stream, applied
-from proposals import CATALOG
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -20,7 +18,6 @@ from torch.utils.data import (
 )
 
 from advisor.errors import RefusedError
-from advisor.recipe.loader_recipe import LoaderRecipe
 from advisor.step.loader import copy_problem, divides_samples, one_by_one_problem, rebuild, workers_problem
 
 
@@ -204,15 +201,6 @@ def test_no_worker_is_added_that_would_import_the_users_script(method):
         rebuild(loader, num_workers=2)
     assert rebuild(loader, prefetch_factor=4).num_workers == 1
     assert rebuild(DataLoader(Numbers()), num_workers=2).num_workers == 2  # forked
-
-
-@pytest.mark.usefixtures("in_a_script")
-@pytest.mark.parametrize("recipe_id", [recipe.id for recipe in CATALOG if isinstance(recipe, LoaderRecipe)])
-def test_no_setting_of_a_loader_starts_workers_in_another_way(recipe_id):
-    for value in CATALOG[recipe_id].examples:
-        loader = DataLoader(TensorDataset(torch.zeros(4, 2)), num_workers=1)
-        with contextlib.suppress(RefusedError):
-            assert applied(recipe_id, value, loader).multiprocessing_context is None
 
 
 # --- workers and what they see --------------------------------------------------------------------------------

@@ -16,14 +16,11 @@ from advisor.step.loss import (
     LossError,
     LossForm,
     default_loss,
-    describe_loss,
     form_of,
     form_that_works,
     main_output,
-    takes_output_only,
 )
 from advisor.step.step import TrainStep
-from advisor.step.watch import objects_near
 
 MODEL_BATCH, OUTPUT_TARGET, OWN = LossForm.MODEL_BATCH, LossForm.OUTPUT_TARGET, LossForm.OWN
 
@@ -281,23 +278,6 @@ def test_binary_cross_entropy_of_probabilities_is_computed_in_float32():
     assert seen == [(torch.float32, False)]
 
 
-@pytest.mark.parametrize(
-    ("loss", "alone"),
-    [
-        (lambda out: out, True),
-        (nn.Flatten(), True),
-        (lambda out, target=None: out, False),
-        (lambda out, temperature=0.5: out, True),
-        (lambda out, reduction="mean", weight=None: out, True),
-        (lambda out, other, temperature=0.5: out, False),
-        (lambda *parts: 0, False),
-        (nn.MSELoss(), False),
-    ],
-)
-def test_a_second_parameter_with_a_number_or_a_word_is_an_option(loss, alone):
-    assert takes_output_only(loss) is alone
-
-
 # --- what a loss returns ----------------------------------------------------------------------------------------------
 
 
@@ -334,26 +314,6 @@ def test_a_loss_function_that_returns_no_loss_says_so(value, complaint):
         step(LABELLED)
     assert complaint in caught.value.message
     assert FORMS in caught.value.hint
-
-
-def test_losses_as_a_person_reads_them():
-    assert describe_loss(None) == "none"
-    assert describe_loss(nn.CrossEntropyLoss()) == "CrossEntropyLoss"
-    assert describe_loss(of_output) == "of_output"
-    assert describe_loss(Criterion()) == "Criterion"
-
-
-TEACHER = nn.Linear(3, 3)
-
-
-def test_the_modules_of_a_loss_are_those_that_it_is_or_names():
-    queue = nn.CrossEntropyLoss(weight=torch.ones(3))
-    assert objects_near(nn.Module, None) == []
-    assert objects_near(nn.Module, functional.cross_entropy) == []
-    assert objects_near(nn.Module, queue) == [queue]
-    assert objects_near(nn.Module, lambda output, target: 2 * queue(output, target)) == [queue]
-    assert objects_near(nn.Module, lambda output, target: TEACHER(output)) == [TEACHER]
-    assert objects_near(nn.Module, SimpleNamespace(criterion=queue, run=lambda: 0)) == [queue]
 
 
 # --- the loss of a workload that brings none --------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from advisor.step.optimizer import (
     UNSCALES,
     TensorRates,
     implementations_of,
-    needs_closure,
     optimizer_implementation,
     set_options,
     sparse_parameters,
@@ -327,16 +326,6 @@ def test_checkpoints_go_both_ways(optimizer_class, options, flags, started):
     assert_same_weights(again, expected)
 
 
-def test_the_rates_of_a_checkpoint_are_taken_over():
-    model, plain = made(foreach=False)
-    plain.param_groups[0]["lr"] = 0.125
-    train(model, plain)
-    _, optimizer = made()
-    set_options(optimizer, fused=True)
-    optimizer.load_state_dict(plain.state_dict())
-    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["fused"]) == (0.125, True)
-
-
 @pytest.mark.parametrize("flags", [FLAGS["fused"], FLAGS["foreach"]], ids=["fused", "foreach"])
 def test_a_checkpoint_in_memory_that_is_loaded_twice_is_what_pytorch_made_of_it(flags):
     """PyTorch goes on with the tensors that it loads, so a second loading finds what the first one went on to."""
@@ -352,15 +341,6 @@ def test_a_checkpoint_in_memory_that_is_loaded_twice_is_what_pytorch_made_of_it(
         found.append((model, optimizer.state_dict()))
     assert_same_weights(found[1][0], found[0][0])
     assert_same_saved(found[1][1], found[0][1])
-
-
-def test_saving_changes_nothing_in_the_optimizer():
-    _, optimizer = made(torch.optim.Adam, capturable=False)
-    set_options(optimizer, capturable=True)
-    optimizer.state_dict()["param_groups"][0]["lr"] = 7.0
-    optimizer.state_dict()["state"].clear()
-    assert optimizer.param_groups[0]["capturable"] is True
-    assert optimizer.param_groups[0]["lr"] == 0.05
 
 
 def images():
@@ -420,19 +400,6 @@ def test_a_wrapper_without_hooks_of_its_own_saves_what_the_optimizer_in_it_does(
 # --- learning rates in tensors --------------------------------------------------------------------------------
 
 
-def test_rates_are_tensors_inside_and_numbers_outside():
-    _, optimizer = made()
-    rates = TensorRates(optimizer, torch.device("cpu"))
-    with rates.inside():
-        tensors = [group["lr"] for group in optimizer.param_groups]
-        assert tensors == [pytest.approx(0.05), pytest.approx(0.01)]
-        assert all(isinstance(tensor, torch.Tensor) for tensor in tensors)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.01]
-    optimizer.param_groups[0]["lr"] = 0.5
-    rates.refresh()
-    assert [tensor.item() for tensor in tensors] == [0.5, pytest.approx(0.01)]
-
-
 def test_a_group_added_later_and_a_rate_that_is_a_tensor():
     _, optimizer = made()
     optimizer.param_groups[1]["lr"] = rate = torch.tensor(0.25)
@@ -444,13 +411,6 @@ def test_a_group_added_later_and_a_rate_that_is_a_tensor():
         assert [group["lr"].item() for group in optimizer.param_groups] == [pytest.approx(0.05), 0.75, 2.0]
     assert optimizer.param_groups[1]["lr"] is rate
     assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.75, 2.0]
-
-
-def test_an_error_inside_leaves_the_numbers():
-    _, optimizer = made()
-    with pytest.raises(RuntimeError), TensorRates(optimizer, torch.device("cpu")).inside():
-        raise RuntimeError
-    assert optimizer.param_groups[0]["lr"] == 0.05
 
 
 def test_only_steps_of_torch_are_compiled():
@@ -487,8 +447,3 @@ def test_sparse_gradients_are_not_fused():
     model(torch.tensor([1, 2])).sum().backward()
     adam.step()
     assert optimizer_implementation(adam) == "default"
-
-
-def test_an_optimizer_that_calls_the_loss_itself_is_known():
-    assert needs_closure(torch.optim.LBFGS(parts().parameters()))
-    assert not needs_closure(torch.optim.SGD(parts().parameters()))

@@ -10,7 +10,7 @@ from proposals import CATALOG
 from saved import through_disk
 from torch import nn
 from torch._dynamo.utils import counters
-from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.step.tuning import Tuning
@@ -142,12 +142,6 @@ def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id,
     assert [one is not None for one in changed] == [True, True, True, False, False]
 
 
-# --- schedulers -----------------------------------------------------------------------------------------------
-
-
-# --- checkpoints ----------------------------------------------------------------------------------------------
-
-
 # --- a compiled model -----------------------------------------------------------------------------------------
 
 
@@ -204,39 +198,6 @@ def test_copies_of_a_compiled_model_have_plain_names_and_weights_of_their_own(co
     Net().load_state_dict(through_disk(average.module.state_dict()))
 
 
-def test_swa_with_batch_norms_that_are_updated(compiled):
-    model, optimizer, _ = compiled
-    average = AveragedModel(model)
-    train(model, optimizer)
-    average.update_parameters(model)
-    update_bn(batches(), average)
-    expected = Net()
-    plain_average = AveragedModel(expected)
-    train(expected, adamw(expected))
-    plain_average.update_parameters(expected)
-    update_bn(batches(), plain_average)
-    assert_same(average, plain_average)
-
-
-def test_weights_that_are_loaded_later_are_computed_with(compiled):
-    model, _, _ = compiled
-    other = trained_plainly(2)
-    model(TOKENS)
-    model.load_state_dict(other.state_dict())
-    torch.testing.assert_close(model.eval()(TOKENS), other.eval()(TOKENS))
-
-
-def test_evaluation_in_between_and_keywords(compiled):
-    model, optimizer, _ = compiled
-    expected = trained_plainly(2)
-    train(model, optimizer, data=batches(2))
-    model.eval()
-    with torch.no_grad():
-        torch.testing.assert_close(model(TOKENS, scale=2.0), expected.eval()(TOKENS, scale=2.0))
-    model.train()
-    assert all(module.training for module in model.modules())
-
-
 def test_decoding_with_a_cache_is_not_compiled(eager_backend, fresh_compiler):
     class Decoder(Net):
         def forward(self, tokens, past_key_values=None):
@@ -247,19 +208,6 @@ def test_decoding_with_a_cache_is_not_compiled(eager_backend, fresh_compiler):
     assert counters["frames"]["ok"] == 0
     model(TOKENS)
     assert counters["frames"]["ok"] == 1
-
-
-def test_a_frozen_backbone_and_its_thawing(compiled):
-    model, _, _ = compiled
-    plain = Net()
-    for net in (model, plain):
-        net.embed.requires_grad_(False)
-        optimizer = torch.optim.SGD(net.norm.parameters(), lr=0.1)
-        train(net, optimizer)
-        net.embed.requires_grad_(True)
-        optimizer.add_param_group({"params": net.embed.parameters()})
-        train(net, optimizer)
-    assert_same(model, plain)
 
 
 def test_a_model_with_a_compile_method_of_its_own(eager_backend, fresh_compiler):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, List, NamedTuple  # noqa: UP035
+from typing import Any, List  # noqa: UP035
 
 import pytest
 import torch
@@ -173,12 +172,6 @@ def test_a_model_that_needs_its_label_gets_it_beside_a_loss():
     assert split(Loses(), batch, with_target=True) == ((), batch, "t")
 
 
-def test_texts_beside_the_inputs_of_a_mapping_are_left_out():
-    batch = {"x": "x", "name": ["a", "b"], "set": "train", "y": "t"}
-    assert split(Net(), batch, with_target=False) == ((), {"x": "x"}, None)
-    assert split(Keywords(), batch, with_target=False)[1].keys() == batch.keys()
-
-
 def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():
     """As a collate function that returns a named tuple, `Batch(images, labels)`, or a dataclass."""
 
@@ -198,25 +191,6 @@ def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():
         assert split(Net(), batch, with_target=True) == ((images,), {}, "y")
         assert split(Net(), batch, with_target=False) == ((images,), {}, None)
         assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, batch)
-
-
-def test_a_model_that_may_get_its_one_input_alone_gets_that():
-    class InBranch(nn.Module):
-        def forward(self, inputs):
-            mask = None
-            if isinstance(inputs, tuple):
-                inputs, mask = inputs
-            return inputs, mask
-
-    class Renamed(nn.Module):
-        def forward(self, inputs):
-            inputs = (inputs, 1)
-            inputs, _ = inputs
-            return inputs
-
-    for model in (InBranch(), Renamed()):
-        assert split(model, ("x", "y"), with_target=False) == (("x",), {}, None)
-        assert split(model, ("x", "y"), with_target=True) == (("x",), {}, "y")
 
 
 def test_an_object_that_has_several_inputs_is_keywords_and_its_label_the_target():
@@ -270,14 +244,3 @@ def test_a_model_of_lists_gets_a_list_of_tensors_whole(kind):
     assert splitter(Detector(), with_target=True)((images, "y")) == ((images,), {}, "y")
     assert batches_in_data(images * 2, []) == images * 2
     assert len(splitter(Net(), with_target=False)(images).args) == 1
-
-
-def test_objects_that_name_the_inputs():
-    class Pair(NamedTuple):
-        x: torch.Tensor
-        y: str
-
-    pair = Pair(torch.ones(2), "t")
-    assert split(Net(), pair, with_target=True) == ((), {"x": pair.x}, "t")
-    graphs = SimpleNamespace(left={"user": torch.ones(2)}, right={"item": torch.ones(3)})
-    assert split(TwoInputs(), graphs, with_target=False)[1] == {"left": graphs.left, "right": graphs.right}

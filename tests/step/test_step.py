@@ -125,7 +125,7 @@ def test_outputs_and_losses_of_graphs_are_copied(monkeypatch):
         def forward(self, x):
             return {"out": self.kept.copy_(x)}
 
-    monkeypatch.setattr("advisor.step.step.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    monkeypatch.setattr(StepPlan, "device_type", "cuda")
     step = infer_step(Overwriting(), compile_mode="reduce-overhead", grad_mode="no_grad")
     outputs = [step(torch.full((2,), float(value)))["out"] for value in range(3)]
     assert [output[0].item() for output in outputs] == [0.0, 1.0, 2.0]

@@ -1,5 +1,4 @@
 import copy
-import gc
 
 import pytest
 import torch
@@ -109,15 +108,6 @@ def test_settings_that_cannot_be_combined(model):
 def test_a_model_that_is_not_prepared(model):
     with pytest.raises(RuntimeError, match="has not been prepared"):
         Tuning({}).train_step(model, optimizer_of(model))
-
-
-def test_a_model_that_is_gone_leaves_no_trace():
-    tuning = Tuning({})
-    for _ in range(4):
-        tuning.prepare(nn.Linear(2, 2))
-        gc.collect()
-        with pytest.raises(RuntimeError, match="has not been prepared"):
-            tuning.train_step(nn.Linear(2, 2), None)
 
 
 def test_a_model_prepared_without_its_optimizer_is_not_trained_silently(model):
