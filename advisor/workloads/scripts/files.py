@@ -69,8 +69,7 @@ class _Elsewhere:
     """Files of the trial's own in place of those that the script would write to."""
 
     def __init__(self) -> None:
-        self._folder: Path | None = None
-        self._pid = 0
+        self._folder, self._pid = Path(), 0
 
     def path(self, path: Any, mode: str = "r") -> Any:
         """The path that is opened in this mode: of the trial's own file where that is written to, or has been."""
@@ -92,10 +91,10 @@ class _Elsewhere:
     def _own_folder(self) -> Path:
         """The folder of this process. A forked one begins with the files of its parent."""
         if self._pid != os.getpid():
-            before, self._folder, self._pid = self._folder, Path(tempfile.mkdtemp(prefix=_PREFIX)), os.getpid()
-            if before is not None:
+            before, self._pid = self._folder, os.getpid()
+            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=os.environ.get("TMPDIR")))  # which is removed
+            if before.name:
                 shutil.copytree(before, self._folder, dirs_exist_ok=True)
-        assert self._folder is not None, "it has just been made"
         return self._folder
 
 
