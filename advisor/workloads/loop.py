@@ -26,7 +26,7 @@ class Loop:
     when the model does not take the batch; empty where the user gave the batch. ``step`` is a step that the user wrote:
     ``step(batch)``, which does all that a step does; with it there is no loss apart, and the optimizer may be None.
     ``trainer`` is the library whose trainer runs the loop, empty without one. ``places`` are those of the user's files
-    where settings can be written. ``whole_round`` is the body of a script's loop as it is written, and what feeds it.
+    where settings can be written. ``whole_round`` lets a script go on for a round of its loop, with what feeds that.
     """
 
     model: nn.Module

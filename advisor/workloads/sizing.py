@@ -22,8 +22,7 @@ from advisor.workloads.hubs.contract import Samples
 LARGEST_BATCH = 32
 # Longest step that a batch is made for: seconds.
 _STEP_S = 0.3
-# Rate of a training step in float32: FLOP/s of one core, a cautious value for processors of the last ten years that
-# others use as well. More cores than these share memory bandwidth and add little.
+# Rate of a training step in float32: FLOP/s of one core that others use as well. More than these add little.
 _CORE_FLOPS_PER_S = 12e9
 _MOST_CORES = 16
 # Work of one step on a GPU: FLOP. A data-centre GPU does it in 20 to 200 ms.

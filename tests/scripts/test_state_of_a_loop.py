@@ -112,7 +112,7 @@ class TestFiles:
                 torch.save(model.state_dict(), "last.tmp")
                 os.replace("last.tmp", "last.pt")
                 shutil.copy("last.pt", "best.pt")
-                os.remove("best.pt")
+                shutil.copy2("last.pt", f"new-{number}.pt"), os.remove("best.pt")
                 with open("log.txt", "a") as file:
                     file.write(str(number))
                 np.save("history.npy", np.zeros(number))

@@ -312,18 +312,3 @@ def test_no_library_is_imported_for_a_target_that_does_not_need_it():
     )
     ended = forked.run(code)
     assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr
-
-
-def test_a_model_of_several_inputs_is_told_both_ways_to_give_them(tmp_path):
-    (tmp_path / "pairs.py").write_text(
-        "import torch\n\nclass Pair(torch.nn.Module):\n    def forward(self, left, right):\n        return left\n"
-    )
-    hint = failure("pairs.py:Pair", directory=tmp_path).hint
-    assert "give --input SHAPE where one shape fits all" in hint
-    assert "return (model, (left, right))" in hint
-
-
-def test_a_librarys_class_is_made_in_a_file_of_ones_own():
-    error = failure("torch.nn:Linear")
-    assert "`from torch.nn import Linear` and `model = Linear(...)` in a file" in error.hint
-    assert "mymodel.py:model" in error.hint

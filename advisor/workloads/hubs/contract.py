@@ -25,7 +25,7 @@ class Adapted(Workload):
 
     ``samples`` are those of a step whose batch does not show them, such as the index at which its samples begin.
     ``trainer`` is the library whose trainer runs the loop, ``transformers`` or ``lightning``; empty without one.
-    ``places`` are those of a script where settings can be written, and ``whole_round`` is the body of its loop, with
+    ``places`` are those of a script where settings can be written, and ``whole_round`` lets it go on for a round, with
     what feeds that.
     """
 

@@ -95,7 +95,7 @@ def _beside(transformers: Any, config: Any) -> Iterator[Any]:
         return
     for kind in vars(module).values():
         is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
-        if is_model and kind.config_class is type(config) and has_forward(kind):
+        if is_model and kind.config_class is type(config) and kind.forward is not nn.Module.forward:
             yield kind
 
 
@@ -107,11 +107,6 @@ def _without_head(kind: Any) -> int:
 def _forecasts(kind: Any) -> bool:
     """Whether a class has a head that is trained on a series' future values."""
     return "For" in kind.__name__ and "future_values" in inspect.signature(kind.forward).parameters
-
-
-def has_forward(kind: type[nn.Module]) -> bool:
-    """Whether a class of modules has a forward pass: one that only generates leaves it out."""
-    return kind.forward is not nn.Module.forward
 
 
 def labels_of(model: Any) -> str:

@@ -3,6 +3,7 @@
 import ast
 import json
 import linecache
+import os
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ def build():
 
 def main(script: str, file: str, result: str) -> None:
     """Watch ``script``, whose arguments are in ``sys.argv``, and write the text of ``file``, or why not, as JSON."""
+    os.environ["TMPDIR"] = str(Path(result).parent)
     try:
         text, is_measurable = draft_of(script, file)
         outcome = {"text": text, "measurable": is_measurable}

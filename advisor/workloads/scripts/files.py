@@ -69,8 +69,7 @@ class _Elsewhere:
     """Files of the trial's own in place of those that the script would write to."""
 
     def __init__(self) -> None:
-        self._folder: Path | None = None
-        self._pid = 0
+        self._folder, self._pid = Path(), 0
 
     def path(self, path: Any, mode: str = "r") -> Any:
         """The path that is opened in this mode: of the trial's own file where that is written to, or has been."""
@@ -92,10 +91,10 @@ class _Elsewhere:
     def _own_folder(self) -> Path:
         """The folder of this process. A forked one begins with the files of its parent."""
         if self._pid != os.getpid():
-            before, self._folder, self._pid = self._folder, Path(tempfile.mkdtemp(prefix=_PREFIX)), os.getpid()
-            if before is not None:
+            before, self._pid = self._folder, os.getpid()
+            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=os.environ.get("TMPDIR")))  # which is removed
+            if before.name:
                 shutil.copytree(before, self._folder, dirs_exist_ok=True)
-        assert self._folder is not None, "it has just been made"
         return self._folder
 
 
@@ -126,8 +125,8 @@ def _move_elsewhere(function: Callable[..., Any], src: Any, dst: Any, **kwargs: 
     return function(_ELSEWHERE.path(src), to, **kwargs) if _ELSEWHERE.is_own(src) else shutil.copy2(src, to)
 
 
-def _copy_elsewhere(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    return function(_ELSEWHERE.path(src), _ELSEWHERE.path(dst, "w"), **kwargs)
+def _leave_mode(function: Callable[..., Any], *_: Any, **__: Any) -> None:
+    """Copy no mode to a file: its content has gone elsewhere."""
 
 
 def _make_elsewhere(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +148,7 @@ _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (os, "replace", _move_elsewhere),
     (os, "rename", _move_elsewhere),
     (os, "mkdir", _make_elsewhere),
-    (shutil, "copyfile", _copy_elsewhere),
+    *((shutil, name, _leave_mode) for name in ("copymode", "copystat")),
     (shutil, "rmtree", _remove_elsewhere),
     *((os, name, _remove_elsewhere) for name in ("remove", "unlink", "rmdir")),
 )
@@ -162,21 +161,28 @@ _OF_TORCH: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
 )
 
 
-def _writers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    yield from _WRITERS
-    if safetensors := sys.modules.get("safetensors.torch"):
-        yield safetensors, "serialize_file", _tensors_elsewhere
+@functools.cache
+def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
+    """What writes, with the function in its place; of safetensors too, where the script has imported that."""
+    writers = [*_WRITERS]
+    if safetensors:
+        writers.append((sys.modules["safetensors.torch"], "serialize_file", _tensors_elsewhere))
+    found = [(owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers]
+    return (*found, *((owner, name, functools.partial(one, getattr(owner, name))) for owner, name, one in _OF_TORCH))
 
 
 @contextlib.contextmanager
 def writing_elsewhere() -> Iterator[None]:
     """Have the script write to files of the trial's own and leave the user's. PyTorch's caches stay where they are."""
-    with contextlib.ExitStack() as stack:
-        for owner, name, guarded in _writers():
-            stack.enter_context(replaced(owner, name, _for_scripts(getattr(owner, name), guarded)))
-        for owner, name, guarded in _OF_TORCH:
-            stack.enter_context(replaced(owner, name, functools.partial(guarded, getattr(owner, name))))
+    guarded = _guarded(safetensors="safetensors.torch" in sys.modules)
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in guarded]
+    for owner, name, guard in guarded:
+        setattr(owner, name, guard)
+    try:
         yield
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
 
 
 def _for_scripts(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:

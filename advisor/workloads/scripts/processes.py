@@ -9,10 +9,7 @@ TRAINED = 91
 
 
 class EndsAtUpdate:
-    """An attribute of a process: where that is pickled for an interpreter of its own, it has that end so, too.
-
-    A forked one has the hooks of its parent.
-    """
+    """An attribute of a process that is pickled for an interpreter of its own; a forked one has its parent's hooks."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return end_at_update, ()

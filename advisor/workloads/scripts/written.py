@@ -10,7 +10,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from advisor.workloads.scripts.found import Again, FoundLoop, position_in
 from advisor.workloads.scripts.loops import is_in_some_rounds, varies
 from advisor.workloads.scripts.seen import Seen, same_values
 
+_Loss = Callable[[nn.Module, Any], torch.Tensor]
 _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -35,18 +36,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _PLAIN_CONTEXTS = frozenset({"enable_grad", "no_grad", "set_grad_enabled", "nullcontext", "record_function"})
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLoss:
-    """The statements of a round from its batch to what ``backward`` is called on, as a function."""
-
-    function: Callable[[nn.Module, Any], torch.Tensor]
-
-    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """The loss of a batch."""
-        return self.function(model, batch)
-
-
-def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, WrittenLoss] | None:
+def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _Loss] | None:
     """The data of a loop, and its loss of a batch, as its text computes that of one model.
 
     A batch is what the loader gives; without one, the values of the names that the other statements make. None where
@@ -79,7 +69,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, W
     loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
     first_made = next(iter(data), None) if isinstance(data, Again) else data
     batch = seen.batch if seen.loader is not None else as_given(first_made)
-    return (data, WrittenLoss(loss)) if taken.found and _is_a_loss(loss, model, batch) else None
+    return (data, loss) if taken.found and _is_a_loss(loss, model, batch) else None
 
 
 def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
@@ -358,7 +348,7 @@ class _Takes(ast.NodeTransformer):
         return isinstance(kind, type) and issubclass(kind, torch.autocast) and not any(off)
 
 
-def _function(text: ast.Module, loop: FoundLoop) -> Callable[[nn.Module, Any], torch.Tensor]:
+def _function(text: ast.Module, loop: FoundLoop) -> _Loss:
     """A function of a model and a batch, in a copy of those of the loop's names that it reads."""
     defined: Any = ast.parse(f"def loss({_MODEL}, {_BATCH}): pass").body[0]
     defined.body = text.body
@@ -366,8 +356,12 @@ def _function(text: ast.Module, loop: FoundLoop) -> Callable[[nn.Module, Any], t
     read = {node.id for node in _names_in([text]) if isinstance(node, ast.Name)}
     names = {name: value for name in read if (value := loop.names.get(name, absent)) is not absent}
     exec(_compiled([defined], loop), names)  # noqa: S102 - it is the user's own loop
-    function: Callable[[nn.Module, Any], torch.Tensor] = names["loss"]
-    return function
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        """The statements of a round from its batch to what ``backward`` is called on."""
+        return names["loss"](model, batch)  # type: ignore[no-any-return]
+
+    return loss
 
 
 def _compiled(statements: list[ast.stmt], loop: FoundLoop) -> Any:
