@@ -31,8 +31,15 @@ _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.Ranked: {"_ranked": "recommendations"},
     events.Paused: {"paused": "waiting"},
 }
-# Events after which no trial runs: one runs at a time, and nothing is ranked meanwhile.
-_NOTHING_RUNS = (events.Ranked, events.Paused, events.SessionFailed, events.SessionFinished)
+# Events after which no trial runs: one runs at a time, and nothing is measured or ranked meanwhile.
+_NOTHING_RUNS = (
+    events.TrialEnded,
+    events.TrialMeasured,
+    events.Ranked,
+    events.Paused,
+    events.SessionFailed,
+    events.SessionFinished,
+)
 
 
 @dataclass
@@ -167,20 +174,13 @@ class SessionState:
                 self.live_ms, self.live_samples = (*self.live_ms, event.step_ms), event.samples
             case events.TrialEnded():
                 self.ended[event.name] = event
-                self._nothing_runs(event.name)
             case events.TrialMeasured():
                 self.trials[event.record.candidate.name] = event.record
-                self._nothing_runs(event.record.candidate.name)
             case events.RunMeasured() | events.TurnsMeasured():
                 if len(event.settings) > 1 and event.result.outcome is not records.Outcome.SKIPPED:
                     self.sets_tried |= {Settings(event.settings)}
             case events.CombinationMeasured():
                 self.combinations[Settings(event.point.settings)] = event.point
-
-    def _nothing_runs(self, name: str) -> None:
-        """The trial of this name has ended, if it was the one that ran."""
-        if name == self.running:
-            self.running = self.activity = ""
 
     # --- the person's decisions ---------------------------------------------------------------------------------
 
@@ -188,10 +188,6 @@ class SessionState:
     def rejected(self) -> tuple[str, ...]:
         """The recipes that the person rejected, in the order of the decisions."""
         return tuple(recipe for recipe, decision in self.decisions.items() if decision is Decision.REJECTED)
-
-    def candidate(self, name: str) -> records.Candidate | None:
-        """A candidate by its name, tried or still to be tried; None when there is none of that name."""
-        return self.candidates.get(name)
 
     def has_run(self, name: str) -> bool:
         """Whether a candidate was tried, alone or with others, so that trying it is trying it again."""

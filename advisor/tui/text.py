@@ -94,7 +94,7 @@ def trial_label(name: str, state: SessionState, width: int, *, most: int = 0) ->
 
     A name that is still too long may take up to ``most`` cells, and is cut in its middle to fit them.
     """
-    candidate = state.candidate(name)
+    candidate = state.candidates.get(name)
     if candidate is None:
         return trial_name(name, max(width, most))
     alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1

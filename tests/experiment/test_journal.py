@@ -2,6 +2,7 @@ import errno
 import json
 import math
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -193,6 +194,7 @@ def test_what_follows_a_cut_line_can_be_read(cut):
     "line",
     [
         b'{"event": "FromTheFuture", "data": {}}',
+        b'{"check":1,"event": "StageStarted", "data": {"stage": "two"}}',
         b"\xff\xfe",
         b'{"event": "StageStarted", "data": {"stage": "o\x00e"}}',
         b"[" * 100_000,
@@ -213,6 +215,17 @@ def test_a_line_that_cannot_be_read_is_left_out_alone_and_told(line):
         events.StageStarted("one"),
         events.StageStarted("two"),
     ]
+
+
+def test_a_flipped_byte_loses_its_line_alone():
+    journal = written(sample_history())
+    whole, chance = journal.path.read_bytes(), random.Random(0)
+    events_, header = open_session().events, whole.index(b"\n") + 1
+    for _ in range(60):
+        flipped = bytearray(whole)
+        flipped[chance.randrange(header, len(whole))] ^= 1 << chance.randrange(8)
+        journal.path.write_bytes(flipped)
+        assert len([event for event in open_session().events if event in events_]) >= len(events_) - 2
 
 
 def test_a_journal_of_another_form_is_not_read():
@@ -369,7 +382,7 @@ def test_the_journal_is_lines_of_json():
     journal = written(sample_history())
     lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
     assert lines[0]["schema"] == 1
-    assert all(set(line) == {"event", "at", "data"} for line in lines[1:])
+    assert all(set(line) == {"check", "event", "at", "data"} for line in lines[1:])
 
 
 def test_a_stage_of_older_journals_has_its_present_name():

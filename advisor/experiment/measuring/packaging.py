@@ -1,6 +1,6 @@
 """A tuned model compiled to one file, in a trial process of its own."""
 
-import threading
+import time
 from collections.abc import Mapping
 
 from advisor.errors import UsageError
@@ -8,7 +8,7 @@ from advisor.experiment.request import Request
 from advisor.files.scratch import scratch_folder
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog
-from advisor.records import Outcome, TrialKind, TrialResult, TrialSpec, Value
+from advisor.records import Outcome, TrialKind, TrialSpec, Value
 from advisor.runner.trials import Runner
 
 # The longest that exporting and compiling may take, in seconds.
@@ -32,7 +32,11 @@ def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -
         environment=catalog.environment(settings),
         export_path=str(path),
     )
-    result = _run(spec)
+    Runner.prepare()
+    with Runner().open(spec, lambda message: None) as trial:
+        while (result := trial.result_by(time.monotonic() + _SIGNAL_CHECK_S)) is None:
+            if INTERRUPTS.asked:
+                trial.cancel()
     if result.outcome is Outcome.MEASURED:
         content = path.read_bytes()
         path.unlink()
@@ -43,17 +47,3 @@ def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -
         "Export the settings instead, with --export tuned.yaml; or make the model one that torch.export takes.",
         result.details,
     )
-
-
-def _run(spec: TrialSpec) -> TrialResult:
-    """Run a trial that a signal ends."""
-    Runner.prepare()
-    runner, results = Runner(), list[TrialResult]()
-    worker = threading.Thread(target=lambda: results.append(runner.run(spec, lambda message: None)), daemon=True)
-    worker.start()
-    while worker.is_alive() and not INTERRUPTS.asked:
-        worker.join(_SIGNAL_CHECK_S)
-    if worker.is_alive():
-        runner.cancel()
-    worker.join()
-    return results[0]

@@ -1,6 +1,7 @@
 """The journal: a session's events on disk, one JSON line each, flushed as they happen. Nothing measured is lost.
 
-One process writes to it at a time. A line that is damaged, or that another version wrote, is left out and counted.
+One process writes to it at a time. Each line begins with a checksum of its rest; lines of 0.1 have none. A line that is
+damaged, or that another version wrote, is left out and counted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -102,18 +104,31 @@ class Journal:
 
     def _write(self, line: dict[str, Any]) -> str:
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
-        text = json.dumps(line, separators=(",", ":"))
+        rest = json.dumps(line, separators=(",", ":"))[1:]
         with self._lock:
             if self._file.closed:
                 return ""
             try:
-                self._file.write(f"{text}\n")
+                self._file.write(f"{_checksum(rest.encode())},{rest}\n")
                 self._file.flush()
             except OSError as error:  # such as a full disk; what is half written ends the file
                 with contextlib.suppress(OSError):
                     self._file.close()
                 return error.strerror or str(error)
         return ""
+
+
+def _checksum(rest: bytes) -> str:
+    """The beginning of a line, before the comma, by what follows it."""
+    return f'{{"check":{zlib.crc32(rest)}'
+
+
+def _entry(line: bytes) -> Any:
+    """The content of a line. Raises ValueError where it is damaged."""
+    beginning, _, rest = line.partition(b",")
+    if beginning.startswith(b'{"check":') and beginning != _checksum(rest).encode():
+        raise ValueError("the line is not as it was written")
+    return json.loads(line)
 
 
 def _unwritable(folder: Path, reason: str | None) -> UsageError:
@@ -267,7 +282,7 @@ def _read(path: Path) -> PastSession:
                 f"{SCHEMA}.",
                 "Read it with the version of perf-advisor that wrote it.",
             )
-        header = msgspec.convert(line, _Header)
+        header = msgspec.convert(_entry(first), _Header)
         started = datetime.fromtimestamp(header.started)
     except _UNREADABLE as error:
         raise UsageError(
@@ -294,7 +309,7 @@ def _events(line: bytes, folder: Path) -> list[Event]:
 
     The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
     """
-    entry = json.loads(line)
+    entry = _entry(line)
     if entry["event"] in FORMER_KINDS:
         return []
     return [msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])]

@@ -209,7 +209,7 @@ class TrialsView(View):
 
     def text_to_copy(self) -> str:
         """The settings of the selected trial, as a settings file has them."""
-        candidate = self.context.state.candidate(self.selected)
+        candidate = self.context.state.candidates.get(self.selected)
         return Settings(candidate.settings).to_yaml() if candidate else ""
 
     def first_focus(self) -> Widget:
