@@ -319,10 +319,9 @@ class Known:
         old = self.plan
         speedup = max(1.0, self.judge.gain(self.stack, BASELINE).ratio) if self.stack else 1.0
         plan = Plan.of(old.catalog, old.request, facts, old.consent, hints=old.hints, speedup=speedup)
-        kept = {candidate.name: candidate for candidate in (*old.candidates, *plan.candidates)}
-        left = [c for c in old.candidates if c not in plan.candidates]
-        tried = [c for c in left if self.record(c) is not None or self.stack.get(c.key) == c.value]
-        planned = tuple(kept[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))
+        tried = [c for c in old.candidates if self.record(c) is not None or self.stack.get(c.key) == c.value]
+        by_name = {candidate.name: candidate for candidate in (*tried, *plan.candidates)}
+        planned = tuple(by_name[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))
         named = {candidate.recipe for candidate in planned}
         skipped = {recipe: why for recipe, why in plan.skipped.items() if recipe not in named}
         judge = replace(self.judge, prior=prior_spread(facts))
