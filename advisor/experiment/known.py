@@ -168,7 +168,7 @@ class Known:
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
-        """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
+        """The record of a candidate: alone, or in the most informative combination; None when it was not measured."""
         alone, key = Settings(candidate.settings), candidate.key
         if self.judge.has_tried(alone):
             in_stack = self.stack.get(key) == candidate.value

@@ -17,7 +17,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome
 
 
-@functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
+@functools.lru_cache(maxsize=2)  # the progress and the next move are of one state
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
     kinds = (disagreements, whole_stacks, instruments, drops, swaps, adds, singles, repeats, turns)
@@ -154,7 +154,7 @@ def repeats(known: Known) -> Moves:
         if settings == stack or len(runs) >= POLICY.most_runs - 1 or not known.may_be_stack(settings):
             continue
         if len(runs) == 1 and len(settings) > 1 and runs[0].disturbed and not judge.crowded:
-            yield from _again(known, settings, POLICY.large_gain)  # it was told at once
+            yield from _again(known, settings, POLICY.large_gain)  # it was reported without a repeat
             continue
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
         unlucky = len(runs) == 1 and compiles(settings) and not compiles(stack)  # compiling is worth a second run
