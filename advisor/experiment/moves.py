@@ -14,7 +14,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.experiment.stacks import Moves, needs_explaining, whole_stacks
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Outcome
+from advisor.records import Candidate, Outcome, Verdict
 
 
 @functools.lru_cache(maxsize=2)  # the progress and the next move are of one state
@@ -94,7 +94,7 @@ def swaps(known: Known) -> Moves:
         ladder = known.plan.recipe(candidate).ladder
         if not possible or known.judge.has_tried(settings) or (ladder and not is_neighbour(known, candidate)):
             continue
-        gain = known.plan.expected_gain(candidate, known.stack, known.step_ms)
+        gain = _usual_gain(known, candidate)
         if ladder:
             gain = max(gain, POLICY.proof)
         if gain > POLICY.least_gain:
@@ -104,40 +104,72 @@ def swaps(known: Known) -> Moves:
 def adds(known: Known) -> Moves:
     """Moves that add one setting to the stack. Those that the person accepted come first."""
     company = known.plan.partnered(known.stack) if known.stack else []
+    members = [c for c in known.plan.candidates if known.stack.get(c.key) == c.value]
     for candidate in (*known.plan.candidates, *company):
         settings = known.stack.merged(candidate.settings)
         if candidate.key in known.stack or known.judge.has_tried(settings):
             continue
         if not (known.plan.may_stack(candidate) and known.plan.fits(candidate, known.stack)):
             continue
+        if any(not known.plan.applies(member, settings) for member in members):
+            continue  # one of the stack's settings has no effect beside it: it would replace that, and not add to it
         gain = POLICY.stack_gain
         if not known.plan.consent.accepts(candidate.recipe, candidate.value):
             was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
-            gain = _gain_on_top(known, candidate) if is_next_rung(known, candidate) and not was_tried else 1.0
+            turn = is_next_rung(known, candidate) and not (was_tried or _comes_alone_first(known, candidate))
+            gain = _gain_on_top(known, candidate) if turn else 1.0
         if gain > POLICY.least_gain:
             kind, name = (Kind.ADD, f"stack with {candidate.name}") if known.stack else (Kind.ALONE, candidate.name)
             yield Move(kind, settings, gain, name, known.stack, candidate)
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
-    """The usual gain of a candidate on the stack, or what it has gained alone; none where it could not be used."""
-    usual, alone = known.plan.expected_gain(candidate, known.stack, known.step_ms), Settings(candidate.settings)
+    """The usual gain of a candidate, corrected by its trials alone and with others."""
+    usual, alone = _usual_gain(known, candidate), Settings(candidate.settings)
     if not known.judge.has_tried(alone):
         return usual
-    return max(usual, known.judge.compare(alone).ci_low) if known.usable(alone) else 1.0
+    if not known.judge.measured_runs(alone):
+        return 1.0
+    comparison = known.judge.compare(alone)
+    if known.plan.consent.why_not(alone, known.numerics(alone)):
+        return 1.0
+    if comparison.verdict is Verdict.FASTER:
+        return max(usual, comparison.ci_low)
+    return 1 + (usual - 1) * POLICY.unclear
+
+
+def _usual_gain(known: Known, candidate: Candidate) -> float:
+    """The usual gain of a candidate on the stack."""
+    return known.plan.expected_gain(candidate, known.stack, known.step_ms)
+
+
+def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
+    """Whether a candidate's own trial comes before one on top of the stack, since it costs less and blames no other.
+
+    Not where the stack makes it worth much, as workers for a step that has become shorter than its data takes.
+    """
+    if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
+        return False
+    planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(candidate.settings)
+    return planned and _usual_gain(known, candidate) <= POLICY.large_gain
 
 
 def singles(known: Known) -> Moves:
-    """Moves that measure one candidate by itself, for its place in the ranked list."""
+    """Moves that measure one candidate by itself: those that may enter the stack later, then the rest of the list."""
     plan = known.plan
     for candidate in plan.candidates:
         alone = Settings(candidate.settings)
         if known.judge.has_tried(alone) or plan.consent.rejects(candidate.recipe) or plan.catalog.conflict(alone):
             continue
-        record = known.record(candidate)
-        shown = record is not None and record.result.measured  # beside others
-        if is_next_rung(known, candidate) and not (shown and plan.may_stack(candidate)):
-            yield Move(Kind.ALONE, alone, POLICY.information, candidate.name, BASELINE, candidate)
+        if not is_next_rung(known, candidate):
+            continue
+        joins = plan.may_stack(candidate) and candidate.key not in known.stack and plan.fits(candidate, known.stack)
+        gain = POLICY.information
+        if joins and _comes_alone_first(known, candidate):
+            gain = max(gain, plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0]))
+        elif known.record(candidate) is not None and (plan.may_stack(candidate) or not plan.recipe(candidate).ladder):
+            continue
+        yield Move(Kind.ALONE, alone, gain, candidate.name, BASELINE, candidate)
 
 
 def repeats(known: Known) -> Moves:

@@ -9,7 +9,7 @@ from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, known_of, result_at
 from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind, Move
-from advisor.experiment.moves import adds, drops
+from advisor.experiment.moves import adds, drops, singles
 from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings
 from advisor.records import Hardware, Mode
@@ -101,6 +101,17 @@ def test_what_a_faster_step_waits_for_stays_as_long_as_it_was():
     assert plan.expected_gain(worker, PAIR, 15.0) == pytest.approx(15 / 10, rel=0.01)
     two = replace(WORKERS, value=2)
     assert plan.expected_gain(two, PAIR.merged(worker.settings), 15.0) < 1.1, "one worker has the data ready in time"
+
+
+@pytest.mark.parametrize(("speedup", "at_once"), [(7.0, True), (1.2, False)])
+def test_workers_that_only_a_faster_step_needs_are_tried_on_the_stack_at_once(speedup, at_once):
+    known = fed(5.0)
+    known = replace(known, judge=known.judge.with_run(PAIR, result_at(speedup)), stack=PAIR)
+    added = [move for move in adds(known) if move.settings.get(WORKERS.key)]
+    assert bool(added) is at_once
+    alone = [move for move in singles(known) if move.settings.get(WORKERS.key)]
+    assert alone, "its own figure is wanted too"
+    assert all(add.gain > move.gain for add in added for move in alone)
 
 
 def test_an_earlier_trial_alone_says_nothing_of_what_the_stack_makes_possible():
