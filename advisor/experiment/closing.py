@@ -42,8 +42,8 @@ def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
         if decision is Decision.ACCEPTED and not (bench.request.wants_several and recipe in several):
             key = known.plan.catalog[recipe].key
             is_found = key in known.found and known.plan.consent.accepts(recipe, known.found[key])
-            told = f"{recipe} is accepted, but not in the stack: {_why_refused(known, bench, recipe)}"
-            yield recipe, "" if is_found else told
+            refusal = f"{recipe} is accepted, but not in the stack: {_why_refused(known, bench, recipe)}"
+            yield recipe, "" if is_found else refusal
 
 
 def unfinished(bench: Bench) -> str:

@@ -164,7 +164,7 @@ class Known:
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
-        """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
+        """The record of a candidate: alone, or in the most informative combination; None when it was not measured."""
         alone, key = Settings(candidate.settings), candidate.key
         if self.judge.has_tried(alone):
             in_stack = self.stack.get(key) == candidate.value
@@ -313,10 +313,9 @@ class Known:
         old = self.plan
         speedup = max(1.0, self.judge.gain(self.stack, BASELINE).ratio) if self.stack else 1.0
         plan = Plan.of(old.catalog, old.request, facts, old.consent, hints=old.hints, speedup=speedup)
-        kept = {candidate.name: candidate for candidate in (*old.candidates, *plan.candidates)}
-        left = [c for c in old.candidates if c not in plan.candidates]
-        tried = [c for c in left if self.record(c) is not None or self.stack.get(c.key) == c.value]
-        planned = tuple(kept[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))
+        tried = [c for c in old.candidates if self.record(c) is not None or self.stack.get(c.key) == c.value]
+        by_name = {candidate.name: candidate for candidate in (*tried, *plan.candidates)}
+        planned = tuple(by_name[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))
         named = {candidate.recipe for candidate in planned}
         skipped = {recipe: why for recipe, why in plan.skipped.items() if recipe not in named}
         judge = replace(self.judge, prior=prior_spread(facts))

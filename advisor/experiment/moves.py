@@ -17,7 +17,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, Verdict
 
 
-@functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
+@functools.lru_cache(maxsize=2)  # the progress and the next move are of one state
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
     kinds = (disagreements, whole_stacks, instruments, drops, swaps, adds, singles, repeats, turns)
@@ -67,25 +67,21 @@ def instruments(known: Known) -> Moves:
 def drops(known: Known) -> Moves:
     """The stack without each of its settings, whose contribution is not known yet.
 
-    Where the rest would have to be compiled anew, the stack that is not compiled tells the contribution for less.
+    Where the rest would have to be compiled anew, the stack that is not compiled tells the contribution for less; the
+    compiled one is asked where the setting has cost speed there.
     """
     plan, judge, plain = known.plan, known.judge, known.uncompiled
     for key in known.stack:
-        rest, recipe = plan.without(known.stack, key), plan.catalog.by_key(key)
-        if not rest or judge.has_tried(rest) or plan.catalog.conflict(rest):
-            continue
-        shown, cheaper = known.contribution(key, known.stack, plain), plan.without(plain, key)
+        recipe, shown = plan.catalog.by_key(key), known.contribution(key, known.stack, plain)
         anew = plain != known.stack and not recipe.keeps_code
-        if anew and key in plain and shown is None and judge.measured_runs(plain):
-            if cheaper and not judge.has_tried(cheaper):
-                yield Move(Kind.DROP, cheaper, POLICY.proof, f"stack without {recipe.id}, not compiled", plain)
-            continue
-        if anew:  # it compiles: for little, unless the setting cost speed before
-            gain = max(POLICY.information, 1 / shown.speedup if shown else 0.0)
-            gain = gain if gain > 1 / POLICY.proof else POLICY.information
-        else:
-            gain = POLICY.proof
-        yield Move(Kind.DROP, rest, gain, f"stack without {recipe.id}", known.stack)
+        tells = anew and shown is None and key in plain and bool(judge.measured_runs(plain))
+        whole, gain = plain if tells else known.stack, POLICY.proof
+        if anew and not tells:
+            gain = max(POLICY.information, 1 / shown.speedup if shown and shown.speedup < 1 / POLICY.proof else 1.0)
+        rest = plan.without(whole, key)
+        if rest and not judge.has_tried(rest) and not plan.catalog.conflict(rest):
+            name = f"stack without {recipe.id}{', not compiled' if tells else ''}"
+            yield Move(Kind.DROP, rest, gain, name, whole)
 
 
 def swaps(known: Known) -> Moves:
@@ -190,7 +186,7 @@ def repeats(known: Known) -> Moves:
         if settings == stack or len(runs) >= POLICY.most_runs - 1 or not known.may_be_stack(settings):
             continue
         if len(runs) == 1 and len(settings) > 1 and runs[0].disturbed and not judge.crowded:
-            yield from _again(known, settings, POLICY.large_gain)  # it was told at once
+            yield from _again(known, settings, POLICY.large_gain)  # it was reported without a repeat
             continue
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
         unlucky = len(runs) == 1 and compiles(settings) and not compiles(stack)  # compiling is worth a second run

@@ -47,7 +47,7 @@ class Policy:
     # Share of the budget for the search on one GPU before the search on several. The stack is carried over, and
     # torchrun takes several times as long to start each of some ten trials on several GPUs.
     one_gpu: float = 0.5
-    # Two runs of the baseline that differ by more than this are run again, and the person is told. A share.
+    # Two runs of the baseline that differ by more than this are run again, and the person is warned. A share.
     most_apart: float = 0.1
 
 

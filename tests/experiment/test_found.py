@@ -116,6 +116,14 @@ def test_a_session_without_time_for_the_turns_exports_what_it_measured(tmp_path)
     assert "measured once" in text
 
 
+@pytest.mark.parametrize(("crowded", "found"), [(False, PLAIN), (True, Settings())])
+def test_beside_other_programs_a_gain_whose_interval_reaches_below_1_1_is_not_exported(crowded, found):
+    known = known_with((PLAIN, result_at(1.15)), stack=PLAIN)
+    known = replace(known, judge=replace(known.judge, crowded=crowded))
+    assert 1.01 < known.judge.compare(PLAIN).ci_low < 1.1
+    assert known.found == found
+
+
 @pytest.mark.parametrize("speedup", [1.02, 0.99])
 def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_person_wants_it(tmp_path, speedup):
     known = known_with((PLAIN, result_at(speedup)), stack=PLAIN)

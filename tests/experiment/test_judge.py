@@ -156,14 +156,6 @@ def test_losses_that_are_not_finite_fail_a_fast_candidate(judge, bad):
     assert (stack.result.outcome, stack.numerics.measured) == (Outcome.NON_FINITE, Numerics.CHANGED)
 
 
-def test_a_baseline_that_diverges_fails_nobody_else():
-    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, losses=(2.3, math.nan)))
-    assert verdict(judge, 5.0, losses=(2.3, math.nan)) is Verdict.FASTER
-    found = record(judge, result(5.0, losses=(2.3, 2.2)))
-    assert (found.numerics.measured, found.numerics.difference) == (Numerics.CLOSE, None)
-    assert not judge.with_control(result(10.0, losses=(2.3, math.nan), seed=3)).spread.random
-
-
 # --- numerics -------------------------------------------------------------------------------------------------
 
 

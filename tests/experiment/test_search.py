@@ -167,22 +167,7 @@ def test_a_stack_that_its_turns_show_to_be_no_better_is_given_up():
     assert "not measurably faster" in known.dropped[LAST.key]
 
 
-def test_a_weaker_stack_that_seemed_better_by_chance_leaves_again():
-    """The whole stack cannot be captured; what is left was lucky once, and its other runs are slower than nothing."""
-    runs = []
-
-    def speed(settings):
-        if GRAPH.key in settings:
-            return "RuntimeError: operation not permitted when stream is capturing"
-        runs.append(settings)
-        lucky = runs.count(settings) == 1 and set(settings) == set(PLAIN.without(GRAPH.key))
-        return 1.02 if lucky else 0.9 if settings else 1.0
-
-    known, _ = found_by(speed)
-    assert known.stack == BASELINE
-
-
-def test_a_weaker_stack_gives_way_to_a_better_one_that_is_measured_twice():
+def test_an_uncompiled_stack_gives_way_to_the_compiled_one_that_is_measured_twice():
     """The compiled stack was unlucky once: the next process shows that it is the better one."""
     runs = []
     compiled = WHOLE.without(GRAPH.key)

@@ -15,13 +15,10 @@ from made_up import (
     MadeUpTrials,
     found_by,
     known_of,
-    product,
     result_at,
 )
 
 from advisor.experiment.control import REJECTED, Decision
-from advisor.experiment.known import Kind
-from advisor.experiment.moves import moves
 from advisor.experiment.objective import Goal
 from advisor.experiment.search import search
 from advisor.records import Objective
@@ -144,10 +141,3 @@ def test_a_small_gain_joins_only_when_a_second_run_shows_it_too(second_run, join
     known, _ = found_by(speed)
     assert (CUDNN.key in known.stack) is joins
     assert runs.count(WHOLE.merged(CUDNN.settings)) > 1
-
-
-def test_a_setting_that_was_left_out_does_not_come_back_with_the_next_instrument():
-    known, _ = found_by(product(autocast=1.5, step_graph=1.5, compile_scope=1.2, channels_last=1.2))
-    assert FUSED.key in known.dropped
-    move = next(move for move in moves(replace(known, done=known.done - {Kind.HOST})) if move.kind is Kind.HOST)
-    assert known.after(move, MadeUpTrials(EVERYTHING_HELPS).measure(move, known)).stack == known.stack

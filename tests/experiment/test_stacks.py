@@ -214,15 +214,6 @@ def test_a_step_that_makes_tensors_on_the_host_is_captured_with_them_made_on_the
     assert any(known.record(c) for c in known.plan.candidates if c.key == ON_DEVICE)
 
 
-def test_where_that_does_not_help_it_is_not_captured_and_keeps_its_tensors():
-    def constant(settings):
-        return HOST_COPY if GRAPH.key in settings else EVERYTHING_HELPS(settings)
-
-    known, trials = found_by(constant)
-    assert trials.settings_of(Kind.STACK)[2] == PLAIN.without(GRAPH.key)
-    assert not {GRAPH.key, ON_DEVICE} & set(known.stack)
-
-
 IN_BACKWARD = failed("stream is capturing", Outcome.FAILED, Cause.CAPTURE, Cause.CAPTURE_OF_BACKWARD)
 IN_LOSS = replace(HOST_COPY, causes=(*HOST_COPY.causes, Cause.CAPTURE_OF_LOSS))
 

@@ -189,7 +189,7 @@ def _named(quantity: Quantity, steps: Sequence[float], counted: int, *, trained:
 
 
 def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[float]) -> tuple[float, ...]:
-    """The tolerance of each step, up to the one from which on nothing can be told.
+    """The tolerance of each step, up to the one from which on the comparison says nothing.
 
     ``explained`` is from :func:`explained_by`; ``own`` are the baseline's distances from the reference, step for step,
     empty where there is none.
