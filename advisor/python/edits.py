@@ -17,8 +17,7 @@ from advisor.records import Place
 # Line, column, last line and last column of a node; and its beginning alone.
 Position = tuple[int, int, int, int]
 Start = tuple[int, int]
-# What a loader that is given no collate_fn collates with.
-_COLLATES = "torch.utils.data.default_collate"
+_COLLATES = "torch.utils.data.default_collate"  # a loader that is given no collate_fn
 # Arguments that people give to a DataLoader without their names.
 _OF_LOADERS = ("dataset", "batch_size", "shuffle")
 # Other statements that may stand between two imports at the top of a file. A count.

@@ -40,9 +40,9 @@ def cuda(tmp_path, monkeypatch):
     [
         ("bound_input", Bottleneck.INPUT, "waiting for data"),
         ("bound_launch", Bottleneck.LAUNCH, "kernels"),
-        ("bound_memory", Bottleneck.MEMORY, "multiplies no matrices: it moves bytes, about"),
+        ("bound_memory", Bottleneck.MEMORY, "the rate of a copy in memory"),
         ("bound_compute", Bottleneck.COMPUTE, "float32 matrix-product rate"),
-        ("bound_copy", Bottleneck.COPY, "GB/s from pinned memory"),
+        ("bound_copy", Bottleneck.COPY, "copying the batch to the GPU takes"),
     ],
 )
 def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottleneck, evidence):
