@@ -63,7 +63,7 @@ from advisor.trial.measurement.clock import (
 )
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
-from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
+from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import measure_phases
@@ -259,6 +259,7 @@ class Stages:
             *parts.loop.notes,
             *(() if warm.steady else ("the step time was not steady when the warm-up ended",)),
             *probe.notes,
+            *divergence_notes(probe, step, feed.next),
             *compilation_notes(frames_when_warm),
         )
         eager = step.step if isinstance(step, GraphedStep) else step  # its parts can be run one by one

@@ -1,6 +1,7 @@
 """The numerics probe: the results of the first steps, on the same weights and batches in every trial."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -101,6 +102,19 @@ def probe_training(
         operations=output.operations,
         loss_at=output.loss_at,
     )
+
+
+def divergence_notes(
+    probe: Probe, step: Callable[[Any], torch.Tensor], next_batch: Callable[[], Any]
+) -> tuple[str, ...]:
+    """A note where the loss is no longer finite in one more training step, and was in the first ones."""
+    if not probe.losses or not all(map(math.isfinite, probe.losses)):
+        return ()
+    loss = float(step(next_batch()))
+    if math.isfinite(loss):
+        return ()
+    first = f"the loss was finite in the first {len(probe.losses)} steps"
+    return (f"{first} and is {loss} after warming up and timing: check the learning rate and the data",)
 
 
 def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:

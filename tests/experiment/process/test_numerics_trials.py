@@ -180,7 +180,6 @@ def test_updates_that_the_scaler_skips_are_noted_and_do_not_count(tmp_path_facto
     assert 0 < skipped < 24
     (note,) = [note for note in record.result.notes if "scaler skipped" in note]
     assert f"skipped {skipped} of the first {skipped + 5} updates" in note
-    assert note.endswith(f"its scale settled at {65536 / 2**skipped:g}")
 
 
 def test_a_scaler_that_finds_no_scale_fails_the_trial(tmp_path_factory):

@@ -167,7 +167,7 @@ def test_a_baseline_of_few_long_steps_is_measured(trial):
     assert result.blocks
 
 
-@pytest.mark.parametrize(("size", "told"), [(8, "shorter steps with --batch-size 4; or"), (1, "--budget, or fix")])
+@pytest.mark.parametrize(("size", "told"), [(8, "shorter steps with --batch-size 4."), (1, "more time with --budget.")])
 def test_steps_that_the_time_does_not_hold_are_told_a_smaller_batch(trial, size, told):
     result, _ = trial(SLOW.format(seconds=60, size=size), timeout_s=4.0, kind=TrialKind.BASELINE)
     assert result.reason == "no result after 4 s (first steps)"

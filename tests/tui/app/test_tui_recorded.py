@@ -136,7 +136,7 @@ async def test_a_decision_is_kept_with_the_session():
         await settle(pilot)
         await press(pilot, "down", "r")
         recipe = list(app.context.state.decisions)[-1]
-        assert f"{recipe} is left out; key c measures the rest." in notice(app)
+        assert f"{recipe} is left out; key c measures the combination." in notice(app)
         assert app.context.state.stack.pending
     state = SessionState.of(open_session(session_id).events)
     assert state.decisions[recipe] is Decision.REJECTED
