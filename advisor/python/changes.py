@@ -162,15 +162,17 @@ class _Patch:
 
     def _switches(self, code: str) -> str:
         """Statements behind the imports, or in the place of those that set the same."""
-        own_files = dict.fromkeys([self.script, *(place.file for place in self.facts.places)])
         for statement in ast.parse(code).body:
             text = ast.get_source_segment(code, statement) or ""
             what = what_it_sets(text)
             setting = re.compile(rf"^\s*{re.escape(what)}\b", re.MULTILINE)
-            for file in [one for one in own_files if setting.search(_text(one))] or [self.script]:
+            for file in [one for one in self._own_files() if setting.search(_text(one))] or [self.script]:
                 self.files[file].switches[what] = text
         self.files[self.script].imports += ["import torch"]
         return ""
+
+    def _own_files(self) -> list[str]:
+        return list(dict.fromkeys([self.script, *(place.file for place in self.facts.places)]))
 
     def give(self, kind: str, given: Mapping[str, str], *, name: str | None = None) -> str:
         """Give arguments to the calls of a kind: to those with this name only, where there is one."""

@@ -20,8 +20,7 @@ Start = tuple[int, int]
 _COLLATES = "torch.utils.data.default_collate"  # a loader that is given no collate_fn
 # Arguments that people give to a DataLoader without their names.
 _OF_LOADERS = ("dataset", "batch_size", "shuffle")
-# Other statements that may stand between two imports at the top of a file. A count.
-_BETWEEN_IMPORTS = 4
+_BETWEEN_IMPORTS = 4  # other statements that may stand between two imports at the top of a file; a count
 _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 

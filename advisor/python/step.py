@@ -188,10 +188,10 @@ class StepText:
 
     def compiled_with(self) -> list[str]:
         """The arguments of torch.compile."""
-        plan = self.plan
-        found = [f'mode="{plan.compiles_with}"'] if plan.compiles_with not in ("none", "default") else []
-        found += [f"dynamic={plan.dynamic}"] if plan.dynamic is not None else []
-        return found + (['options={"combo_kernels": True}'] if plan.combo_kernels else [])
+        mode, dynamic = self.plan.compiles_with, self.plan.dynamic
+        found = [f'mode="{mode}"'] if mode not in ("none", "default") else []
+        found += [f"dynamic={dynamic}"] if dynamic is not None else []
+        return found + (['options={"combo_kernels": True}'] if self.plan.combo_kernels else [])
 
     def _ddp(self) -> str:
         usual = StepPlan(self.plan.mode, self.plan.device)
