@@ -13,10 +13,10 @@ length, or code for each, and a graph fits one length only. A few per cent more 
 
 When it does not
 ------------
-A model that does not mask its padding computes something else. The samples of a batch have to show what fills their
-tails: batches of one sample, of equal lengths, or with another tensor of that length that is not padded, such as
-positions, stay as they are. So do masks of pairs of positions, and batches whose first size is the length. The first
-batch of each length compiles.
+A model that does not mask its padding computes something else: that is looked at first. The samples of a batch have to
+show what fills their tails: batches of one sample, of equal lengths, or with another tensor of that length that is not
+padded, such as positions, stay as they are. So do masks of pairs of positions, and batches whose first size is the
+length. The first batch of each length compiles.
 
 Numerics
 ------------
@@ -54,6 +54,8 @@ class PadBatches(LoaderRecipe):
             return Skip("every batch that was looked at has the same shapes")
         if not loader.longest:
             return Skip("the first batches do not show what fills the tails of their samples in all tensors")
+        if loader.padding_problem:
+            return Skip(loader.padding_problem)
         return sorted({_usual(loader), *(value for value in (32, 64, 128) if value < loader.longest)})
 
     def suits(self, facts: Facts, value: Value) -> bool:

@@ -35,6 +35,7 @@ class LoaderFacts:
     workers_problem: str = ""  # why it gets no workers
     batched_reads_problem: str = "it is not known whether its batches can be read at once"
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
+    padding_problem: str = ""  # why they cannot be padded further
 
 
 @dataclass(frozen=True, slots=True)

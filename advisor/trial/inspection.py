@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from advisor.figures.formatting import format_percent
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
-from advisor.step.batch import tensors_of
+from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.batched_reads import as_it_is
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models, as_prepared
@@ -34,10 +35,14 @@ from advisor.step.optimizer import (
     sparse_parameters,
     torch_class,
 )
+from advisor.step.step import TrainStep, evaluating
 from advisor.step.transforms import without_last_transforms
 from advisor.workloads.loop import GivenBatches, Loop, describe
 from advisor.workloads.resizing import resizing_problem
 
+# Relative change of a loss up to which it is rounding: sums over more positions, in float32 and in half precision.
+_PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
+_SINGLE_BYTES = 4
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -52,7 +57,9 @@ _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
 }
 
 
-def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, loss_form: str = "") -> WorkloadFacts:
+def inspect_loop(
+    loop: Loop, device: torch.device, batches: Sequence[Any], *, loss_form: str = "", step: Any = None
+) -> WorkloadFacts:
     """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
     target_batch = batches[0]
     models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
@@ -79,7 +86,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
-        loader=_loader_facts(loop, batches, on_device=backend_of(device).has_memory),
+        loader=_loader_facts(loop, batches, step, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
@@ -290,7 +297,28 @@ def _longest(batches: Sequence[Any]) -> int:
     return max(lengths)
 
 
-def _loader_facts(loop: Loop, batches: Sequence[Any], *, on_device: bool) -> LoaderFacts | None:
+def padding_problem(step: TrainStep, batches: Sequence[Any], longest: int) -> str:
+    """What says that a model takes padding for data: the loss of the shortest batch, padded to the longest, is another.
+
+    In evaluation mode. Empty where it is the same, but for rounding, no batch is shorter, or the model fails: then its
+    first step will say how.
+    """
+    pads, lengths = PadsToMultiple(as_it_is, longest), [_longest([batch]) or longest for batch in batches]
+    batch = batches[lengths.index(min(lengths))]
+    longer = pads(map_tensors(torch.Tensor.clone, batch))
+    try:
+        with torch.no_grad(), torch.random.fork_rng(), evaluating(step.model):
+            short, long = (float(step.loss(step.forward(one), one)) for one in map(step.to_device, (batch, longer)))
+    except Exception:  # whatever the user's model raises
+        return ""
+    is_half = step.plan.autocast != "none" or any(one.dtype.itemsize < _SINGLE_BYTES for one in step.parameters)
+    changed = abs(long / short - 1) if short else 0.0
+    if changed < (_PADDING_ROUNDS_HALF if is_half else _PADDING_ROUNDS):
+        return ""
+    return f"the model takes padding for data: with more of it the loss changes by {format_percent(changed, digits=2)}"
+
+
+def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
@@ -299,6 +327,7 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], *, on_device: bool) -> Loa
         problem = f"the batches come from {loader.made_by}, which is no DataLoader"
     else:
         problem = copy_problem(loader)
+    longest = _longest(batches)
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -314,5 +343,6 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], *, on_device: bool) -> Loa
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         batched_reads_problem=one_by_one_problem(loader),
-        longest=_longest(batches),
+        longest=longest,
+        padding_problem=padding_problem(step, batches, longest) if longest and isinstance(step, TrainStep) else "",
     )

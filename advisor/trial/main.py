@@ -198,7 +198,7 @@ class Stages:
         batches = draws.probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
         if self.spec.kind.inspects:
             draws.check_batches(batches, of_loader=parts.components.has_loader)
-            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
+            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.step)
             self.channel.send(Inspected(facts, versions(), imported_sources()))
         return batches
 
