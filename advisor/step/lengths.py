@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 _RANK = 2  # of a batch of sequences of numbers
+_BY_CHANCE = 2  # equal values at the end of a sample that need be no padding; a count
 
 
 class PadsToMultiple:
@@ -51,7 +52,7 @@ class PadsToMultiple:
 def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The value that fills the tails of a batch's samples; None where they do not show one.
 
-    It is the last one of most samples, and they end in different numbers of it.
+    It is the last one of half of the samples or more, and they end in different numbers of it.
     """
     if tensor.ndim < _RANK or not tensor.numel() or tensor.is_complex():
         return None
@@ -59,7 +60,8 @@ def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
     value = last[len(last) // 2]
     filled = (tensor == value).flatten(2).all(2) if tensor.ndim > _RANK else tensor == value
     tails = filled.flip(1).int().cumprod(1).sum(1)
-    return value if int(tails.max()) > max(1, int(tails.min())) else None
+    shown = 2 * int((tails > 0).sum()) >= len(tails) and int(tails.max()) > max(_BY_CHANCE, int(tails.min()))
+    return value if shown else None
 
 
 def _constant(tensor: torch.Tensor) -> torch.Tensor | None:
