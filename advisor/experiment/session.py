@@ -278,6 +278,7 @@ class Session:
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state under the person's decisions."""
         self._follows_decisions = False
+        self._trials.wanted = wanted
         self._known = search(known, self._trials, wanted=wanted)
         self._follows_decisions = True
 
@@ -379,8 +380,8 @@ class Session:
             self._reporter.fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
             self._reporter.fail(refusal_of(error) or _bug(error))
+        self._bench.end_compiling_beside()
         if finishes:
-            self._bench.end_compiling_beside()
             budget = self._bench.budget
             self._reporter.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 

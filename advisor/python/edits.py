@@ -18,7 +18,16 @@ from advisor.records import Place
 Position = tuple[int, int, int, int]
 Start = tuple[int, int]
 _COLLATES = "torch.utils.data.default_collate"  # a loader that is given no collate_fn
-_OF_LOADERS = ("dataset", "batch_size", "shuffle")  # what people give to a DataLoader without its name
+_OF_LOADERS = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+)
 _BETWEEN_IMPORTS = 4  # other statements that may stand between two imports at the top of a file; a count
 _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 

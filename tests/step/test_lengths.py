@@ -76,3 +76,21 @@ def test_each_worker_pads():
 
     loader = DataLoader(samples, batch_size=4, collate_fn=PadsToMultiple(collate, 16), num_workers=1)
     assert [tuple(texts.shape) for texts, _ in loader] == [(4, 32)] * 4
+
+
+def test_a_mask_whose_full_samples_are_most_is_padded_as_its_ids_are():
+    padded, lengths = PadsToMultiple(lambda samples: samples, 16), ([20] * 5 + [7, 9, 3], [17, 5, 6, 7, 8, 9, 3, 2])
+    for longest, each in zip((20, 17), lengths, strict=True):
+        ids, mask = torch.randint(3, 99, (8, longest)), torch.ones(8, longest, dtype=torch.long)
+        for row, length in enumerate(each):
+            ids[row, length:] = mask[row, length:] = 0
+        found, keeps = padded([ids, mask])
+    assert found.shape == keeps.shape == (8, 32)
+    assert not keeps[:, 17:].any()
+
+
+def test_a_batch_of_another_form_stays():
+    padded = PadsToMultiple(lambda samples: samples, 16)
+    padded([torch.arange(4), filled(torch.randint(3, 99, (4, 30)), 0)])
+    (found,) = padded([torch.arange(4)])
+    assert found.shape == (4,)

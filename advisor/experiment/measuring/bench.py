@@ -51,6 +51,8 @@ _LEAST_BUILD_S = 10.0
 _REPEAT_SHARE = 0.15
 # A session needs this many times as long as importing PyTorch takes. Unitless.
 _BUDGET_PER_IMPORT = 4
+# Between two looks at what compiles beside the trials, and at whether the person ends or pauses the session. Seconds.
+_LOOKS_AGAIN_S = 0.2
 _IMPORTS_SLOWLY = "waiting for PyTorch, which is still being imported: a slow disk or a busy machine takes longer"
 
 
@@ -201,6 +203,8 @@ class Bench:
                 self.budget.learn(result.wall_s or 0.0, code, cost=cost)
             elif result.outcome is Outcome.FAILED:
                 self._failed_beside[settings] = result
+            else:  # as for want of memory: it is tried alone
+                self._compiled_beside[settings] = 0.0
         return self.compiling is None
 
     def has_compiled(self, settings: Mapping[str, Value]) -> bool:
@@ -230,7 +234,10 @@ class Bench:
         """Wait so long for the end of what compiles beside the trials; whether it has ended."""
         self.emit(events.TrialActivity(name, COMPILING))
         started = self.budget.spent_s
-        ended = self.has_compiled_beside(max(0.0, within_s))
+        while not (ended := self.has_compiled_beside(_LOOKS_AGAIN_S)) and self.budget.spent_s - started < within_s:
+            if self.steering.ending or self.runner.cancelled:
+                break
+            self.wait_while_paused()
         self.warming_up_s += self.budget.spent_s - started
         return ended
 

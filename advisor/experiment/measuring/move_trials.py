@@ -49,7 +49,8 @@ _STAGES = {
 class MoveTrials:
     """Implements ``search.Trials`` with trial processes.
 
-    ``consent`` gives the consent under the decisions so far; ``report`` tells of what is new in what is known.
+    ``wanted`` are the moves that the search may take. ``consent`` gives the consent under the decisions so far, and
+    ``report`` tells of what is new in what is known.
     """
 
     def __init__(self, bench: Bench, *, consent: Callable[[Consent], Consent], report: Callable[[Known], None]) -> None:
@@ -57,6 +58,7 @@ class MoveTrials:
         self._consent = consent
         self._report = report
         self._stage = ""
+        self.wanted: Callable[[Move], bool] = lambda move: True
 
     # --- what things cost -----------------------------------------------------------------------------------------
 
@@ -106,20 +108,29 @@ class MoveTrials:
         """
         cost_s, reserve_s = self.cost_s(move, known), self._reserve_s_beside(move, known)
         if self.bench.compiles_beside(move.settings):
-            if any(self.affords(other, known) for other in moves(known) if other.kind is not Kind.STACK):
+            others = (other for other in moves(known) if other.kind is not Kind.STACK and self.wanted(other))
+            if any(self.affords(other, known) for other in others):
                 return False
+            cost_s = self.bench.expected_s(BASELINE)
+        elif self.bench.has_compiled(move.settings):
             cost_s = self.bench.expected_s(BASELINE)
         elif move.has_priority:
             cost_s *= POLICY.start_share
         return self.bench.budget.allows(cost_s, reserve_s=reserve_s)
 
     def _is_behind_a_stack(self, move: Move, known: Known) -> bool:
-        """Whether a whole stack compiles beside the trials, and a move would compile as well, or make its code wait."""
+        """Whether a whole stack compiles beside the trials, and a move would compile as well, or make its code wait.
+
+        Turns only wait for code that should be measured before they have to begin.
+        """
         if move.has_priority or move.kind is Kind.STACK:
             return False
         if not any(other.kind is Kind.STACK and self.bench.compiles_beside(other.settings) for other in moves(known)):
             return False
-        too_long = 0 < self.bench.compiling_left_s < self.cost_s(move, known)
+        wait_s, cost_s = self.bench.compiling_left_s, self.cost_s(move, known)
+        too_long = 0 < wait_s < cost_s
+        if move.kind is Kind.TURNS:
+            return too_long and self.bench.budget.allows(wait_s + self.bench.expected_s(BASELINE) + cost_s)
         return too_long or bool(self.bench.catalog.compiles(move.settings))
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
@@ -172,18 +183,20 @@ class MoveTrials:
         return evidence
 
     def _is_compiled(self, move: Move, known: Known) -> bool:
-        """Whether a stack can be measured: wait for its code, if that compiles beside the trials.
+        """Whether a stack can be measured: have its code compiled beside the trials first, where that can be.
 
-        Nothing else is left to measure then, so it waits until the turns of the stack have to begin.
+        Where that began already, nothing else is to be measured meanwhile: it waits as long as that should take, or,
+        once that is late, until the turns of the stack have to begin.
         """
         bench = self.bench
-        if bench.has_compiled_beside() and has_to_compile(bench, move.settings):
-            if not may_compile_beside(bench, known, move.settings):
-                return True
+        to_do = has_to_compile(bench, move.settings) and not bench.has_compiled(move.settings)
+        if to_do and bench.has_compiled_beside() and may_compile_beside(bench, known, move.settings):
             bench.compile_beside(move.settings)
+            return False
         if not bench.compiles_beside(move.settings):
             return True
-        return bench.wait_until_compiled(move.name, bench.budget.left_s - self._reserve_s_beside(move, known))
+        left_s = bench.budget.left_s - self._reserve_s_beside(move, known)
+        return bench.wait_until_compiled(move.name, min(left_s, bench.compiling_left_s or left_s))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
         spec = self._spec(move, known)

@@ -56,7 +56,7 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
             yield f"{option} is {_shown(new)}, and was {_shown(old)}"
     if facts.sources and before.directory != now.directory:
         yield f"the folder is {now.directory}, and was {before.directory}"
-    if fingerprint_of(now.config) != past.config_fingerprint:
+    if past.config_fingerprint not in (fingerprint_of(now.config), "unknown"):  # of an older session
         yield "the config has changed"
     for path in changed_sources(facts.sources):
         yield f"{_near(path, now.directory)} {'has changed' if exists(path) else 'is gone'}"

@@ -1,4 +1,4 @@
-"""The files of a script: run from others in their place, and written elsewhere once its step was seen."""
+"""The files of a script: run from others in their place, and not written over once its step was seen."""
 
 import builtins
 import contextlib
@@ -8,7 +8,7 @@ import linecache
 import os
 import shutil
 import sys
-import tempfile
+import time
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
@@ -22,8 +22,8 @@ from advisor.files.paths import INSTALLED, PACKAGE, is_library, is_pythons_own
 from advisor.process.meanwhile import replaced
 
 _WITH_CACHES = tuple(f"{folder}{package}/" for folder in INSTALLED for package in ("torch", "triton"))
-_WRITING = frozenset("wax+")
-_PREFIX = "perf-advisor-files-"
+# Times of change before this one are those of files that no trial has made. Seconds since the epoch.
+_BEGUN_S = time.time()
 
 
 _run_in_place: dict[str, str] = {}
@@ -65,99 +65,63 @@ def source_of(path: Path) -> bytes:
     return source
 
 
-class _Elsewhere:
-    """Files of the trial's own in place of those that the script would write to."""
-
-    def __init__(self) -> None:
-        self._folder, self._pid = Path(), 0
-
-    def path(self, path: Any, mode: str = "r") -> Any:
-        """The path that is opened in this mode: of the trial's own file where that is written to, or has been."""
-        if not isinstance(path, str | os.PathLike) or _is_special(Path(path).absolute()):
-            return path
-        own = self._own_folder().joinpath(*Path(os.path.normpath(Path(path).absolute())).parts[1:])
-        if _WRITING.isdisjoint(mode):
-            return str(own) if own.exists() else path
-        if not own.exists():
-            own.parent.mkdir(parents=True, exist_ok=True)
-            if "w" not in mode and Path(path).is_file():
-                shutil.copyfile(path, own)
-        return str(own)
-
-    def is_own(self, path: Any) -> bool:
-        """Whether a path has been written to."""
-        return self.path(path) is not path
-
-    def _own_folder(self) -> Path:
-        """The folder of this process. A forked one begins with the files of its parent."""
-        if self._pid != os.getpid():
-            before, self._pid = self._folder, os.getpid()
-            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=os.environ.get("TMPDIR")))  # which is removed
-            if before.name:
-                shutil.copytree(before, self._folder, dirs_exist_ok=True)
-        return self._folder
+def _write_over_nothing(function: Callable[..., Any], file: Any) -> Any:
+    """What torch.save writes to: memory where it would go over a file, for a trial's weights are no checkpoint."""
+    return function(io.BytesIO() if _is_there(file) else file)
 
 
-def _is_special(path: Path) -> bool:
-    """Whether a path is a device's, or in such a folder or the process's own one for temporary files already."""
-    own = os.environ.get("TMPDIR", "")
-    return str(path).startswith(("/dev/", "/proc/", f"{tempfile.gettempdir()}/{_PREFIX}", *filter(None, [own])))
+def _open_over_nothing(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    is_users = _is_there(file) and ("w" in mode or ("a" in mode and _is_old(Path(file))))
+    return function(os.devnull if is_users else file, mode, *args, **kwargs)
 
 
-_ELSEWHERE = _Elsewhere()
+def _move_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
+    """Move a file, unless it would go over one; one that was there before stays where it is."""
+    if not _is_there(src) or not _is_old(Path(src)):
+        return Path(src).unlink() if _is_there(dst) else function(src, dst, **kwargs)
+    return None if _is_there(dst) else shutil.copy2(src, dst)
 
 
-def _open_elsewhere(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    return function(_ELSEWHERE.path(file, mode), mode, *args, **kwargs)
+def _copy_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
+    return dst if _is_there(dst) else function(src, dst, **kwargs)
 
 
-def _write_elsewhere(function: Callable[..., Any], file: Any) -> Any:
-    return function(_ELSEWHERE.path(file, "w"))
+def _tensors_over_nothing(function: Callable[..., Any], tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+    return None if _is_there(file) else function(tensors, file, *args, **kwargs)
 
 
-def _tensors_elsewhere(function: Callable[..., Any], tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(tensors, _ELSEWHERE.path(file, "w"), *args, **kwargs)
+def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+    """Remove a file or a folder unless it was there before. What is in ``dir_fd`` was looked at with its folder."""
+    if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike) and _is_old(Path(path)):
+        return None
+    return function(path, *args, **kwargs)
 
 
-def _move_elsewhere(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    """Move a file of the trial's own; one of the user's is copied, and stays where it is."""
-    to = _ELSEWHERE.path(dst, "w")
-    return function(_ELSEWHERE.path(src), to, **kwargs) if _ELSEWHERE.is_own(src) else shutil.copy2(src, to)
+def _is_old(path: Path) -> bool:
+    """Whether a file, or one in a folder, was written before any trial began."""
+    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+    return any(one.lstat().st_mtime < _BEGUN_S for one in (path, *inside) if one.is_symlink() or one.exists())
 
 
-def _leave_mode(function: Callable[..., Any], *_: Any, **__: Any) -> None:
-    """Copy no mode to a file: its content has gone elsewhere."""
-
-
-def _make_elsewhere(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make a folder for the files that come to be in it."""
-    if Path(path).exists():
-        return function(path, *args, **kwargs)
-    return Path(_ELSEWHERE.path(path, "w")).mkdir(exist_ok=True)
-
-
-def _remove_elsewhere(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-    """Remove a file or a folder of the trial's own. What is in ``dir_fd`` was looked at with its folder."""
-    is_users = kwargs.get("dir_fd") is None and not _ELSEWHERE.is_own(path) and Path(path).exists()
-    return None if is_users else function(_ELSEWHERE.path(path), *args, **kwargs)
+def _is_there(file: Any) -> bool:
+    return isinstance(file, str | os.PathLike) and Path(file).is_file()
 
 
 _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (builtins, "open", _open_elsewhere),
-    (io, "open", _open_elsewhere),
-    (os, "replace", _move_elsewhere),
-    (os, "rename", _move_elsewhere),
-    (os, "mkdir", _make_elsewhere),
-    *((shutil, name, _leave_mode) for name in ("copymode", "copystat")),
-    (shutil, "rmtree", _remove_elsewhere),
-    *((os, name, _remove_elsewhere) for name in ("remove", "unlink", "rmdir")),
+    (builtins, "open", _open_over_nothing),
+    (io, "open", _open_over_nothing),
+    (os, "replace", _move_over_nothing),
+    (os, "rename", _move_over_nothing),
+    (shutil, "copyfile", _copy_over_nothing),
+    (shutil, "rmtree", _remove_nothing_old),
+    *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
 )
 
 
-# Those of torch.save and torch.load, which scripts may have imported by their names.
+# Those of torch.save, which scripts may have imported by its name.
 _OF_TORCH: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (torch.serialization, "_open_zipfile_writer", _write_elsewhere),
-    (torch.serialization, "_open_file_like", _open_elsewhere),
+    (torch.serialization, "_open_zipfile_writer", _write_over_nothing),
+    (torch.serialization, "_open_file_like", _open_over_nothing),
 )
 
 
@@ -166,14 +130,14 @@ def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]],
     """What writes, with the function in its place; of safetensors too, where the script has imported that."""
     writers = [*_WRITERS]
     if safetensors:
-        writers.append((sys.modules["safetensors.torch"], "serialize_file", _tensors_elsewhere))
+        writers.append((sys.modules["safetensors.torch"], "serialize_file", _tensors_over_nothing))
     found = [(owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers]
     return (*found, *((owner, name, functools.partial(one, getattr(owner, name))) for owner, name, one in _OF_TORCH))
 
 
 @contextlib.contextmanager
-def writing_elsewhere() -> Iterator[None]:
-    """Have the script write to files of the trial's own and leave the user's. PyTorch's caches stay where they are."""
+def writing_over_nothing() -> Iterator[None]:
+    """Have the script leave the files that there are as they are. The caches of PyTorch's compilers go on."""
     guarded = _guarded(safetensors="safetensors.torch" in sys.modules)
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in guarded]
     for owner, name, guard in guarded:

@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.python.positions import Iterators
-from advisor.workloads.scripts.files import writing_elsewhere
+from advisor.workloads.scripts.files import writing_over_nothing
 
 # Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
 _MOST_SKIPPED = 16
@@ -40,6 +40,7 @@ class Script:
         self._greenlet = greenlet(run)
         self._greenlet.gr_context = contextvars.copy_context()
         self._outside: Any = None
+        self._inference_mode: Any = None  # what ends the script's own while it is paused
         self.pid = os.getpid()  # of the process that lets it go on
         self.begins: Callable[[], None] | None = None  # called in the script when it goes on
         _PAUSED.append(self._greenlet)
@@ -54,11 +55,14 @@ class Script:
         if self._greenlet.dead:
             return False
         self.pid, self._greenlet.parent = os.getpid(), getcurrent()
-        self._outside = _modes()
+        self._outside, in_inference_mode = _modes(), torch.is_inference_mode_enabled()
+        self._inference_mode = None
         started = bool(self._greenlet)
         try:
             self._greenlet.switch(*([given] if started else []))
         finally:
+            if torch.is_inference_mode_enabled() != in_inference_mode:
+                self._inference_mode = torch._C._InferenceMode(in_inference_mode)
             _set_modes(self._outside)
         return not self._greenlet.dead
 
@@ -147,7 +151,7 @@ class ScriptStep:
         """Run a round."""
         self._losses.clear()
         self._updated = False
-        with self._hooked(), writing_elsewhere():
+        with self._hooked(), writing_over_nothing():
             goes_on = self.script.go_on(batch)
         self._skipped = 0 if self._losses or self._updated else self._skipped + 1
         if not goes_on or self._skipped > _MOST_SKIPPED:
@@ -174,11 +178,14 @@ class ScriptStep:
             return read(self._anew[iterator])
 
         def iterate(loader: Any) -> Any:
-            if loader is not self._pause.loader or not self.script.runs or not torch.is_grad_enabled():
+            read_by = self._pause.loader  # Accelerate's loaders iterate the one inside them
+            if loader is not getattr(read_by, "base_dataloader", read_by) or not self.script.runs:
+                return begin(loader)
+            if not torch.is_grad_enabled():
                 return begin(loader)
             with without_workers(loader):  # it is not read
                 iterator = begin(loader)
-            self._iterators[iterator] = loader
+            self._iterators[iterator] = read_by
             return iterator
 
         def go_backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:

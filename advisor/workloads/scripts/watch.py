@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
-from advisor.workloads.scripts.files import writing_elsewhere
+from advisor.workloads.scripts.files import writing_over_nothing
 from advisor.workloads.scripts.found import FoundLoop, NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.running import Pause, Script, lines_up, without_workers
@@ -255,7 +255,7 @@ class Watch:
         except NoLoopError:
             return False
         self.seen.frames = frames
-        self._kept_files.enter_context(writing_elsewhere())
+        self._kept_files.enter_context(writing_over_nothing())
         if self._loop.part is not None or not reads_loader(self._loop, self.seen):  # of a part it reads several batches
             self.seen.loader = self.seen.batch = None
         return True

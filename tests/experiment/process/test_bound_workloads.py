@@ -26,7 +26,7 @@ def _fork_server():
     [
         ("bound_input", Bottleneck.INPUT, "waiting for data"),
         ("bound_launch", Bottleneck.LAUNCH, "operator calls"),
-        ("bound_memory", Bottleneck.MEMORY, "multiplies no matrices: it moves bytes, about"),
+        ("bound_memory", Bottleneck.MEMORY, "the rate of a copy in memory"),
         ("bound_compute", Bottleneck.COMPUTE, "matrix"),
     ],
 )
