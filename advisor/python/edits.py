@@ -18,16 +18,7 @@ from advisor.records import Place
 Position = tuple[int, int, int, int]
 Start = tuple[int, int]
 _COLLATES = "torch.utils.data.default_collate"  # a loader that is given no collate_fn
-_OF_LOADERS = (
-    "dataset",
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-)
+_OF_LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
 _BETWEEN_IMPORTS = 4  # other statements that may stand between two imports at the top of a file; a count
 _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
@@ -132,8 +123,8 @@ class _Editor(cst.CSTTransformer):
         """A call with an argument: in the place of one that is there, in ``**options``, or behind the others."""
         old = next((one for one in call.args if one.keyword and one.keyword.value == name), None)
         plain = [one for one in call.args if not one.keyword and not one.star]
-        if name in _OF_LOADERS[: len(plain)]:
-            old = plain[_OF_LOADERS.index(name)]
+        if name in _OF_LOADER[: len(plain)]:
+            old = plain[_OF_LOADER.index(name)]
         options = next((one for one in call.args if one.star == "**"), None)
         if old is None and options is not None:
             inner = self._code(options.value)
