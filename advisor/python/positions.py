@@ -11,7 +11,6 @@ Iterators = MutableMapping[Any, Any]
 # Where the batch is in an item of a loop: it is the item, or it follows a count (``enumerate``).
 BARE, COUNTED = "bare", "counted"
 _REPEATING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_COUNTS = frozenset({"range", "count", "trange", "prange"})
 _PASSING_ON = frozenset({"tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange", "alive_it"})
 # The names under which tqdm's and click's bars hold what they wrap.
 _WRAPPED = ("iterable", "iter")
@@ -39,16 +38,6 @@ def position_of(loop: Loop, names: dict[str, Any], loader: Any, iterators: Itera
         elif name not in _PASSING_ON:
             return None
         expression = expression.args[0]
-
-
-def is_count(expression: ast.expr) -> bool:
-    """Whether a loop goes through numbers only, as ``range(100)``, ``trange(100)`` and ``tqdm(range(100))``."""
-    if isinstance(expression, ast.NamedExpr):
-        return is_count(expression.value)
-    if not isinstance(expression, ast.Call):
-        return False
-    name = ast.unparse(expression.func).rpartition(".")[2]
-    return name in _COUNTS or (name in _PASSING_ON and bool(expression.args) and is_count(expression.args[0]))
 
 
 def within(value: Any) -> tuple[Any, bool]:

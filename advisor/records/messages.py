@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from advisor.records.trials import Block, TrialResult
 from advisor.records.workload import Profile, WorkloadFacts
 
-# Activities that others know by name: in the first two a trial compiles, in the others it is timed.
+# Activities that more than one module names: in the first two a trial may compile, in the others it is timed.
 FIRST_STEPS, COMPILING = "first steps", "compiling"
 MEASURING, PLAIN_LOOP = "measuring", "timing a plain loop"
 

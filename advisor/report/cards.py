@@ -55,7 +55,7 @@ def _text_sections(text: str) -> Iterator[Section]:
 
 
 def _facts(row: Row, state: SessionState, catalog: Catalog | None, recipe: Recipe | None) -> Iterator[Pair]:
-    """What is known of a setting, the most important first."""
+    """The facts about a setting, the most important first."""
     record, figures = row.record, row.figures
     yield "Use", _use(row)
     if figures is None:

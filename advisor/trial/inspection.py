@@ -298,10 +298,10 @@ def _longest(batches: Sequence[Any]) -> int:
 
 
 def padding_problem(step: TrainStep, batches: Sequence[Any], longest: int) -> str:
-    """What says that a model takes padding for data: the loss of the shortest batch, padded to the longest, is another.
+    """The reason not to pad a model's batches further: padding the shortest to the longest changes its loss.
 
-    In evaluation mode. Empty where it is the same, but for rounding, no batch is shorter, or the model fails: then its
-    first step will say how.
+    Compared in evaluation mode. Empty where the loss is the same but for rounding, where no batch is shorter, and where
+    the model fails: then its first step will say how.
     """
     pads, lengths = PadsToMultiple(as_it_is, longest), [_longest([batch]) or longest for batch in batches]
     batch = batches[lengths.index(min(lengths))]

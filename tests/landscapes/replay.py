@@ -234,7 +234,7 @@ class _Stages:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What compiles beside the trials: the seconds of its warm-up and of the whole trial, and the moment of its end."""
+    """A compilation beside the trials: the seconds of its warm-up and of the whole trial, and the moment of its end."""
 
     answer: Answer
     warmup_s: float

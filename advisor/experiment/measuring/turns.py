@@ -1,9 +1,7 @@
 """Turns: settings and the baseline timed alternately, A B B A, so that drift of the machine falls on both alike.
 
-On the CPU two live processes take turns, block by block. On CUDA each turn is a process of its own. A second process
-that merely holds a context changes what the first one measures: on an H200 a launch-bound step of 2.8 ms took 3.1 to
-4.0 ms beside an idle process, and a replayed graph 0.34 instead of 0.37 ms. Fresh processes also show how much two of
-them differ.
+On the CPU two live processes take turns, block by block. On CUDA each turn is a process of its own: fresh processes
+also show how much two of them differ, and none takes memory of the device that the other lacks.
 """
 
 import contextlib

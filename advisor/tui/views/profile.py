@@ -80,7 +80,7 @@ class ProfileView(View):
         self._tell_operators()
 
     def _step(self, state: SessionState, profile: Profile | None) -> Content:
-        """What limits the step, and its phases as bars."""
+        """The bottleneck in words, and the phases of the step as bars."""
         chart, lines = phases_chart(state), []
         if profile and profile.kind_of_step:
             kind = profile.kind_of_step.capitalize()

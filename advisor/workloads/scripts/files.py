@@ -66,7 +66,7 @@ def source_of(path: Path) -> bytes:
 
 
 def _write_over_nothing(function: Callable[..., Any], file: Any) -> Any:
-    """What torch.save writes to: memory where it would go over a file, for a trial's weights are no checkpoint."""
+    """Open a file for torch.save; one that exists is spared, and the weights go to memory instead."""
     return function(io.BytesIO() if _is_there(file) else file)
 
 
@@ -127,7 +127,7 @@ _OF_TORCH: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
 
 @functools.cache
 def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
-    """What writes, with the function in its place; of safetensors too, where the script has imported that."""
+    """The functions that write files, each with its replacement; those of safetensors too once it is imported."""
     writers = [*_WRITERS]
     if safetensors:
         writers.append((sys.modules["safetensors.torch"], "serialize_file", _tensors_over_nothing))
