@@ -18,9 +18,9 @@ from advisor.recipe.settings import Settings
 from advisor.records import Mode
 
 BUILD = "import torch\n\n\ndef build(config=None):\n    return torch.nn.Linear(512, 8), torch.randn(4, 512)\n"
-# These are run by tests of their own: init and compiling to a file in processes, what joins another machine, and what
+# These are run by tests of their own: init, ab, mcp and compiling to a file in processes, what joins another machine, and what
 # changes a script (tests/scripts/test_changed_scripts.py), for which that has to run.
-ELSEWHERE = ("perf-advisor init ", "perf-advisor follow ", "--nnodes", "--export model.pt2", "--diff")
+ELSEWHERE = ("perf-advisor init ", "perf-advisor ab ", "perf-advisor mcp", "perf-advisor follow ", "--nnodes", "--export model.pt2", "--diff")
 # Where this is lacking, the command says so in place of measuring.
 LACKS = {"--gpus": "several GPUs", "perf-advisor open": "terminal"}
 SPEED = product(autocast=1.5, half_weights=1.4)
