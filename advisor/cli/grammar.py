@@ -21,6 +21,7 @@ COMMANDS = {
     "init": "init",
     "check": "check",
     "ab": "ab",
+    "converge": "converge",
     "mcp": "mcp",
     "follow": "follow",
     "completion": "completion",
@@ -47,6 +48,7 @@ ABOUT = f"""\
   perf-advisor export [SESSION]        write the settings that one found
   perf-advisor init train.py           write a build() to complete from what a script does
   perf-advisor check tuned.yaml TARGET measure exported settings again; 4 if not worth it
+  perf-advisor converge tuned.yaml TARGET  whether a training with them learns as well; 4 if not
   perf-advisor ab "CMD A" "CMD B"      two commands that train, timed in turn
   perf-advisor mcp                     serve coding agents (Model Context Protocol)
   perf-advisor follow --nnodes 2 ...   this machine's GPUs for a session on another
