@@ -17,7 +17,7 @@ from statistics import median
 import psutil
 
 from advisor.errors import TargetError
-from advisor.figures.stats import mean_rate, process_spread, ratio_interval
+from advisor.figures.stats import mean_rate, ratio_of_processes
 from advisor.records import Comparison
 from advisor.runner import step_watch
 from advisor.runner.log_files import bounded
@@ -30,8 +30,6 @@ _STEADY = 1.1
 _LIKE_BEFORE = 1.2
 MOST_PAIRS = 6
 _LOOK_S, _ENDING_S = 0.1, 3.0
-# Standard deviation between processes of the same program before any was repeated, as `check` has it. Unitless.
-_PRIOR_SPREAD = 0.04
 # Losses are the same, or close, within these shares of them. Unitless.
 _SAME, _CLOSE = 1e-6, 0.02
 _LINES_SHOWN = 15
@@ -219,8 +217,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _comparison(a: Side, b: Side) -> Comparison:
     """Steps per second of B over those of A, with its interval."""
     old, new = ([[1e3 / step_ms for step_ms in run.steady_ms] for run in side.runs] for side in (a, b))
-    spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_PRIOR_SPREAD)
-    return Comparison(*ratio_interval(new, old, spread))
+    return Comparison(*ratio_of_processes(new, old))
 
 
 def _losses(a: Side, b: Side) -> str:
