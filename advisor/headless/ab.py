@@ -71,12 +71,13 @@ def ab(
                 kind=TrialKind.VERIFY,
             )
         )
+    first, second = specs
     say: Callable[[str], None] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
     until = time.monotonic() + budget_s
     with program_left_alone():
         Runner.prepare()
         try:
-            pairs = time_in_pairs(Runner(), *specs, say, until=until, most=_MOST_PAIRS)
+            pairs = time_in_pairs(Runner(), first, second, say, until=until, most=_MOST_PAIRS)
         except LoopFailedError as error:
             result = error.result
             raise TargetError(f"one of the two failed: {result.reason}", result.hint, result.details) from None
