@@ -4,7 +4,7 @@ import pytest
 
 from advisor.errors import TargetError
 from advisor.workloads.scripts.rounds import WholeRounds
-from scripts.steps import STEP, batches
+from scripts.steps import STEP, batches, step_of
 
 UPDATE = "optimizer.zero_grad(); (model(state) ** 2).mean().backward(); optimizer.step()"
 COUNTS = ["for count in range(1000):", "for count in itertools.count():", "count = -1\nwhile True:\n    count += 1"]
@@ -69,6 +69,47 @@ def test_the_end_of_the_outer_loop_is_the_end(script):
     """)
     with pytest.raises(TargetError, match="has come to its end"):
         batches(loop, 8)
+
+
+FOLDS = f"""
+for fold in range(3):
+    model = nn.Linear(1, 1); optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for epoch in range(2):
+        for count in range(3):
+            x, y = numbers[count : count + 1], numbers[:1]
+            seen.append(id(model)); {STEP}
+"""
+RUNS = f"""
+class Run:
+    def __init__(self):
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+
+    def fit(self):
+        for count in range(6):
+            x, y = numbers[count : count + 1], numbers[:1]
+            seen.append(id(self.model)); {STEP.replace("model", "self.model").replace("optimizer.", "self.optimizer.")}
+
+runs = [Run() for seed in range(3)]
+for run in runs:
+    run.fit()
+"""
+
+
+@pytest.mark.parametrize("text", [FOLDS, RUNS], ids=["folds", "runs"])
+def test_a_loop_around_the_one_of_a_model_does_not_go_on_to_the_next(text, script):
+    """As of several folds or seeds: the settings were applied to the first model."""
+    loop, names = script(text)
+    step = step_of(loop)
+    if text == FOLDS:  # its epochs begin anew
+        for _ in range(30):
+            step(None)
+        assert len(set(names["seen"])) == 1
+    else:
+        with pytest.raises(TargetError, match="has come to its end"):
+            for _ in range(30):
+                step(None)
+        assert names["seen"].index(id(names["runs"][1].model)) >= len(names["seen"]) - 2
 
 
 def test_batches_that_can_be_read_only_once_are_repeated(script):
