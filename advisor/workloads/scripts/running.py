@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.python.positions import Iterators
-from advisor.workloads.scripts.files import writing_over_nothing
+from advisor.workloads.scripts.files import writing_aside
 
 # Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
 _MOST_SKIPPED = 16
@@ -156,7 +156,7 @@ class ScriptStep:
         """Run a round."""
         self._losses.clear()
         self._updated.clear()
-        with self._hooked(), writing_over_nothing():
+        with self._hooked(), writing_aside(new_ones_too=True):
             goes_on = self.script.go_on(batch)
         self._skipped = 0 if self._losses or self._updated else self._skipped + 1
         if not goes_on or self._skipped > _MOST_SKIPPED or self._trains_another():
