@@ -4,7 +4,7 @@ import pytest
 
 from advisor.errors import TargetError
 from advisor.workloads.scripts.rounds import WholeRounds
-from scripts.steps import STEP, batches, step_of
+from scripts.steps import STEP, batches
 
 UPDATE = "optimizer.zero_grad(); (model(state) ** 2).mean().backward(); optimizer.step()"
 COUNTS = ["for count in range(1000):", "for count in itertools.count():", "count = -1\nwhile True:\n    count += 1"]
@@ -100,15 +100,12 @@ for run in runs:
 def test_a_loop_around_the_one_of_a_model_does_not_go_on_to_the_next(text, script):
     """As of several folds or seeds: the settings were applied to the first model."""
     loop, names = script(text)
-    step = step_of(loop)
     if text == FOLDS:  # its epochs begin anew
-        for _ in range(30):
-            step(None)
+        batches(loop, 30)
         assert len(set(names["seen"])) == 1
     else:
         with pytest.raises(TargetError, match="has come to its end"):
-            for _ in range(30):
-                step(None)
+            batches(loop, 30)
         assert names["seen"].index(id(names["runs"][1].model)) >= len(names["seen"]) - 2
 
 

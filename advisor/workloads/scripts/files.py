@@ -68,14 +68,14 @@ def source_of(path: Path) -> bytes:
 
 
 # Files that a script wrote, by where it looks for them, with where they lie: those of the user's stay as they are.
-_written: dict[str, str] = {}
+_written: dict[Path, str] = {}
 # Folders of the user's that the script removed or moved, which stay too.
-_removed: set[str] = set()
+_removed: set[Path] = set()
 
 
 def _aside(file: Any) -> str | None:
     """Where a file lies that the script wrote; None for another one."""
-    return _written.get(os.path.abspath(file)) if _written and isinstance(file, str | os.PathLike) else None
+    return _written.get(Path(file).absolute()) if _written and isinstance(file, str | os.PathLike) else None
 
 
 def _put_aside(file: Any) -> Any:
@@ -87,7 +87,7 @@ def _put_aside(file: Any) -> Any:
     stays = path.exists() or (_new_ones_too and path.parent.is_dir())
     if is_special or not stays or path.is_relative_to(folder.parent):
         return file
-    return _written.setdefault(os.path.abspath(file), f"{folder}/{len(_written)}-{path.name}")
+    return _written.setdefault(path, f"{folder}/{len(_written)}-{path.name}")
 
 
 @functools.cache
@@ -110,13 +110,13 @@ def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args:
 def _move_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
     """Move a file, unless it would go over one; one that was there before stays where it is, as a folder does."""
     if _aside(src):
-        _written[os.path.abspath(dst)] = _written.pop(os.path.abspath(src))
+        _written[Path(dst).absolute()] = _written.pop(Path(src).absolute())
     elif not _is_old(src):
         return function(src, _put_aside(dst) if Path(src).is_file() else dst, **kwargs)
     elif Path(src).is_file():
         return shutil.copy2(src, _put_aside(dst))
     else:
-        _removed.add(os.path.abspath(src))
+        _removed.add(Path(src).absolute())
     return None
 
 
@@ -133,15 +133,15 @@ def _tensors_aside(function: Callable[..., Any], tensors: Any, file: Any, *args:
 def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
     """Remove a file or a folder unless it was there before. What is in ``dir_fd`` was looked at with its folder."""
     if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike):
-        if _written.pop(os.path.abspath(path), None):
+        if _written.pop(Path(path).absolute(), None):
             return None
         if _is_old(path):
-            return _removed.add(os.path.abspath(path))
+            return _removed.add(Path(path).absolute())
     return function(path, *args, **kwargs)
 
 
 def _make_folder(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-    return None if _removed and os.path.abspath(path) in _removed else function(path, *args, **kwargs)
+    return None if _removed and Path(path).absolute() in _removed else function(path, *args, **kwargs)
 
 
 def _stat_aside(function: Callable[..., Any], path: Any, **kwargs: Any) -> Any:

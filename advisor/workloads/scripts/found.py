@@ -119,7 +119,7 @@ def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
 def step_of(loop: FoundLoop, seen: Seen) -> tuple[ScriptStep, Any]:
     """The rounds of the script as ``step(batch) -> loss``, and what feeds them: the loader, or numbers."""
     assert seen.pause is not None, "the script was left in a loop"
-    heads = []
+    heads: list[Head] = []
     for one in _loops_around_update(seen):
         heads += filter(None, [Head.latest.get((one.code, one.statement.lineno))])
         if _makes_optimizer(one):  # a loop around it, as of several seeds, goes on with another model
