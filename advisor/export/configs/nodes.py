@@ -9,7 +9,8 @@ from typing import Any
 
 from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
 from advisor.export.configs.kinds import has_trainer_arguments
-from advisor.export.configs.words import MIXED_PRECISION, Config, Entry, Phrase, Words, words_of
+from advisor.export.configs.table import Words, table
+from advisor.export.configs.words import Config, Entry, Phrase, words_of
 from advisor.records import ConfigKind, Mode, Value
 
 # Keys that name the class, and the key under which its arguments stand ("" for beside it).
@@ -81,8 +82,9 @@ def _phrases_of(made: _Made, kind: str) -> Iterator[Phrase]:
         case "arguments":
             yield from words_of(ConfigKind.HUGGINGFACE, config)
         case "accelerator":
+            precisions = table().programs[ConfigKind.ACCELERATE].rules["precision.autocast"]
             accumulates = "gradient_accumulation_steps"
-            yield from config.by({"precision.autocast": MIXED_PRECISION, "step.accumulate": accumulates})
+            yield from config.by({"precision.autocast": precisions, "step.accumulate": accumulates})
 
 
 def _clips_under_lightnings_autocast(config: Config) -> bool:
