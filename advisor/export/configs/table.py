@@ -22,7 +22,7 @@ class Program(msgspec.Struct, frozen=True):
 
     ``own`` are names of its arguments that hardly any other program has; ``values`` are own by what they hold.
     ``shared`` names count beside one that is ``sure``, by default any that is its own. Beside a name of ``others``, of
-    programs that took names over, none counts. ``ddp_rules`` are for a loop on several GPUs.
+    programs that took names over, none counts.
     """
 
     rules: Rules
@@ -31,7 +31,6 @@ class Program(msgspec.Struct, frozen=True):
     shared: frozenset[str] = frozenset()
     others: frozenset[str] = frozenset()
     values: dict[str, frozenset[str]] = {}
-    ddp_rules: Rules = {}
 
 
 class Names(msgspec.Struct, frozen=True):

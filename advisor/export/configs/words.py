@@ -11,9 +11,7 @@ from advisor.records import ConfigKind, Mode, Value, text_of
 
 LOADER_KEYS = ("data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor")
 WORKERS, PIN, PERSISTENT, PREFETCH = LOADER_KEYS
-_DDP_OPTIONS = ("bucket_cap_mb", "static_graph", "find_unused_parameters")
-# Options of DistributedDataParallel, which Accelerate's DistributedDataParallelKwargs takes too.
-DDP_KEYS = ("parallel.gradient_as_bucket_view", *(f"parallel.{name}" for name in _DDP_OPTIONS))
+_DDP_OPTIONS = ("gradient_as_bucket_view", "bucket_cap_mb", "static_graph", "find_unused_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,6 @@ def _huggingface(config: Config) -> Iterator[Phrase]:
 
 def _training_arguments(config: Config) -> Iterator[Phrase]:
     """The words of TrainingArguments."""
-    program = table().programs[ConfigKind.HUGGINGFACE]
     dtype = config.settings.get("precision.autocast")
     switches = {"bf16": dtype == "bfloat16", "fp16": dtype == "float16", "pure_bf16": False}  # LLaMA-Factory's the last
     words = {name if on else f"{name}?": on for name, on in switches.items()}
@@ -148,15 +145,8 @@ def _training_arguments(config: Config) -> Iterator[Phrase]:
     yield from config.batch_per_gpu(batch)
     saved = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
     yield from config.by({"memory.activation_checkpointing": _switch(saved, on="blocks")})
-    yield from config.by(program.rules)
+    yield from config.by(table().programs[ConfigKind.HUGGINGFACE].rules)
     yield from config.loader_options("dataloader_")
-    strategy = config.settings.get("parallel.strategy")
-    if strategy == "ddp":  # what the Trainer does under torchrun if nothing else is said
-        yield from config.say("parallel.strategy", {"fsdp?": None})
-        yield from config.by(program.ddp_rules)
-    elif strategy == "fully_shard":
-        yield from config.say("parallel.strategy", {"fsdp": True, "fsdp_config.version": 2})
-        yield from config.by({"parallel.reshard_after_forward": "fsdp_config.reshard_after_forward"})
 
 
 def _optimizer_of_trainer(config: Config) -> Iterator[Phrase]:
@@ -190,10 +180,10 @@ def _lightning(config: Config) -> Iterator[Phrase]:
         yield from config.say("debug.switches", {"detect_anomaly?": False, "profiler?": None})
     # A script that passes what it reads on to the Trainer makes no object of a class.
     makes_objects = names_classes(config.tree) or "seed_everything" in config.tree or config.has("_target_")
-    given = [key for key in DDP_KEYS if key in config.settings and makes_objects]
+    given = [name for name in _DDP_OPTIONS if f"parallel.{name}" in config.settings and makes_objects]
     if config.settings.get("parallel.strategy") == "ddp" and given:
         yield from config.say("parallel.strategy", {"strategy.class_path": _DDP_STRATEGY})
-        yield from config.by({key: f"strategy.init_args.{key.partition('.')[2]}" for key in given})
+        yield from config.by({f"parallel.{name}": f"strategy.init_args.{name}" for name in given})
     else:
         yield from config.by({"parallel.strategy": {"ddp": {"strategy": "ddp"}}})
 
