@@ -34,9 +34,9 @@ def entries_for(
     if sorted(map(_name, found)) == ["bf16", "fp16"] and found[0][:-1] == found[1][:-1]:
         return setting.pair(found)
     words = [path for path in found if isinstance(at(tree, path), str) and setting.is_named_by(path)]
-    switch = setting.switch_beside(words[0]) if len(words) == 1 else None
-    if switch is not None:
-        return setting.word_and_switch(words[0], switch) if {*found} <= {words[0], switch} else ()
+    switches = setting.switches_beside(words[0]) if len(words) == 1 else []
+    if len(switches) == 1:
+        return setting.word_and_switch(words[0], switches[0]) if {*found} <= {words[0], switches[0]} else ()
     said = setting.said_at(found[0]) if len(found) == 1 else None
     return () if said is None else (Entry(found[0], said),)
 
@@ -47,9 +47,14 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
     Of sections for training and for evaluation the one that ``mode`` speaks of counts.
     """
     places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
+    if exact := [path for path, _ in places if ".".join(path) == key]:
+        return exact
     names = {key.rpartition(".")[2], *_names_of(key).words, *_switches_of(key)}
-    exact = [path for path, _ in places if ".".join(path) == key]
-    return exact or _of_mode(mode, [path for path, node in places if _name(path) in names and _may_say(path, node)])
+    found = [path for path, node in places if _name(path) in names and _may_say(path, node)]
+    evaluating = [path for path in found if evaluates(path)]
+    if mode is Mode.INFER:
+        return evaluating or found
+    return [path for path in found if path not in evaluating]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +95,10 @@ class _Setting:
             return ()
         return tuple(Entry(path, wanted[_name(path)], only_there=not wanted[_name(path)]) for path in paths)
 
-    def switch_beside(self, word: Path) -> Path | None:
-        """The only boolean beside a word that switches on what the word says."""
-        names = _names_of(self.key).switches
+    def switches_beside(self, word: Path) -> list[Path]:
+        """The booleans beside a word that switch on what the word says."""
         beside = [(*word[:-1], name) for name, node in at(self.tree, word[:-1]).items() if isinstance(node, bool)]
-        found = [path for path in beside if _name(path) in names]
-        return found[0] if len(found) == 1 else None
+        return [path for path in beside if _name(path) in _names_of(self.key).switches]
 
     def word_and_switch(self, word: Path, switch: Path) -> tuple[Entry, ...]:
         """The entries of a word and the switch beside it, where both say what the loop has now."""
@@ -148,14 +151,6 @@ def _names_of(key: str) -> Names:
 
 def _name(path: Sequence[str]) -> str:
     return _WITHIN_A_NAME.sub("_", path[-1]).lower()
-
-
-def _of_mode(mode: Mode, found: list[Path]) -> list[Path]:
-    """The paths for training without those of evaluation; for inference those of evaluation, if there are any."""
-    evaluating = [path for path in found if evaluates(path)]
-    if mode is Mode.INFER:
-        return evaluating or found
-    return [path for path in found if path not in evaluating]
 
 
 def _may_say(path: Path, node: object) -> bool:
