@@ -1,7 +1,7 @@
 """Bars inside an HTML page, in the page's colours. All text is escaped; any name has room, also on a telephone."""
 
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from advisor.records import Phase
 from advisor.report.document import Bars, StackedBars
@@ -39,17 +39,12 @@ def _bars(chart: Bars) -> Iterator[str]:
         area = f'<div class="track"><i class="{bar.tone}" style="{place}"></i></div>'
         yield f'<div class="row"><b>{html.escape(bar.name)}</b><span>{told}</span>{area}</div>'
     if chart.ticks:
-        ticks = (f'<span style="left:{100 * place:.1f}%">{name}</span>' for place, name in _apart(chart.ticks))
-        yield f'<div class="ticks">{"".join(ticks)}</div>'
-
-
-def _apart(ticks: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str]]:
-    """The ticks whose names leave each other room."""
-    last = -1.0
-    for place, name in ticks:
-        if place >= last + _APART:
-            last = place
-            yield place, name
+        ticks, last = "", -1.0
+        for at, name in chart.ticks:
+            if at >= last + _APART:
+                ticks += f'<span style="left:{100 * at:.1f}%">{name}</span>'
+                last = at
+        yield f'<div class="ticks">{ticks}</div>'
 
 
 def _stacked_bars(chart: StackedBars) -> Iterator[str]:

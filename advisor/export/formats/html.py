@@ -15,7 +15,6 @@ from advisor.report.document import (
     Block,
     Bullets,
     Code,
-    Document,
     Inline,
     Listing,
     Paragraph,
@@ -50,10 +49,7 @@ def html_report(state: SessionState, request: Request, catalog: Catalog, change:
     """The report of a session as a page, light or dark as the reader's system is. The session may still run."""
     from advisor.report.whole import document_of
 
-    return printable(_page(document_of(state, request, catalog, change)))
-
-
-def _page(document: Document) -> str:
+    document = document_of(state, request, catalog, change)
     title = html.escape(document.title)
     parts = [f"<h1>{title}</h1>", f'<p class="summary">{html.escape(document.summary)}</p>']
     titles = [html.escape(section.title) for section in document.sections]
@@ -66,7 +62,7 @@ def _page(document: Document) -> str:
         parts.append(f'<section id="s{place}">\n<h2>{titles[place]}</h2>\n<div{kind}>\n{body}\n</div>\n</section>')
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
     filled = {"@title@": title, "@body@": "\n".join(parts), "@style@": charts.STYLE}
-    return re.sub("@(title|body|style)@", lambda match: filled[match[0]], _PAGE)
+    return printable(re.sub("@(title|body|style)@", lambda match: filled[match[0]], _PAGE))
 
 
 def _html_block(block: Block) -> str:
