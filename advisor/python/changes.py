@@ -312,7 +312,7 @@ class _Patch:
         written_for = WrittenFor("step", BatchForm("list", ("*batch",)), self.facts)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]
-        edits.above_loop += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
+        edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
         edits.imports += ["import inspect", "import torch"]
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
         edits.pieces[place].name = self._free_name("train_step")
