@@ -20,6 +20,7 @@ figcaption, .row span, .ticks { color: var(--dim); } .legend { margin: .2rem 0; 
 .stacked { display: flex; height: 1.4rem; } .stacked i { overflow: hidden; text-align: center; min-width: 1px; }
 .on { background: var(--tone); color: #fff; font-style: normal; padding: 0; }
 """
+_PHASES = [phase.value.replace("_", " ") for phase in Phase]
 # The least distance between two ticks with names, as a share of the axis.
 _APART = 0.08
 
@@ -50,7 +51,9 @@ def _bars(chart: Bars) -> Iterator[str]:
 def _stacked_bars(chart: StackedBars) -> Iterator[str]:
     """Each bar has a scale of its own: shares are compared, the times stand in the legend."""
     for bar in chart.bars:
-        parts = [(part, _phase(part.name), html.escape(part.initial)) for part in bar.parts]
+        # A phase has the same colour in every bar.
+        places = [_PHASES.index(part.name) if part.name in _PHASES else len(_PHASES) for part in bar.parts]
+        parts = [(part, f"p{at}", html.escape(part.initial)) for part, at in zip(bar.parts, places, strict=True)]
         drawn = (f'<i class="on {kind}" style="flex:{part.size:.4g}">{sign}</i>' for part, kind, sign in parts)
         legend = (
             f'<span class="sign {kind}">{sign}</span> {html.escape(f"{part.name} {part.text}")}'
@@ -59,9 +62,3 @@ def _stacked_bars(chart: StackedBars) -> Iterator[str]:
         yield f"<b>{html.escape(bar.name)}</b> {html.escape(bar.text)}"
         yield f'<div class="stacked">{"".join(drawn)}</div>'
         yield f'<p class="legend">{" · ".join(legend)}</p>'
-
-
-def _phase(name: str) -> str:
-    """The class of a phase's colour: the same in every bar."""
-    known = [phase.value.replace("_", " ") for phase in Phase]
-    return f"p{known.index(name) if name in known else len(known)}"

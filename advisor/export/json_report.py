@@ -83,7 +83,11 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "stack": _with_tokens(_stack(state), facts),
         "parallel": _parallel(state.scaling),
         "verification": state.verification,
-        "pareto": [_pareto_point(point) for point in front_of(state)],
+        "pareto": [
+            {**_fields(point, "name settings speedup peak_reserved_bytes"), "ci_low": 1.0, "ci_high": 1.0}
+            | (_fields(point.comparison, "ci_low ci_high") if point.comparison else {})
+            for point in front_of(state)
+        ],
         "messages": [_fields(said, "severity text") for said in state.messages],
         "session_s": finished.session_s if finished else None,
         "time": _whole(finished.spent if finished else None, "outside_s outside_share"),
@@ -171,11 +175,6 @@ def _stack(state: SessionState) -> Json | None:
 def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
     gain = by and by.gain(item.record.result, item.record.comparison)
     return {**_fields(item, _RECOMMENDATION), "gain": gain, "contribution": _contribution(item.record)}
-
-
-def _pareto_point(point: records.ParetoPoint) -> Json:
-    interval = _fields(point.comparison, "ci_low ci_high") if point.comparison else {"ci_low": 1.0, "ci_high": 1.0}
-    return {**_fields(point, "name settings speedup peak_reserved_bytes"), **interval}
 
 
 def _effect(record: records.TrialRecord | records.StackRecord) -> Json:

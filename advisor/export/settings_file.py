@@ -30,7 +30,9 @@ def settings_yaml(
     when ``settings`` holds something that is not a setting.
     """
     checked = Settings(settings)
-    header = [f"# {_one_line(line)}" for line in _header(state, checked, target, date or datetime.date.today(), beside)]
+    header = list(_header(state, checked, target, date or datetime.date.today(), beside))
+    # What YAML takes for a line's end, or does not take, would end its comment: blanks stand for it.
+    header = ["".join(one if one.isprintable() else " " for one in f"# {line}").rstrip() for line in header]
     effects = {(trial.candidate.key, trial.candidate.value): trial for trial in state.trials.values()}
     entries = [_entry(key, value, effects) for key, value in checked.items()] or ["{}"]
     return "\n".join([*header, "", *entries]) + "\n"
@@ -93,8 +95,3 @@ def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialReco
     if trial is None or trial.comparison is None or "\n" in line:
         return line
     return f"{line}  # {'alone: ' if trial.alone else ''}{effect_words(trial)}"
-
-
-def _one_line(text: str) -> str:
-    """Text that cannot end its comment: characters that YAML takes for a line's end, or does not take, are blanks."""
-    return "".join(character if character.isprintable() else " " for character in text).rstrip()
