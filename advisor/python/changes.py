@@ -92,15 +92,13 @@ class _Patch:
         """Write all settings to their places."""
         written_for = WrittenFor(self.facts.loss_form, facts=self.facts)
         step = StepText.of(settings, self.facts.mode, self.facts.device_type, written_for)
-        around = [
-            format_setting(recipe.key, value) for recipe, value in settings if recipe.plan_field in _AROUND_FORWARD
-        ]
         for recipe, value in settings:
             if self.facts.mode in recipe.modes:
                 with self._or_left_out(format_setting(recipe.key, value)):
                     self._write(recipe, value)
-        with self._or_left_out(*around):
-            self._around_forward(step)
+        if around := [one for one in settings if one[0].plan_field in _AROUND_FORWARD]:
+            with self._or_left_out(*(format_setting(recipe.key, value) for recipe, value in around)):
+                self._around_forward(step)
         with self._or_left_out(format_setting("compile.mode", step.plan.compiles_with)):
             self._compiled(step)
 
@@ -161,19 +159,13 @@ class _Patch:
             case Stage.OPTIMIZER:
                 self._after("optimizer", code)
             case Stage.MODEL:
-                if recipe.plan_field == "memory_format" and value != "contiguous":
-                    dimensions = "5 5f" if str(value).endswith("3d") else "4 4f"
-                    self.give("copy", {"memory_format": f"torch.{value}"}, name=dimensions)
-                if recipe.plan_field == "input_dtype" and value != recipe.default:
-                    self.give("copy", {"dtype": f"torch.{value}"}, name="1f 2f 3f 4f 5f")
-                self._after("model", code)
+                self._model(recipe, value, code)
             case _ if recipe.plan_field == "non_blocking":
                 self.give("copy", {"non_blocking": str(bool(value))})
             case _ if recipe.plan_field == "zero_grad" and value != "manual":
                 self.give("clear", {"set_to_none": str(value == "none")})
             case _ if recipe.plan_field == "cuda_graph":
-                if value:
-                    self._captured(recipe, value)
+                self._captured(recipe, value)
             case _ if recipe.plan_field not in _AROUND_FORWARD and not recipe.compiles:
                 raise _NotHereError(_TOO_MUCH)
 
@@ -209,6 +201,14 @@ class _Patch:
             self._defined(place.file, code)
         if recipe.plan_field == "non_blocking" and value:
             self.give("copy", {"non_blocking": "True"})
+
+    def _model(self, recipe: Recipe, value: Value, code: str) -> None:
+        if recipe.plan_field == "memory_format" and value != "contiguous":
+            dimensions = "5 5f" if str(value).endswith("3d") else "4 4f"
+            self.give("copy", {"memory_format": f"torch.{value}"}, name=dimensions)
+        if recipe.plan_field == "input_dtype" and value != recipe.default:
+            self.give("copy", {"dtype": f"torch.{value}"}, name="1f 2f 3f 4f 5f")
+        self._after("model", code)
 
     def _after(self, kind: str, code: str) -> None:
         """Put a recipe's code behind the statements that make a model or an optimizer."""
@@ -303,6 +303,8 @@ class _Patch:
     def _captured(self, recipe: Recipe, value: Value) -> None:
         """Capture the statements of a step: a function above the loop, and the template's class that records it."""
         places, passes = self._places("step"), self._places("forward")
+        if not value:
+            return
         if value is not True or len(places) != 1 or len(passes) != 1:
             several = "the loop has several forward passes" if len(passes) > 1 else "the step was not seen in one block"
             raise _NotHereError(f"{several}; {_BY_OWN_STEP}")
