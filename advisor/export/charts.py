@@ -1,4 +1,4 @@
-"""Bars inside an HTML page, in the page's colours. All text is escaped; any name has room, also on a telephone."""
+"""Bars inside an HTML page, by the style of ``page.html``. All text is escaped; a long name has room on a telephone."""
 
 import html
 from collections.abc import Iterator
@@ -6,20 +6,6 @@ from collections.abc import Iterator
 from advisor.records import Phase
 from advisor.report.document import Bars, StackedBars
 
-STYLE = """
-figure { margin: 1.25rem 0; max-width: 40rem; font-size: .88rem; }
-figcaption, .row span, .ticks { color: var(--dim); } .legend { margin: .2rem 0; }
-.baseline, .other { --tone: var(--dim); } .stack, .faster { --tone: var(--mark); } .slower { --tone: #d0553f; }
-.p0 { --tone: #1d6fb8; } .p1 { --tone: #9a4fb0; } .p2 { --tone: #16806b; } .p3 { --tone: #b3541e; }
-.p4 { --tone: #6b6f1d; } .p5 { --tone: #a83a5b; } .p6 { --tone: #5d6470; } .p7 { --tone: #4d56b8; }
-.p8 { --tone: #7a5a2f; } .sign { color: var(--tone); font-weight: 700; }
-.row { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1rem; }
-.track, .ticks { position: relative; flex-basis: 100%; height: .6rem; } .ticks { height: 1.4rem; }
-.track i { position: absolute; height: 100%; background: var(--tone); }
-.ticks span { position: absolute; transform: translateX(-50%); }
-.stacked { display: flex; height: 1.4rem; } .stacked i { overflow: hidden; text-align: center; min-width: 1px; }
-.on { background: var(--tone); color: #fff; font-style: normal; padding: 0; }
-"""
 _PHASES = [phase.value.replace("_", " ") for phase in Phase]
 # The least distance between two ticks with names, as a share of the axis.
 _APART = 0.08
