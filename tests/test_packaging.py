@@ -61,7 +61,11 @@ def test_no_top_level_package_shadows_a_users_own():
     assert named == {"advisor"}
 
 
-@pytest.mark.parametrize("path", [p for p in (ROOT / "advisor").rglob("*") if p.suffix in (".tcss", ".typed")], ids=str)
+@pytest.mark.parametrize(
+    "path",
+    [p for p in (ROOT / "advisor").rglob("*") if p.suffix in (".tcss", ".typed", ".txt", ".yaml", ".html")],
+    ids=str,
+)
 def test_a_data_file_is_in_the_package_data(path):
     place = path.relative_to(ROOT / "advisor")
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["advisor"]
