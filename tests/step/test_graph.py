@@ -458,3 +458,4 @@ def test_a_loss_from_before_keeps_no_node_on_its_stream():
     assert step.captured
     assert not {id(one) for one in nodes} & {id(node(one)) for one in model.parameters()}
     assert [one.data_ptr() for one in model.parameters()] == values
+    assert before.requires_grad
