@@ -50,7 +50,11 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
     if exact := [path for path, _ in places if ".".join(path) == key]:
         return exact
     names = {key.rpartition(".")[2], *_names_of(key).words, *_switches_of(key)}
-    found = [path for path, node in places if _name(path) in names and _may_say(path, node)]
+    precisions = (*table().types[0], "amp_fp16", "amp_bf16")  # `precision` may be a metric
+    found = [
+        path for path, node in places if _name(path) in names and (_name(path) != "precision" or node in precisions)
+    ]
+    found = [path for path in found if "offload" not in " ".join(path).lower()]  # what is offloaded is no batch
     evaluating = [path for path in found if evaluates(path)]
     if mode is Mode.INFER:
         return evaluating or found
@@ -151,12 +155,6 @@ def _names_of(key: str) -> Names:
 
 def _name(path: Sequence[str]) -> str:
     return _WITHIN_A_NAME.sub("_", path[-1]).lower()
-
-
-def _may_say(path: Path, node: object) -> bool:
-    """Whether a value of a name may be a setting: ``precision`` may be a metric, and what is offloaded is no batch."""
-    precisions = (*table().types[0], "amp_fp16", "amp_bf16")
-    return "offload" not in " ".join(path).lower() and (_name(path) != "precision" or node in precisions)
 
 
 def _means(present: object, now: Value | None) -> bool:
