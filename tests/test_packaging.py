@@ -39,7 +39,9 @@ def test_the_command_is_the_function():
 
 def test_python_m_is_the_command():
     done = subprocess.run([sys.executable, "-m", "advisor", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"perf-advisor {advisor.__version__}"
+    first, second = done.stdout.splitlines()
+    assert first == f"perf-advisor {advisor.__version__}"
+    assert f"torch {metadata.version('torch')} for " in second
 
 
 def test_every_folder_of_modules_is_a_listed_package():
