@@ -35,19 +35,18 @@ _PROBE = "a-value-of-perf-advisor"
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A patched config. ``mapped``: the config's path of each setting that it says, several with commas between.
+    """A patched config. ``said``: the entries that were written for settings, by their keys.
 
-    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: those that it has no place for. ``said``: what
-    was written for each mapped setting, as ``key: value``. ``remarks``: why a place that there is was not taken.
+    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: those that it has no place for. ``remarks``: why
+    a place that there is was not taken.
     """
 
     text: str
-    mapped: dict[str, str]
+    kind: ConfigKind
+    said: dict[str, tuple[Entry, ...]]
     added: dict[str, Value]
-    kind: ConfigKind = ConfigKind.PLAIN
-    rest: dict[str, Value] = field(default_factory=dict)
-    said: dict[str, str] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+    rest: dict[str, Value]
+    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     if in_section:
         writer.document = _with_section(writer.document, rest)
     added, left = (rest, {}) if in_section else ({}, rest)
-    return Patch(writer.document.text, writer.mapped, added, kind, left, writer.said, tuple(writer.remarks))
+    return Patch(writer.document.text, kind, writer.said, added, left, tuple(writer.remarks))
 
 
 def open_document(text: str, name: str) -> Document:
@@ -141,8 +140,7 @@ class _Writer:
         self.document = document
         self.tree = document.tree  # what it held before all changes
         self.wanted = wanted
-        self.mapped: dict[str, str] = {}
-        self.said: dict[str, str] = {}
+        self.said: dict[str, tuple[Entry, ...]] = {}
         self.remarks: list[str] = []
         self._taken: set[Path] = set()
         self._blocked: set[str] = set()  # settings whose place cannot be changed
@@ -163,9 +161,7 @@ class _Writer:
             return
         self.document = changed
         self._taken.update(entry.path for entry in entries)
-        for key in phrase.keys:
-            self.mapped[key] = ", ".join(".".join(entry.path) for entry in entries)
-            self.said[key] = ", ".join(map(str, entries))
+        self.said |= dict.fromkeys(phrase.keys, tuple(entries))
 
     def say_by_name(self) -> None:
         """Write the open settings at places that are found by the usual names.
