@@ -18,7 +18,7 @@ from typing import Any
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
-from advisor.export.configs.names import entries_for, in_the_words_of, places_of, switched, without_parts_of_a_total
+from advisor.export.configs.names import entries_for, in_the_words_of, places_of, without_parts_of_a_total
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
@@ -250,18 +250,17 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
     """A setting's value as the config says it at the path that a person named. Raises UsageError where it cannot."""
     present = at(tree, path)
     option = f"--map {key}={'.'.join(path)}"
-    if isinstance(present, bool) and (switch := switched(path[-1], key, value)) is not None:
-        return switch
     entries = (entry for phrase in words_of(kind, Config({key: value}, tree, path[:-1])) for entry in phrase.entries)
     if said := [entry.value for entry in entries if entry.path[-1] == path[-1] and not entry.only_there]:
         return said[0]
-    try:
-        return in_the_words_of(present, key, value)
-    except TypeError as error:
+    word = in_the_words_of(present, path[-1], key, value)
+    if word is None:
+        kind_of_value = "true or false" if isinstance(present, bool) else "a number"
         raise UsageError(
-            f"{option}: the config's value is {error}, and cannot say {text_of(value)}.",
+            f"{option}: the config's value is {kind_of_value}, and cannot say {text_of(value)}.",
             "Name a key that takes words, or leave the option out.",
-        ) from error
+        )
+    return word
 
 
 def _by_path(document: Document, key: str, path: str) -> Path:
