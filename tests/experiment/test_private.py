@@ -22,7 +22,7 @@ from advisor.export.config_patch import Wanted, patched
 from advisor.files.config_file import parsed, read_config
 from advisor.files.state_folder import make_private, replace_file, state_folder
 from advisor.recipe.settings import Settings
-from advisor.records.secrets import arguments_without_secrets, names_a_secret, without_secrets
+from advisor.records.secrets import arguments_without_secrets, names_a_secret
 
 SOON_S = 60.0  # generous: the machine may be loaded; without a bound it is hours
 
@@ -59,27 +59,6 @@ NO_SECRETS = """pad_token max_tokens token_dim num_tokens tokenizer key key_dim 
 def test_names_of_secrets_and_of_a_models_settings():
     assert [name for name in SECRETS.split() if not names_a_secret(name)] == []
     assert [name for name in NO_SECRETS.split() if names_a_secret(name)] == []
-
-
-CONFIG = {
-    "hub": {"hf_token": "hf_abcdefghijklmnopqrstuv", "private": True},
-    "secrets": {"a": "one", "b": ["two", 3]},
-    "url": "postgres://me:hunter2@db/x",
-    "password": "${DB_PASSWORD}",
-    "token": None,
-    "use_auth_token": True,
-    "note": "hf_abcdefghijklmnopqrstuv",
-    "lr": 0.1,
-}
-
-
-def test_secrets_are_hidden_and_named():
-    shown, withheld = without_secrets(CONFIG)
-    assert withheld == ("hub.hf_token", "secrets.a", "secrets.b.0", "secrets.b.1", "url", "note")
-    assert shown["secrets"] == {"a": "***", "b": ["***", "***"]}
-    assert {key: shown[key] for key in ("password", "token", "use_auth_token", "lr")} == {
-        key: CONFIG[key] for key in ("password", "token", "use_auth_token", "lr")
-    }
 
 
 def test_secrets_of_a_command_line_are_hidden():
