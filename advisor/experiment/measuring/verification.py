@@ -37,20 +37,12 @@ _ENDING_S, _LEAST_S = 0.5, 1.0
 Pair = tuple[TrialResult, TrialResult]
 
 
-class LoopFailedError(Exception):
-    """A process that was to time the loop gave no figures."""
-
-    def __init__(self, spec: TrialSpec, result: TrialResult) -> None:
-        super().__init__(f"the loop {'with' if spec.export_path else 'without'} the file: {result.reason}")
-        self.result = result
-
-
 def time_in_pairs(
     runner: Runner, plain: TrialSpec, tuned: TrialSpec, say: Callable[[str], None], *, until: float, most: int
 ) -> list[Pair]:
     """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
 
-    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out. Raises LoopFailedError for a loop that
+    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out. Raises TargetError for a loop that
     fails, and where no pair is done in time.
     """
     pairs: list[Pair] = []
@@ -67,7 +59,10 @@ def time_in_pairs(
             if pairs and result.outcome is Outcome.TIMED_OUT:
                 return pairs
             if not result.measured:
-                raise LoopFailedError(spec, result)
+                late = result.outcome is Outcome.TIMED_OUT
+                hint = "Give it more time with --budget." if late else result.hint or "Fix what the lines below show."
+                which = "with" if spec.export_path else "without"
+                raise TargetError(f"the loop {which} the file: {result.reason}", hint, result.details)
             results[spec.trial_id] = result
         pairs.append((results[plain.trial_id], results[tuned.trial_id]))
         longest_s = max(longest_s, time.monotonic() - begun)
@@ -112,18 +107,18 @@ def may_be_verified(state: SessionState) -> bool:
 def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification:
     """Time the loop without the file and with it, within the time limit."""
     started = time.monotonic()
-    plain = replace(bench.spec("baseline, beside the export", {}, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
-    tuned = replace(bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
+    plain = bench.spec("baseline, beside the export", {}, kind=TrialKind.VERIFY)
+    tuned = bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY)
     config = tuned.target.config if exported.config is None else exported.config
-    target = replace(tuned.target, config=config, read_as=exported.read_as)
-    tuned = replace(tuned, target=target, export_path=exported.path)
     as_it_is = {file: file for file in exported.read_as}  # both run the lines of the user's own files
-    plain = replace(plain, target=replace(plain.target, read_as=as_it_is))
+    plain = replace(plain, measure_s=_VERIFY_S, target=replace(plain.target, read_as=as_it_is))
+    target = replace(tuned.target, config=config, read_as=exported.read_as)
+    tuned = replace(tuned, measure_s=_VERIFY_S, target=target, export_path=exported.path)
     try:
         until = started + limit_s(stack)
         pairs = time_in_pairs(bench.runner, plain, tuned, lambda text: None, until=until, most=_MOST_VERIFIED)
-    except LoopFailedError as error:
-        return Verification(exported.path, seconds=time.monotonic() - started, problem=str(error))
+    except TargetError as error:
+        return Verification(exported.path, seconds=time.monotonic() - started, problem=error.message)
     found = Verification(
         exported.path,
         seconds=time.monotonic() - started,
@@ -210,12 +205,7 @@ def check(
         environment=catalog.environment(settings),
         export_path=str(Path(path).resolve()),
     )
-    try:
-        pairs = time_in_pairs(runner, plain, tuned, say, until=started + request.budget_s, most=_MOST_CHECKED)
-    except LoopFailedError as error:
-        late = error.result.outcome is Outcome.TIMED_OUT
-        hint = "Give it more time with --budget." if late else error.result.hint or "Fix what the lines below show."
-        raise TargetError(str(error), hint, error.result.details) from None
+    pairs = time_in_pairs(runner, plain, tuned, say, until=started + request.budget_s, most=_MOST_CHECKED)
     without, with_settings = zip(*pairs, strict=True)
     new, old = ([rates(run.blocks) for run in side] for side in (with_settings, without))
     spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_PRIOR_SPREAD)
