@@ -23,15 +23,8 @@ _SHOWN = 40  # characters of a bad value in a message
 _JSON_COMMENT = re.compile(r'\A\ufeff|"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
 _NO_BREAK = re.compile(r"[^\r\n]")
-# Files of programs that are no data, by their endings.
-_PROGRAMS = {
-    ".py": "Python",
-    ".ini": "an INI file",
-    ".cfg": "an INI file",
-    ".gin": "a gin config",
-    ".jsonnet": "Jsonnet",
-    ".libsonnet": "Jsonnet",
-}
+# Endings of files of YAML; those of other formats and programs are read as YAML too, and refused with another hint.
+_YAML = ("", ".yaml", ".yml")
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
@@ -118,9 +111,6 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
     ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
     """
     suffix, hint = Path(source).suffix.lower(), "Fix the file and try again."
-    if program := _PROGRAMS.get(suffix):
-        hint = "Give a file of YAML, JSON or TOML; or leave out --config, and apply an exported tuned.yaml in code."
-        raise UsageError(f"{source} is {program}, which is not read as a config.", hint)
     form = {".toml": "TOML", ".json": "JSON", ".jsonc": "JSON"}.get(suffix, "YAML")
     try:
         if form == "TOML":
@@ -129,8 +119,8 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
             return json.loads(without_comments(text))
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
-        if form == "YAML" and suffix not in ("", ".yaml", ".yml"):
-            hint = "Give a file of YAML, JSON or TOML, with an ending that says so."
+        if form == "YAML" and suffix not in _YAML:
+            hint = "Give a file of YAML, JSON or TOML; or leave out --config, and apply an exported tuned.yaml in code."
         raise UsageError(f"{source} is not valid {form}: {reason(error)}", hint) from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from advisor.machine.host import host_info
-from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links, numa_node
+from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links
 from advisor.records import GpuInfo, GpuProcess, GpuReading, Hardware
 
 # The reasons for a clock below its maximum, by NVML's bits. nvml.h, "nvmlClocksEventReasons".
@@ -125,7 +125,6 @@ class GpuGauges:
 def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
     handle = device.handle
     used, total = _memory(nvml, handle)
-    sm, memory = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
     capability = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
     return GpuInfo(
         index=device.index,
@@ -136,22 +135,11 @@ def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
         driver_version=nvml.ask("nvmlSystemGetDriverVersion") or "unknown",
         cuda_driver_version=_cuda_version(nvml.ask("nvmlSystemGetCudaDriverVersion_v2")),
         compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", handle, sm),
-        sm_clock_max_mhz=nvml.ask("nvmlDeviceGetMaxClockInfo", handle, sm),
-        memory_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", handle, memory),
-        memory_clock_max_mhz=nvml.ask("nvmlDeviceGetMaxClockInfo", handle, memory),
-        temperature_c=_temperature(nvml, handle),
-        power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", handle)),
+        sm_clock_max_mhz=nvml.ask("nvmlDeviceGetMaxClockInfo", handle, nvml.constant("NVML_CLOCK_SM")),
         power_limit_w=_watts(nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
-        pcie_generation=nvml.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-        pcie_generation_max=nvml.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        pcie_width=nvml.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
-        pcie_width_max=nvml.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        ecc_enabled=_enabled(nvml.ask("nvmlDeviceGetEccMode", handle)),
         mig_enabled=_enabled(nvml.ask("nvmlDeviceGetMigMode", handle)),
         throttle_reasons=_throttle_words(_throttle_bits(nvml, handle)),
         processes=_other_processes(nvml, handle),
-        numa_node=numa_node(nvml, handle),
     )
 
 

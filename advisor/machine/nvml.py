@@ -121,13 +121,6 @@ def gpu_links(nvml: Nvml) -> tuple[GpuLink, ...]:
     return tuple(_link(nvml, first, second) for first, second in combinations(nvml.devices, 2))
 
 
-def numa_node(nvml: Nvml, handle: Any) -> int | None:
-    """The NUMA node whose memory is nearest to a GPU; None where the driver does not say."""
-    words = nvml.ask("nvmlDeviceGetMemoryAffinity", handle, 1, nvml.constant("NVML_AFFINITY_SCOPE_NODE"))
-    nodes = int(words[0]) if words else 0
-    return (nodes & -nodes).bit_length() - 1 if nodes else None  # the lowest bit that is set
-
-
 def _link(nvml: Nvml, first: Device, second: Device) -> GpuLink:
     path = _PATHS.get(nvml.ask("nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle), "")
     return GpuLink(first.index, second.index, _nvlinks_between(nvml, first, second), path)

@@ -79,7 +79,6 @@ def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
 # --- hints ----------------------------------------------------------------------------------------------------
 
 HINTS_FILE = "hints.json"
-_SCHEMA = 1
 _MOST_WORKLOADS = 200
 
 
@@ -95,7 +94,6 @@ class Hints:
 class _HintsFile:
     """The file: hints by workload, the latest last."""
 
-    schema: int = _SCHEMA
     workloads: dict[str, Hints] = field(default_factory=dict)
 
 
