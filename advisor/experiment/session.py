@@ -28,10 +28,9 @@ from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
-from advisor.experiment.scaling.rank_moves import moves as scaling_moves
-from advisor.experiment.scaling.rank_trials import RankTrials, losses_compare
+from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before, losses_compare
 from advisor.experiment.scaling.results import ONE
-from advisor.experiment.search import explore, search
+from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
@@ -214,13 +213,11 @@ class Session:
         self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        trials = RankTrials(self._bench, known.found, self._consented)
-        compare = losses_compare(facts) and not known.judge.spread.random
-        scaling = trials.publish(trials.begin(facts, gpus, consent, same_losses=compare))
-        one = scaling.runs[ONE][-1]
+        same = losses_compare(facts) and not known.judge.spread.random
+        before = knowledge_before(self._bench, known.found, facts, gpus, consent, same_losses=same)
+        one = RankSearch(self._bench, before, known.found, self._consented).run().runs[ONE][-1]
         if not one.measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
-        trials.end(explore(scaling, trials, scaling_moves))
 
     def _announce(self) -> None:
         for problem in self.catalog.problems:

@@ -124,17 +124,15 @@ def compare_numerics(
         why_not = f"the baseline's own {what} are not finite: there is nothing to compare with"
     elif result.batch_size != baseline.batch_size:
         why_not = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
-    elif not (_differences(LOSSES, result, baseline) or _differences(OUTPUTS, result, baseline)):
-        why_not = "nothing to compare"
-    if why_not:
-        return NumericsResult(declared, declared, None, why_not, compared=False)
     output_error = max(_distances(OUTPUTS, baseline, reference), default=None)
-    runs, coarsest = (result, baseline, reference), max(rounding, own_rounding)
     found: list[tuple[int, float, NumericsResult]] = []
     for quantity, of_baselines in ((LOSSES, spread.losses), (OUTPUTS, spread.outputs)):
-        if _differences(quantity, result, baseline):
-            explained = explained_by(quantity, coarsest, own_rounding, output_error)
+        if not why_not and _differences(quantity, result, baseline):
+            explained = explained_by(quantity, max(rounding, own_rounding), own_rounding, output_error)
+            runs = (result, baseline, reference)
             found.append(_compared(quantity, *runs, declared=declared, explained=explained, spread=of_baselines))
+    if not found:
+        return NumericsResult(declared, declared, None, why_not or "nothing to compare", compared=False)
     return max(found, key=lambda one: one[:2])[2]
 
 
@@ -157,7 +155,11 @@ def _compared(
     worst = excesses.index(max(excesses))
     difference = max(steps[:counted]) or max(steps)
     as_baselines = 0 < difference <= _STREAM_MARGIN * spread
-    what = _named(quantity, steps, counted, trained=bool(result.losses))
+    what = "the losses"
+    if quantity is OUTPUTS:
+        what = "the outputs of the first step" if result.losses else "the outputs"
+    elif counted < len(steps) and max(steps[:counted]):
+        what = f"the losses of the first {counted} steps" if counted > 1 else "the losses of the first step"
     rank, measured, text = _CLOSE, Numerics.CLOSE, f"{what} differ by {difference:.1e}"
     if not difference:
         rank, measured, text = _EQUAL, Numerics.EXACT, f"{what} are equal to the bit"
@@ -174,15 +176,6 @@ def _compared(
         text += f"; from a {precision} run the baseline is {baseline_off:.1e} off, this {off:.1e}"
     found = NumericsResult(measured, declared, difference, text, off, baseline_off, as_baselines=as_baselines)
     return rank, excesses[worst] if rank == _CHANGED else 0.0, found
-
-
-def _named(quantity: Quantity, steps: Sequence[float], counted: int, *, trained: bool) -> str:
-    """The compared quantity as a text names it; with the number of losses, where later ones do not count."""
-    if quantity is OUTPUTS:
-        return "the outputs of the first step" if trained else "the outputs"
-    if counted == len(steps) or not max(steps[:counted]):
-        return "the losses"
-    return f"the losses of the first {counted} steps" if counted > 1 else "the losses of the first step"
 
 
 # --- what rounding explains -----------------------------------------------------------------------------------
@@ -295,14 +288,14 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
     losses, weights = result.losses, result.weights
     step = _first_not_finite(losses)
     if step is not None and _first_not_finite(baseline.losses) is None:
-        return f"the loss became {_kind(losses[step])} at step {step + 1} of {len(losses)}"
+        return f"the loss became {abs(losses[step])} at step {step + 1} of {len(losses)}"
     update = _first_not_finite(weights)
     if update is not None and _first_not_finite(baseline.weights) is None:
-        return f"the weights became {_kind(weights[update])} with update {update} of {len(weights) - 1}"
+        return f"the weights became {abs(weights[update])} with update {update} of {len(weights) - 1}"
     total, *samples = list(zip(result.outputs, baseline.outputs, strict=False)) or [(0.0, 0.0)]
     for new, old in (*samples, total):
         if not math.isfinite(new) and math.isfinite(old):
-            return f"the outputs became {_kind(new)}{' in the first step' if losses else ''}"
+            return f"the outputs became {abs(new)}{' in the first step' if losses else ''}"
     if result.skipped_steps and _never_updated(weights) and not _never_updated(baseline.weights):
         return "the gradient scaler skipped every update: at no scale were the gradients finite"
     return ""
@@ -310,10 +303,6 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
 
 def _first_not_finite(values: Sequence[float]) -> int | None:
     return next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
-
-
-def _kind(value: float) -> str:
-    return "nan" if math.isnan(value) else "inf"
 
 
 def _never_updated(weights: Sequence[float]) -> bool:

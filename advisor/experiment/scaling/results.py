@@ -26,7 +26,6 @@ from advisor.records import (
     ScalingRecord,
     ScalingRow,
     TrialResult,
-    World,
     text_of,
 )
 from advisor.records.kinds import COLLECTIVES
@@ -65,23 +64,8 @@ class Setup:
         weak = ["whole batch on each GPU"] if self.weak else []
         return ", ".join([self.strategy, *options, *weak])
 
-    def world(self, gpus: int, options: tuple[str, ...] = (), machines: int = 1) -> World:
-        """The processes of a trial on this many GPUs."""
-        if self.strategy == SINGLE:
-            return World(1)
-        return World(gpus // machines, weak=self.weak, options=options, machines=machines)
-
 
 ONE = Setup()
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One thing to measure next over several GPUs, once or ``in_turn`` with one GPU, and the gain expected of it."""
-
-    setup: Setup
-    gain: float
-    in_turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,15 +98,6 @@ class Scaling:
     def with_run(self, setup: Setup, result: TrialResult) -> Scaling:
         """Return the knowledge with one more run."""
         return replace(self, runs={**self.runs, setup: (*self.runs.get(setup, ()), result)})
-
-    def after(self, move: Move, evidence: tuple[tuple[Setup, TrialResult], ...]) -> Scaling:
-        """Return the knowledge after a move."""
-        known = self
-        for setup, result in evidence:
-            known = known.with_run(setup, result)
-        if move.in_turn and all(result.measured for _, result in evidence):
-            known = replace(known, in_turn=move.setup.settings)
-        return known
 
     def measured(self, setup: Setup) -> tuple[TrialResult, ...]:
         """Its runs that produced timings."""

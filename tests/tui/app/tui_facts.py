@@ -35,7 +35,6 @@ H200 = h200(
     memory_used_bytes=int(0.6 * GIB),
     driver_version="570.86.15",
     cuda_driver_version="12.8",
-    power_w=118.0,
     processes=(GpuProcess(4711, "python", int(0.5 * GIB)),),
     **IDLE,
 )
