@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.errors import AdvisorError, refusal_of
-from advisor.experiment import caveats, closing, events
+from advisor.experiment import caveats, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Steering
 from advisor.experiment.judging.judge import Judge
@@ -287,7 +287,7 @@ class Session:
         if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
             save_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
-        for warning in (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
+        for warning in (caveats.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
             self._reporter.warn(warning)
         self._reporter.warn(caveats.of_noise(known), "noise")
         self._trials.enter("done")
@@ -295,9 +295,9 @@ class Session:
 
     def _report_left_out(self, known: Known) -> None:
         """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
-        for candidate, reason in closing.left_out(known, self._bench):
+        for candidate, reason in caveats.left_out(known, self._bench):
             self._reporter.skip(candidate, reason)
-        for recipe, refusal in closing.refusals(known, self._bench):
+        for recipe, refusal in caveats.refusals(known, self._bench):
             about = f"accepted {recipe}"
             self._reporter.warn(refusal, about)
             if not refusal:

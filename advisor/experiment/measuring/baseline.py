@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
-from advisor.experiment.caveats import with_the_load
 from advisor.experiment.events import Said
 from advisor.experiment.judging.numerics import DEFAULT_TOLERANCE, Spread, finite
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -62,8 +61,6 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         problem, hint = result.reason, result.hint or "Fix the target and try again."
         if result.outcome is not Outcome.FAILED:
             problem = f"the baseline could not be measured: {result.reason or result.outcome.value}"
-        if result.outcome is Outcome.TIMED_OUT:
-            hint = with_the_load(hint)
         raise TargetError(problem, hint, result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
