@@ -6,6 +6,7 @@ One process writes to it at a time. A line that is damaged, or that another vers
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -206,15 +207,14 @@ def _locked(path: Path) -> TextIO:
 
 
 def _free_path(folder: Path) -> Path:
+    """An empty file named by the date and the time, and by a number where sessions began in the same second."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    for number in range(1000):
-        path = folder / (f"{stamp}.jsonl" if number == 0 else f"{stamp}-{number}.jsonl")
-        try:
+    for suffix in ("", *(f"-{number}" for number in range(1, 1000))):
+        with contextlib.suppress(FileExistsError):
+            path = folder / f"{stamp}{suffix}.jsonl"
             path.touch(mode=0o600, exist_ok=False)
-        except FileExistsError:
-            continue
-        return path
-    raise OSError(f"no free name in {folder}")
+            return path
+    raise OSError(errno.EEXIST, "a thousand sessions of this second are there")
 
 
 @dataclass(frozen=True, slots=True)
