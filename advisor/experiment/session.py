@@ -188,8 +188,10 @@ class Session:
         self._read_source(*(place.file for place in facts.workload.places))
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
-        if self.request.wants_several:
-            self._check_several(gpus)
+        if self.request.wants_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
+            self._reporter.warn(f"several GPUs are not measured: {reason}")
+            self._bench.budget.extended_s += self._several_s
+            self.request = replace(self.request, gpus=1, machines=1)
         known = self._trials.publish(self._current)
         if not self.request.wants_several and not known.plan.candidates:
             self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
@@ -197,14 +199,6 @@ class Session:
         if self.request.wants_several:
             self._search_on_several(gpus, self._current)
         self._conclude(self._current)
-
-    def _check_several(self, gpus: int) -> None:
-        """Leave several GPUs out where they make no sense, and their time to the search on one."""
-        reason = why_not_several(self._current.plan.facts) if gpus > 1 else "there is only one"
-        if reason:
-            self._reporter.warn(f"several GPUs are not measured: {reason}")
-            self._bench.budget.extended_s += self._several_s
-            self.request = replace(self.request, gpus=1, machines=1)
 
     def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
@@ -376,20 +370,16 @@ class Session:
         except AdvisorError as error:
             self._reporter.fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
-            self._reporter.fail(refusal_of(error) or _bug(error))
+            bug = AdvisorError(
+                f"perf-advisor has a bug: {type(error).__name__}: {error}",
+                "Please report it with the details; what was measured is kept.",
+                "".join(traceback.format_exception(error)),
+            )
+            self._reporter.fail(refusal_of(error) or bug)
         self._bench.end_compiling_beside()
         if finishes:
             budget = self._bench.budget
             self._reporter.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
-
-
-def _bug(error: Exception) -> AdvisorError:
-    """The error for an unexpected exception; its exit code is that of a bug of ours."""
-    return AdvisorError(
-        f"perf-advisor has a bug: {type(error).__name__}: {error}",
-        "Please report it with the details; what was measured is kept.",
-        "".join(traceback.format_exception(error)),
-    )
 
 
 def _follows_decisions(move: Move, known: Known) -> bool:

@@ -271,7 +271,10 @@ def _read(path: Path) -> PastSession:
     events, damaged, damage = list[Event](), 0, ""
     for text in filter(None, lines):
         try:
-            events += _events(text, path.with_suffix(""))
+            entry = json.loads(text)
+            if (name := entry["event"]) not in FORMER_KINDS:
+                # No file but the session's own is shown or copied because a journal says so.
+                events.append(msgspec.convert(_with_own_files(entry["data"], path.with_suffix("")), KINDS[name]))
         except _UNREADABLE:
             damaged += 1
     if damaged:
@@ -281,17 +284,6 @@ def _read(path: Path) -> PastSession:
     fingerprint = header.config_fingerprint or ("unknown" if header.config is not None else "")
     withheld = header.withheld_arguments
     return PastSession(path.stem, path, started, header.request, tuple(events), damage, fingerprint, withheld)
-
-
-def _events(line: bytes, folder: Path) -> list[Event]:
-    """The event of a line; none of a kind that is recorded no more. Raises an error for a damaged line.
-
-    The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
-    """
-    entry = json.loads(line)
-    if entry["event"] in FORMER_KINDS:
-        return []
-    return [msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])]
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:

@@ -13,7 +13,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
 from advisor.files.state_folder import read_record, write_record
 from advisor.recipe.settings import Settings
-from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialResult, Value
+from advisor.records import Facts, Outcome, TargetSpec, TrialResult, Value
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
@@ -48,14 +48,12 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     done = frozenset(kind for kind, is_done in used.items() if is_done)
     taken = replace(Known.begin(plan, judge), tried=tried, done=done)
     if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
-        return taken.with_permitted(_worked_on(judge, past.stack), past.stack.dropped)
+        # The combination that the search worked on: the recorded settings, with those whose part is unclear.
+        found, dropped = past.stack.settings, past.stack.dropped
+        keys = found.keys() | {key for key, why in dropped.items() if why in UNCLEAR}
+        stack = next((settings for settings in judge.runs if settings.keys() == keys), Settings(found))
+        return taken.with_permitted(stack, dropped)
     return replace(taken, stack=taken.best_usable())
-
-
-def _worked_on(judge: Judge, found: StackRecord) -> Settings:
-    """The combination that the search worked on: the recorded settings, with those whose part is unclear."""
-    keys = found.settings.keys() | {key for key, why in found.dropped.items() if why in UNCLEAR}
-    return next((settings for settings in judge.runs if settings.keys() == keys), Settings(found.settings))
 
 
 def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:

@@ -38,7 +38,7 @@ def moves(known: Scaling) -> list[Move]:
     """All that could be measured next, by expected gain (as a logarithm) per trial; nothing where one GPU could not."""
     if not known.measured(ONE):
         return []
-    kinds = (_strategies, _options, _without_compiling, _again, _weak, _turns)
+    kinds = (_strategies, _options, _again, _of_the_leading)
     found = [move for kind in kinds for move in kind(known)]
     return sorted(found, key=lambda move: math.log(move.gain) / len(move.trials), reverse=True)
 
@@ -123,14 +123,6 @@ def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
     return max(gain, POLICY.information)
 
 
-def _without_compiling(known: Scaling) -> Iterator[Move]:
-    """The leading settings without compiling, which may hide the gradients' way worse than it computes faster."""
-    lead = leading(known)
-    plain = _not_compiled(known, lead) if lead and not _is_captured(known, lead) else None
-    if plain and plain not in known.runs:
-        yield Move(POLICY.not_compiled, plain)
-
-
 def _again(known: Scaling) -> Iterator[Move]:
     """Run settings again that seem better than the stack while the interval leaves it open."""
     for setup in known.runs:
@@ -143,14 +135,19 @@ def _again(known: Scaling) -> Iterator[Move]:
             yield Move(min(comparison.speedup, POLICY.small_gain), setup)
 
 
-def _weak(known: Scaling) -> Iterator[Move]:
-    """The whole batch on each GPU, as many people use several: not comparable with the same global batch."""
+def _of_the_leading(known: Scaling) -> Iterator[Move]:
+    """The leading settings without compiling, with the whole batch on each GPU, and in turn with one GPU.
+
+    Compiling may hide the gradients' way worse than it computes faster. The whole batch on each GPU is how many people
+    use several; it is not comparable with the same global batch. The turns are for the figure that is reported.
+    """
     lead = leading(known)
-    if lead and not any(one.weak and one.strategy == lead.strategy for one in known.runs):
+    if lead is None:
+        return
+    plain = None if _is_captured(known, lead) else _not_compiled(known, lead)
+    if plain and plain not in known.runs:
+        yield Move(POLICY.not_compiled, plain)
+    if not any(one.weak and one.strategy == lead.strategy for one in known.runs):
         yield Move(POLICY.proof, Setup(lead.settings, weak=True))
-
-
-def _turns(known: Scaling) -> Iterator[Move]:
-    """The stack in turn with one GPU: for the figure that is reported."""
     if known.stack and not known.confirmed:
         yield Move(POLICY.proof, Setup(known.stack), in_turn=True)
