@@ -1,7 +1,6 @@
 """Remarks of a session: noise, failures, budgets and limits; why candidates are left out, or what was accepted is."""
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_ratio, format_seconds, printable
+from advisor.machine.hardware import own_pids
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Outcome
@@ -54,7 +54,7 @@ def of_other_programs(judge: Judge, facts: Facts) -> str:
 
 def busiest_programs(most: int = 3) -> list[str]:
     """The names of the programs beside this one that use most of the cores in the next moment, in which it waits."""
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    own = own_pids()
     others = [process for process in psutil.process_iter(["cpu_percent"]) if process.pid not in own]
     time.sleep(_LOOKS_FOR_S)  # a share is that of the time since the last question
     percent: Counter[str] = Counter()

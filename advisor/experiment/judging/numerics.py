@@ -96,8 +96,8 @@ class Spread:
 def spread_of(runs: Sequence[TrialResult]) -> Spread:
     """The largest differences between two of these runs of the baseline, of those that are finite and comparable."""
     pairs = [(later, earlier) for earlier, later in combinations(runs, 2)]
-    differences = ([max(_differences(one, *pair), default=0.0) for pair in pairs] for one in (LOSSES, OUTPUTS))
-    return Spread(*(max(filter(math.isfinite, of_pairs), default=0.0) for of_pairs in differences))
+    found = ([max(differences(one, *pair), default=0.0) for pair in pairs] for one in (LOSSES, OUTPUTS))
+    return Spread(*(max(filter(math.isfinite, of_pairs), default=0.0) for of_pairs in found))
 
 
 def compare_numerics(
@@ -127,7 +127,7 @@ def compare_numerics(
     output_error = max(_distances(OUTPUTS, baseline, reference), default=None)
     found: list[tuple[int, float, NumericsResult]] = []
     for quantity, of_baselines in ((LOSSES, spread.losses), (OUTPUTS, spread.outputs)):
-        if not why_not and _differences(quantity, result, baseline):
+        if not why_not and differences(quantity, result, baseline):
             explained = explained_by(quantity, max(rounding, own_rounding), own_rounding, output_error)
             runs = (result, baseline, reference)
             found.append(_compared(quantity, *runs, declared=declared, explained=explained, spread=of_baselines))
@@ -147,7 +147,7 @@ def _compared(
     spread: float,
 ) -> tuple[int, float, NumericsResult]:
     """The comparison of one quantity that both have, after its rank, and how far it lies beyond what is allowed."""
-    steps = _differences(quantity, result, baseline)
+    steps = differences(quantity, result, baseline)
     distances, own = (_distances(quantity, run, reference) for run in (result, baseline))
     allowed = tolerances(quantity, len(steps), explained, own)
     counted = len(allowed)  # an unstable start of training spoils later steps
@@ -232,11 +232,11 @@ def own_rounding(catalog: Catalog, workload: WorkloadFacts) -> float:
 
 def _distances(quantity: Quantity, run: TrialResult, reference: TrialResult | None) -> tuple[float, ...]:
     """A run's distances from the reference, step for step; none where the reference is not finite."""
-    errors = _differences(quantity, run, reference) if reference is not None else ()
+    errors = differences(quantity, run, reference) if reference is not None else ()
     return errors if all(map(math.isfinite, errors)) else ()
 
 
-def _differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
+def differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
     """The relative differences of the results that two trials have in common; none when they have nothing."""
     if quantity is LOSSES:
         # A loss near zero is related to the largest one.

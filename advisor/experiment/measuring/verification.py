@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from advisor.errors import TargetError
-from advisor.experiment.judging.numerics import distance
+from advisor.experiment.judging.numerics import LOSSES, OUTPUTS, differences
 from advisor.experiment.judging.runs import rates
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -122,12 +122,12 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     found = Verification(
         exported.path,
         seconds=time.monotonic() - started,
-        difference=_output_difference(*pairs[0]),
+        difference=_difference(pairs[0][1], pairs[0][0]),
         compared="losses" if pairs[0][1].losses else "outputs",
     )
     usual = stack.numerics.difference or 0.0 if stack.numerics else 0.0
     # Outputs of the plain loop may differ from one start to the next, as of a script that draws in threads.
-    between_starts = _output_difference(pairs[0][0], pairs[-1][0]) or 0.0
+    between_starts = _difference(pairs[-1][0], pairs[0][0]) or 0.0
     most_different = max(_MOST_DIFFERENT, _MARGIN * usual, _MARGIN * between_starts)
     if found.difference is not None and not found.difference <= most_different:
         shown = format_percent(found.difference, digits=1)
@@ -142,11 +142,10 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     )
 
 
-def _output_difference(one: TrialResult, other: TrialResult) -> float | None:
+def _difference(new: TrialResult, old: TrialResult) -> float | None:
     """The relative difference of the outputs, or the first losses, of two runs; None where they have no such ones."""
-    old, new = ((run.outputs or (sum(run.losses), *run.losses)) for run in (one, other))
-    same = len(old) > 1 and len(old) == len(new) and one.batch_size == other.batch_size
-    return distance(new, old) if same else None
+    same = differences(LOSSES if new.losses else OUTPUTS, new, old) if new.batch_size == old.batch_size else ()
+    return max(same, default=None)
 
 
 # --- later ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from functools import cached_property
 from statistics import median
 
 from advisor.experiment.consent import Consent
+from advisor.experiment.judging.numerics import LOSSES, differences
 from advisor.experiment.judging.runs import rates
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import REPORT, SELECTION, ProcessSpread, process_spread, ratio_interval
@@ -127,8 +128,7 @@ class Scaling:
         ours, theirs = self.measured(setup), self.measured(ONE)
         if not (ours and theirs) or setup.weak:
             return None
-        pairs = zip(ours[0].losses, theirs[0].losses, strict=False)
-        return max((abs(one - other) / max(abs(other), 1e-12) for one, other in pairs), default=None)
+        return max(differences(LOSSES, ours[0], theirs[0]), default=None)
 
     def why_unusable(self, setup: Setup) -> str:
         """The reason that settings may not be the stack; empty where they may."""
