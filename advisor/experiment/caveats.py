@@ -31,8 +31,8 @@ _CUT_SHORT = (Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED)
 
 
 def of_noise(known: Known) -> str:
-    """A warning about the spread between identical processes; empty on a quiet machine."""
-    if known.judge.apart <= POLICY.most_apart:
+    """A warning about the spread between identical processes; empty on a quiet machine, and where others take cores."""
+    if known.judge.apart <= POLICY.most_apart or known.judge.is_busy:
         return ""
     return (
         f"this machine is noisy: identical runs differed by {format_percent(known.judge.apart)}. "
