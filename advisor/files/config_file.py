@@ -16,8 +16,6 @@ from advisor.files.paths import content_of
 
 # What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
 YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
-# A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
-_MOST_VALUES = 1_000_000
 _SHOWN = 40  # characters of a bad value in a message
 # What JSON files have besides JSON: a byte-order mark, comments, a comma behind the last entry; texts are kept.
 _JSON_COMMENT = re.compile(r'\A\ufeff|"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
@@ -141,7 +139,6 @@ def read_config(path: str) -> dict[str, Any]:
             f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
             "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
         )
-    check_recordable(data, path)
     return data
 
 
@@ -170,17 +167,3 @@ def without_comments(text: str) -> str:
 
 def _blank_unless_text(match: re.Match[str]) -> str:
     return match[0] if match[0].startswith('"') else _NO_BREAK.sub(" ", match[0])
-
-
-def check_recordable(data: Any, path: str) -> None:
-    """Raise UsageError for a config that no session can record: one that contains itself, or is huge by its anchors."""
-    why = ""
-    try:
-        for count, _ in enumerate(json.JSONEncoder(default=str, skipkeys=True).iterencode(data)):
-            if count > _MOST_VALUES:
-                why = f"it has more than {_MOST_VALUES:,} values, through its anchors"
-                break
-    except (ValueError, RecursionError) as error:  # it contains itself
-        why = reason(error)
-    if why:
-        raise UsageError(f"{path} cannot be recorded: {why}", "Write what the aliases stand for, and try again.")
