@@ -39,7 +39,6 @@ def host(**changes: Any) -> HostInfo:
         memory_total_bytes=128 * GIB,
         memory_available_bytes=100 * GIB,
         cpu_features=("avx2", "avx512f", "avx512_bf16", "amx_bf16"),
-        numa_nodes=1,
         system="Linux 6.1",
         python="3.12.0",
     )

@@ -36,7 +36,6 @@ def host_info(root: Path = Path("/")) -> HostInfo:
         memory_total_bytes=total,
         memory_available_bytes=available,
         cpu_features=tuple(feature for feature in CPU_FEATURES.split() if feature in present),
-        numa_nodes=max(1, sum(1 for _ in (root / "sys/devices/system/node").glob("node[0-9]*"))),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         load=os.getloadavg()[0],

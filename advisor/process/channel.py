@@ -4,7 +4,6 @@ The user's code may write anything to any descriptor, so messages are checked an
 session's process is gone, the trial's whole group dies.
 """
 
-import fcntl
 import os
 import queue
 import signal
@@ -23,8 +22,6 @@ _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LONGEST_BYTES = 2**26
 # A message is written in one go: who pauses for so long inside one has stopped, or did not mean to send any. Seconds.
 _STOPPED_S = 10.0
-# Descriptors from here on are free in most programs, and below the usual limit of 1024.
-_OUT_OF_REACH = 900
 
 
 class GarbageError(OSError):
@@ -32,19 +29,6 @@ class GarbageError(OSError):
 
     def __init__(self, problem: str = "the target wrote to a file descriptor that is perf-advisor's") -> None:
         super().__init__(problem)
-
-
-def out_of_reach(connection: Connection) -> Connection:
-    """The connection under a high number, where that is allowed.
-
-    A target that closes descriptors of low numbers leaves it alone, and no file that it opens gets the number.
-    """
-    try:
-        handle = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
-    except OSError:
-        return connection
-    connection.close()
-    return Connection(handle)
 
 
 def send_message(connection: Connection, message: Message) -> None:
@@ -93,7 +77,7 @@ class Channel:
     """The trial's end: sends messages and receives commands. A thread watches for the parent's end closing."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = out_of_reach(connection)
+        self._connection = connection
         self._commands: queue.SimpleQueue[TrialCommand] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="trial-channel", daemon=True).start()
 

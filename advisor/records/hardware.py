@@ -78,7 +78,6 @@ class HostInfo:
     memory_total_bytes: int
     memory_available_bytes: int
     cpu_features: tuple[str, ...]
-    numa_nodes: int
     system: str
     python: str
     load: float = 0.0  # the programs that wanted a core at a time, over the minute before

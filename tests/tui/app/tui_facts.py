@@ -25,7 +25,6 @@ HOST = host(
     physical_cores=56,
     logical_cores=112,
     memory_available_bytes=117 * GIB,
-    numa_nodes=2,
     system="Linux 6.8",
     python="3.12.4",
 )
