@@ -209,8 +209,9 @@ class Session:
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
         same = losses_compare(facts) and not known.judge.spread.random
         before = knowledge_before(self._bench, known.found, facts, gpus, consent, same_losses=same)
-        one = RankSearch(self._bench, before, known.found, self._consented).run().runs[ONE][-1]
-        if not one.measured:
+        scaling = RankSearch(self._bench, before, known.found, self._consented).run()
+        if not scaling.measured(ONE):
+            one = scaling.runs[ONE][-1]
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
 
     def _announce(self) -> None:
