@@ -144,10 +144,6 @@ class Session:
             if self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
-    def decisions(self) -> dict[str, Decision]:
-        """The person's decisions so far, the latest last."""
-        return self._reporter.decisions()[0]
-
     def rework(self) -> None:
         """Find the stack again under the present decisions; nothing happens when they are followed already."""
         if self._known is None:
