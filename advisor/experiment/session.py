@@ -149,7 +149,7 @@ class Session:
         if self._known is None:
             return
         consent = self._known.plan.consent
-        if not (self._follows_decisions and consent.decided == self._consented(consent).decided):
+        if not (self._follows_decisions and consent == self._consented(consent)):
             self._run_afterwards(_REWORK, lambda: self._go_on(None, follow=True))
 
     def retry(self, name: str) -> None:
