@@ -101,9 +101,13 @@ def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
 
 
 TagsAsWritten.add_multi_constructor("!", _untagged)
-TagsAsWritten.add_constructor(
-    "tag:yaml.org,2002:python/tuple", lambda loader, node: tuple(loader.construct_sequence(node, deep=True))
-)
+
+
+def _tuple(loader: TagsAsWritten, node: Any) -> tuple[Any, ...]:
+    return tuple(loader.construct_sequence(node, deep=True))
+
+
+TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
 TagsIgnored.add_constructor(None, lambda loader, node: None)
 
 

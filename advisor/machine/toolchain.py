@@ -25,12 +25,11 @@ def missing_compiler(facts: Facts) -> Skip | None:
 
     On a GPU Triton compiles the kernels itself, and their launchers with a C compiler. The CPU backend calls g++.
     """
-    capability, variable, found = facts.workload.capability, "CC", ("gcc", "clang")
+    capability = facts.workload.capability
+    variable, found = ("CC", ("gcc", "clang")) if facts.on_cuda else ("CXX", ("g++",))
     if facts.on_cuda and capability and capability < (7, 0):
         have = ".".join(map(str, capability))
         return Skip(f"compute capability {have} is too old for Triton's kernels (7.0 and later work)")
-    if not facts.on_cuda:
-        variable, found = "CXX", ("g++",)
     if named := os.environ.get(variable):
         return None if shutil.which(named) else Skip(f"the compiler that ${variable} names, {named}, is not found")
     if any(map(shutil.which, found)):

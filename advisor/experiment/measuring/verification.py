@@ -21,7 +21,17 @@ from advisor.figures.stats import ratio_of_processes
 from advisor.files.scratch import scratch_folder
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Exported, Outcome, StackRecord, TrialKind, TrialResult, TrialSpec, Verification
+from advisor.records import (
+    Block,
+    Exported,
+    Outcome,
+    StackRecord,
+    TargetSpec,
+    TrialKind,
+    TrialResult,
+    TrialSpec,
+    Verification,
+)
 
 if TYPE_CHECKING:
     from advisor.experiment.measuring.bench import Bench
@@ -34,6 +44,35 @@ _ENDING_S, _LEAST_S = 0.5, 1.0
 
 # The results of the plain loop and of the tuned one.
 Pair = tuple[TrialResult, TrialResult]
+
+
+def loop_spec(name: str, target: TargetSpec, *, limit_s: float, measure_s: float = 0.0, steps: int = 0) -> TrialSpec:
+    """A process that times the target's plain loop for ``measure_s`` seconds, or runs so many ``steps`` of it."""
+    return TrialSpec(
+        trial_id=name,
+        target=target,
+        settings={},
+        measure_s=measure_s,
+        warmup_limit_s=limit_s,
+        timeout_s=limit_s,
+        log_path=str(scratch_folder() / f"{name.replace(' ', '-')}.log"),
+        kind=TrialKind.VERIFY,
+        steps=steps,
+    )
+
+
+def with_file(plain: TrialSpec, path: str, catalog: Catalog) -> TrialSpec:
+    """The same with an exported file applied to the loop. Raises UsageError for settings that no recipe has."""
+    settings = catalog.without_removed(Settings.from_file(path))
+    catalog.check(settings)
+    return replace(
+        plain,
+        trial_id="with the settings",
+        settings=dict(settings),
+        log_path=str(scratch_folder() / "with-the-settings.log"),
+        environment=catalog.environment(settings),
+        export_path=str(Path(path).resolve()),
+    )
 
 
 def time_in_pairs(
@@ -60,8 +99,8 @@ def time_in_pairs(
             if not result.measured:
                 late = result.outcome is Outcome.TIMED_OUT
                 hint = "Give it more time with --budget." if late else result.hint or "Fix what the lines below show."
-                which = "with" if spec.export_path else "without"
-                raise TargetError(f"the loop {which} the file: {result.reason}", hint, result.details)
+                which = f"{'with' if spec.export_path else 'without'} the file" if tuned.export_path else spec.trial_id
+                raise TargetError(f"the loop {which}: {result.reason}", hint, result.details)
             results[spec.trial_id] = result
         pairs.append((results[plain.trial_id], results[tuned.trial_id]))
         longest_s = max(longest_s, time.monotonic() - begun)
@@ -181,26 +220,9 @@ def check(
     The budget began at ``started``, of ``time.monotonic()``. Raises TargetError where a process fails, or where not
     even one pair fits into the budget.
     """
-    settings = catalog.without_removed(Settings.from_file(path))
-    catalog.check(settings)
-    plain = TrialSpec(
-        trial_id="without the settings",
-        target=request.target,
-        settings={},
-        measure_s=min(_CHECK_S, _CHECK_SHARE * request.budget_s),
-        warmup_limit_s=request.budget_s,
-        timeout_s=request.budget_s,
-        log_path=str(scratch_folder() / "without-the-settings.log"),
-        kind=TrialKind.VERIFY,
-    )
-    tuned = replace(
-        plain,
-        trial_id="with the settings",
-        settings=dict(settings),
-        log_path=str(scratch_folder() / "with-the-settings.log"),
-        environment=catalog.environment(settings),
-        export_path=str(Path(path).resolve()),
-    )
+    measure_s = min(_CHECK_S, _CHECK_SHARE * request.budget_s)
+    plain = loop_spec("without the settings", request.target, limit_s=request.budget_s, measure_s=measure_s)
+    tuned = with_file(plain, path, catalog)
     pairs = time_in_pairs(runner, plain, tuned, say, until=started + request.budget_s, most=_MOST_CHECKED)
     without, with_settings = zip(*pairs, strict=True)
     new, old = ([rates(run.blocks) for run in side] for side in (with_settings, without))
