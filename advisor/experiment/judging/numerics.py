@@ -288,14 +288,14 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
     losses, weights = result.losses, result.weights
     step = _first_not_finite(losses)
     if step is not None and _first_not_finite(baseline.losses) is None:
-        return f"the loss became {abs(losses[step])} at step {step + 1} of {len(losses)}"
+        return f"the loss became {_kind(losses[step])} at step {step + 1} of {len(losses)}"
     update = _first_not_finite(weights)
     if update is not None and _first_not_finite(baseline.weights) is None:
-        return f"the weights became {abs(weights[update])} with update {update} of {len(weights) - 1}"
+        return f"the weights became {_kind(weights[update])} with update {update} of {len(weights) - 1}"
     total, *samples = list(zip(result.outputs, baseline.outputs, strict=False)) or [(0.0, 0.0)]
     for new, old in (*samples, total):
         if not math.isfinite(new) and math.isfinite(old):
-            return f"the outputs became {abs(new)}{' in the first step' if losses else ''}"
+            return f"the outputs became {_kind(new)}{' in the first step' if losses else ''}"
     if result.skipped_steps and _never_updated(weights) and not _never_updated(baseline.weights):
         return "the gradient scaler skipped every update: at no scale were the gradients finite"
     return ""
@@ -303,6 +303,10 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
 
 def _first_not_finite(values: Sequence[float]) -> int | None:
     return next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
+
+
+def _kind(value: float) -> str:
+    return "nan" if math.isnan(value) else "inf"
 
 
 def _never_updated(weights: Sequence[float]) -> bool:
