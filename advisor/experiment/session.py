@@ -35,10 +35,10 @@ from advisor.experiment.state import SessionState
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Exported, Facts, Finding, StackRecord, TrialResult, Value
+from advisor.records import Exported, Facts, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
-from advisor.source.reading import read_sources
+from advisor.source.reading import read_sources, relevant
 
 _REWORK = "rework"
 
@@ -72,7 +72,6 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self._running_afterwards = ""
-        self._files_read = 0
         self._steering = Steering()
         # Seconds of the budget that are kept for the search on several GPUs.
         self._several_s = request.budget_s * (1 - POLICY.one_gpu) if request.wants_several else 0.0
@@ -178,10 +177,11 @@ class Session:
         self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
         gpus = gpus_in_use(self.request, hardware)  # too few are an error before anything is measured
-        findings = self._read_source()
+        self._read_source()
         self._trials.enter("baseline")
-        facts, result = first_run(self._bench, hardware, findings)
+        facts, result = first_run(self._bench, hardware)
         self._read_source(*(place.file for place in facts.workload.places))
+        facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         if self.request.wants_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
@@ -222,17 +222,15 @@ class Session:
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
-    def _read_source(self, *files: str) -> tuple[Finding, ...]:
+    def _read_source(self, *files: str) -> None:
         """Read the user's files for habits, which the trials then price: those that are named, and ``files``."""
         target = self.request.target
         readings = read_sources(target.target, target.directory, (*self.request.scripts, *files))
-        if len(readings) == self._files_read:
-            return ()
-        self._files_read = len(readings)
-        findings = tuple(finding for reading in readings for finding in reading.findings)
-        problems = tuple(reading.problem for reading in readings if reading.problem)
-        self._reporter.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
-        return findings
+        read = tuple(reading.file for reading in readings)
+        if read != self._reporter.state.source_files:
+            findings = tuple(finding for reading in readings for finding in reading.findings)
+            problems = tuple(reading.problem for reading in readings if reading.problem)
+            self._reporter.emit(events.SourceRead(read, findings, problems))
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""

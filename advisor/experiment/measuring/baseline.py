@@ -9,8 +9,7 @@ from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.request import Request
 from advisor.machine.hardware import counts_energy
 from advisor.machine.host import CoresInUse
-from advisor.records import Facts, Finding, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
-from advisor.source.reading import relevant
+from advisor.records import Facts, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
 
 _NO_ENERGY = (
     "no energy counter can be read here, so energy cannot be the objective.",
@@ -37,7 +36,7 @@ def check_energy(request: Request, hardware: Hardware) -> None:
         raise UsageError(*_NO_ENERGY)
 
 
-def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -> tuple[Facts, TrialResult]:
+def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
     """Have the target built once for all trials, then measure and describe it.
 
     Raises TargetError when it fails, and UsageError when it has no energy and that is the objective.
@@ -77,7 +76,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         sources=bench.inspected.sources,
         operations=result.operations,
     )
-    return replace(facts, findings=relevant(findings, facts)), result
+    return facts, result
 
 
 def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Spread) -> TrialSpec | None:
