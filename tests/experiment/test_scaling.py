@@ -380,7 +380,7 @@ def test_the_wait_for_the_slowest_is_told_before_and_after_what_evens_it_out():
         ScalingRow("ddp, static_graph: true", {**ddp, "parallel.static_graph": True}, 2, step_ms=8.0),
         ScalingRow("ddp, length_bucketing: true, whole batch on each GPU", even, 2, weak=True, straggler_share=0.2),
     )
-    record = ScalingRecord(2, "cuda", "nccl", {}, rows=rows)
+    record = ScalingRecord(2, "cuda", {}, rows=rows)
     (remarks,) = [block for block in next(several_gpus_section(record)).blocks if isinstance(block, Bullets)]
     told = "The wait for the slowest is 41.0 % of the step with ddp, 3.0 % with ddp, length_bucketing: true."
     assert remarks.items == (told,)

@@ -29,7 +29,6 @@ from advisor.records import (
     TrialResult,
     text_of,
 )
-from advisor.records.kinds import COLLECTIVES
 
 # Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
 _PRIOR = 0.015
@@ -166,7 +165,6 @@ class Scaling:
         return ScalingRecord(
             gpus=self.gpus,
             device_type=self.device_type,
-            backend=COLLECTIVES[self.device_type],
             carried=dict(self.carried),
             left_out=dict(self.left_out),
             rows=tuple(self.row_of(setup) for setup in self.runs),
@@ -197,7 +195,6 @@ class Scaling:
             speedup=comparison.speedup if comparison else None,
             ci_low=comparison.ci_low if comparison else None,
             ci_high=comparison.ci_high if comparison else None,
-            verdict=str(comparison.verdict) if comparison and setup != ONE else "",
             exposed_ms=found.exposed_ms,
             straggler_share=found.straggler_share,
             peak_reserved_bytes=found.peak_reserved_bytes,
