@@ -163,11 +163,10 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
         came_to = f"it could not be used beside others: {why[-1]}" if all(why) else "it was no better beside others"
         return f"{came_to}; {RAISE_BUDGET} alone"
     needed_s = bench.expected_s(candidate.settings)
-    if not bench.budget.allows(needed_s):
-        return f"no time: it needs about {needed_s:.0f} s; {RAISE_BUDGET}"
-    if conflict := known.plan.catalog.conflict({**known.stack, **candidate.settings}):
+    conflict = known.plan.catalog.conflict({**known.stack, **candidate.settings})
+    if conflict and bench.budget.allows(needed_s):
         return f"it cannot be combined with the stack: {conflict}"
-    return f"the remaining time is reserved for confirming the stack; {RAISE_BUDGET}"
+    return f"no time: it needs about {needed_s:.0f} s; {RAISE_BUDGET}"
 
 
 def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:

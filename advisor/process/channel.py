@@ -58,14 +58,14 @@ def receive_message(connection: Connection, timeout_s: float | None = None) -> M
 
 def _read(connection: Connection, length: int) -> bytes:
     """The next bytes of a message that has begun."""
-    content = b""
+    content = bytearray()
     while len(content) < length:
         if not connection.poll(_STOPPED_S):
             raise GarbageError("the process stopped in the middle of a message")
         if not (part := os.read(connection.fileno(), length - len(content))):
             raise EOFError
         content += part
-    return content
+    return bytes(content)
 
 
 def _builtin(value: Any) -> Any:

@@ -77,7 +77,6 @@ def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
 # --- hints ----------------------------------------------------------------------------------------------------
 
 HINTS_FILE = "hints.json"
-_MOST_WORKLOADS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class _HintsFile:
-    """The file: hints by workload, the latest last."""
+    """The file: hints by workload."""
 
     workloads: dict[str, Hints] = field(default_factory=dict)
 
@@ -109,9 +108,6 @@ def hints_for(name: str) -> Hints:
 
 def save_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
     """Replace the hints with this session's. The compile time stays until another is measured."""
-    stored = read_record(HINTS_FILE, _HintsFile())
+    workloads = read_record(HINTS_FILE, _HintsFile()).workloads
     compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
-    others = {other: hints for other, hints in stored.workloads.items() if other != name}
-    latest = dict(list(others.items())[1 - _MOST_WORKLOADS :])
-    stored = replace(stored, workloads={**latest, name: Hints(dict(settings), compile_s)})
-    write_record(HINTS_FILE, stored)
+    write_record(HINTS_FILE, _HintsFile({**workloads, name: Hints(dict(settings), compile_s)}))
