@@ -18,7 +18,6 @@ from advisor.experiment.events import SessionFailed
 from advisor.report.document import Listing, Paragraph, Section, pairs
 from advisor.report.reproduce import METHOD
 from advisor.tui.keys import key
-from advisor.tui.report_text import sections_text
 from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
@@ -53,8 +52,7 @@ class TextScreen(ModalScreen[None]):
 
     def show(self, sections: Sequence[Section]) -> None:
         """Show these sections from now on."""
-        text = self.query_one("#text", TextPane)
-        text.show(lambda width: sections_text(sections, width, self.app.theme_variables))
+        self.query_one("#text", TextPane).show(tuple(sections))
 
 
 def failure_screen(failure: SessionFailed) -> TextScreen:

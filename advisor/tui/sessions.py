@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,7 +13,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Input, Static
+from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError
 from advisor.experiment.past.journal import list_sessions, open_session
@@ -24,16 +24,12 @@ from advisor.report.document import Paragraph, Section
 from advisor.report.verdict import result_line
 from advisor.tui.keys import key
 from advisor.tui.screens import TextScreen
-from advisor.tui.text import shortened
+from advisor.tui.text import DIM
 from advisor.tui.theme import ThemedApp
-from advisor.tui.widgets.table import Cell, Column, Table
-from advisor.tui.widgets.texts import show_text
+from advisor.tui.widgets.lists import ChoiceList
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NO_OTHER = "There is no other recorded session."
-_NAME, _TARGET = 17, 32
-# Width from which on the whole target is shown; below it the target makes room for the result. Cells.
-_BROAD, _NARROW_TARGET = 100, 20
 # While the journals are read the list is drawn this often. Seconds.
 _TOLD_EVERY_S = 0.1
 _Row = tuple[str, str, str]  # a session's id, its target and its result
@@ -55,27 +51,23 @@ class SessionsScreen(ModalScreen[str | None]):
     def __init__(self, title: str, besides: str = "", target: str = "") -> None:
         super().__init__()
         self._title, self._besides, self._target = title, besides, target
-        self._rows: dict[str, _Row] = {}
-        self._reading = True
+        self._rows: list[_Row] = []
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog", id="sessions-dialog") as dialog:
+        with Vertical(classes="dialog") as dialog:
             dialog.border_title, dialog.border_subtitle = self._title, "Enter picks the session"
             yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
-            yield Table(id="sessions-table")
-            yield Static(id="sessions-told", markup=False)
+            yield Static("Reading the sessions…", id="sessions-told")
+            yield ChoiceList(id="sessions", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self._table.focus()
+        self._list.focus()
         self._read()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
     @property
-    def _table(self) -> Table:
-        return self.query_one("#sessions-table", Table)
+    def _list(self) -> ChoiceList:
+        return self.query_one("#sessions", ChoiceList)
 
     @work(thread=True, exit_on_error=False, group="sessions")
     def _read(self) -> None:
@@ -89,62 +81,46 @@ class SessionsScreen(ModalScreen[str | None]):
                 if past.session_id != self._besides:
                     (known if self._target in ("", target.target) else others).append(row)
                 if time.monotonic() - told_at > _TOLD_EVERY_S:
-                    self.app.call_from_thread(self._add, known, done=False)
-                    known, told_at = [], time.monotonic()
-        self.app.call_from_thread(self._add, [*known, *others], done=True)
+                    self.app.call_from_thread(self._take, known)
+                    told_at = time.monotonic()
+        self.app.call_from_thread(self._take, [*known, *others])
+        self.app.call_from_thread(self._tell, _NO_OTHER if self._besides else _NONE)
 
-    def _add(self, rows: Sequence[_Row], *, done: bool) -> None:
+    def _take(self, rows: Sequence[_Row]) -> None:
         if self.is_attached:  # not closed meanwhile
-            self._rows |= {row[0]: row for row in rows}
-            self._reading = not done
+            self._rows = list(rows)
             self._show()
+
+    def _tell(self, nothing: str) -> None:
+        """Tell that there is nothing, once all journals are read."""
+        if self.is_attached:
+            told = self.query_one("#sessions-told", Static)
+            told.update(nothing)
+            told.display = not self._rows
 
     @on(Input.Changed, "#sessions-filter")
     def _show(self) -> None:
         words = self.query_one("#sessions-filter", Input).value.lower().split()
-        shown = [row for row in self._rows.values() if all(word in " ".join(row).lower() for word in words)]
-        # A narrow screen has to have room for the result.
-        target = _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
-        result = max(0, self._table.size.width - _NAME - target - 8)
-        columns = (Column("session", "session", _NAME), Column("target", "target", target))
-        cells = {
-            session: {
-                "session": Cell(Content(session), session),
-                "target": Cell(Content(_fitting(name, target)), name),
-                "result": Cell(Content(told), told),
-            }
-            for session, name, told in shown
-        }
-        self._table.show([*columns, Column("result", "result", result)], cells)
-        self._tell()
+        shown = [row for row in self._rows if all(word in " ".join(row).lower() for word in words)]
+        place = self._list.highlighted or 0
+        self._list.set_options(_option(*row) for row in shown)
+        self._list.highlighted = min(place, len(shown) - 1) if shown else None
 
     @on(Input.Submitted, "#sessions-filter")
     def _on_filter_submitted(self) -> None:
-        self._table.focus()
+        self._list.focus()
 
-    @on(DataTable.RowHighlighted)
-    def _tell(self) -> None:
-        """Tell the target and the result in full, which a narrow screen cuts in the table; or why there is nothing."""
-        _, target, result = self._rows.get(self._table.cursor_key, ("", "", ""))
-        told = f"{target}: {result}" if result else target
-        if not self._rows:
-            told = "Reading the sessions…" if self._reading else _NO_OTHER if self._besides else _NONE
-        self._table.display = self._reading or bool(self._rows)  # a hidden one has no focus
-        if self._rows and not self._table.row_count:
-            told = "No session has these words."
-        show_text(self.query_one("#sessions-told", Static), Content(told))
-
-    @on(DataTable.RowSelected)
-    def _on_chosen(self) -> None:
-        self.dismiss(self._table.cursor_key)
+    @on(OptionList.OptionSelected)
+    def _on_chosen(self, chosen: OptionList.OptionSelected) -> None:
+        self.dismiss(chosen.option_id)
 
     def action_find(self) -> None:
         self.query_one("#sessions-filter").focus()
 
 
-def _fitting(target: str, width: int) -> str:
-    """A target in so many cells: first without its folders, which many have in common."""
-    return target if len(target) <= width else shortened(re.sub(r"^\S*/", "…/", target), width)
+def _option(session_id: str, target: str, result: str) -> Option:
+    text = Content.assemble((f"{session_id}  ", "$accent"), (target, "bold"), "\n", (f"  {result}", DIM))
+    return Option(text, id=session_id)
 
 
 class ComparisonScreen(TextScreen):

@@ -12,8 +12,6 @@ from advisor.figures.formatting import counted
 from advisor.tui.context import Context
 from advisor.tui.keys import key
 
-# From this width of the screen on, in cells, panels stand beside each other.
-BROAD = 100
 # A key of more than one view.
 COPY = key(
     "view.copy",

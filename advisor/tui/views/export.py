@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Button, Input, OptionList
+from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError, UsageError
@@ -22,17 +22,17 @@ from advisor.export.files import check_replaceable
 from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.records import Verification
+from advisor.report.document import Block, Listing, Paragraph, Section
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
 from advisor.tui.exporting import free_path
 from advisor.tui.keys import key
 from advisor.tui.messages import ExportSaved
-from advisor.tui.report_text import highlighted
 from advisor.tui.screens import OverwriteScreen
-from advisor.tui.text import DIM, waiting_text
+from advisor.tui.text import waiting_text
 from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.lists import ChoiceList
-from advisor.tui.widgets.texts import Details, TextPane, show_titles
+from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 # Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
@@ -65,7 +65,7 @@ class ExportView(View):
                 with Horizontal(id="save-row", classes="frame"):
                     yield Input(id="path", placeholder="where to write the file", compact=True)
                     yield Button("Save", id="save", variant="primary", compact=True)
-        yield Details(id="next-steps")
+                yield Static(id="next-steps")
 
     def on_mount(self) -> None:
         self.query_one("#formats").border_title = "Write"
@@ -114,7 +114,7 @@ class ExportView(View):
         self._show_next_steps()
         if not ready or chosen is None:
             self._drawn = self._asked = None
-            self._preview.show(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
+            self._preview.show((Section("", (Paragraph(waiting_text(self.context.state, _EMPTY)),)),))
             return
         wanted = (chosen.id, self.context.version)
         # While the session runs it is written again only after another event; after it the user's own files may change.
@@ -133,7 +133,7 @@ class ExportView(View):
         if wanted == self._asked and self._drawn != (chosen.id, text):
             self._drawn = (chosen.id, text)
             show_titles(self._preview, chosen.title, chosen.description)
-            self._preview.show(_coloured(text, language))
+            self._preview.show((Section("", tuple(_shortened(text, language))),))
 
     def _path_of(self, chosen: Offer) -> str:
         """The path to write a format to. A key may come before the input shows that of the format just chosen."""
@@ -144,7 +144,7 @@ class ExportView(View):
             name = self._path_of(self.chosen) or self.chosen.default_name
             lines = self.context.exporter.next_steps(self.chosen.id, name, self.context.state)
             steps = next_steps(name, lines, self.context.state.verification)
-            self.query_one("#next-steps", Details).tell(steps, self.width)
+            show_text(self.query_one("#next-steps", Static), steps)
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""
@@ -251,20 +251,11 @@ class ExportView(View):
         return self._list
 
 
-def _coloured(text: str, language: str) -> Content:
+def _shortened(text: str, language: str) -> Iterator[Block]:
     lines = text.rstrip("\n").split("\n")
-    shown, more = lines[:_MOST_LINES], len(lines) - _MOST_LINES
-    if language == "diff":
-        coloured = Content("\n").join(_diff_line(line) for line in shown)
-    else:
-        coloured = highlighted("\n".join(shown), language)
-    return coloured if more <= 0 else coloured + Content.styled(f"\n… and {more:,} more lines: s writes all", DIM)
-
-
-def _diff_line(line: str) -> Content:
-    styles = {"+": "$success", "-": "$error", "@": "$accent"}
-    style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], DIM)
-    return Content.styled(line, style)
+    yield Listing("\n".join(lines[:_MOST_LINES]), language)
+    if len(lines) > _MOST_LINES:
+        yield Paragraph(f"… and {len(lines) - _MOST_LINES:,} more lines: s writes all")
 
 
 def next_steps(name: str, after: Sequence[str], verification: Verification | None) -> Content:

@@ -17,15 +17,14 @@ from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_outcome
 from advisor.records import Outcome, Profile, TrialResult
+from advisor.report.document import Paragraph, Section
 from advisor.report.pictures import phases_chart
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
 from advisor.tui.keys import key
-from advisor.tui.report_text import sections_text
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import bars
 from advisor.tui.widgets.table import Table
@@ -47,12 +46,11 @@ class ProfileView(View):
         super().__init__(context, id="profile")
 
     def compose(self) -> ComposeResult:
-        yield Placeholder(id="profile-empty")
-        yield Static(id="step", markup=False)
+        yield Static(id="step")
         with Container(id="profile-columns", classes="frame"):
             with Vertical(classes="panel", id="operators-panel"):
                 yield OperatorTable(id="operators")
-                yield Static(id="operator-row", markup=False)
+                yield Static(id="operator-row")
             yield TextPane(id="sections", classes="panel")
 
     @property
@@ -66,16 +64,11 @@ class ProfileView(View):
     def show(self) -> None:
         """Draw what is known of the profile: what is not known has no panel."""
         state, profile = self.context.state, self.context.state.profile
-        sections = tuple(profile_sections(state, self.context.catalog))
+        waiting = Section("", (Paragraph(_missing(state, _WAITING)),))
         has_rows = profile is not None and bool(profile.operators)
         self.set_class(not has_rows, "-without-operators")
-        self.set_class(not sections, "-without-sections")
-        self.set_class(bool(sections) and (not has_rows or self.has_class("-reading")), "-reading")
-        nothing = Content.styled(_missing(state, _WAITING), DIM)
-        show_text(self.query_one("#profile-empty", Static), nothing)
-        self.query_one("#profile-empty").display = not sections and not has_rows
         show_text(self.query_one("#step", Static), self._step(state, profile))
-        self._sections.show(lambda width: sections_text(sections, width, self.app.theme_variables))
+        self._sections.show(tuple(profile_sections(state, self.context.catalog)) or (waiting,))
         self._table.profile = profile
         self._tell_operators()
 
@@ -105,7 +98,7 @@ class ProfileView(View):
         if profile is None:
             return False
         needed = {
-            "panel": not self.has_class("-without-operators") and not self.has_class("-without-sections"),
+            "panel": not self.has_class("-without-operators"),
             "shapes": bool(profile.by_shape),
             "trace": bool(profile.trace_path),
         }
@@ -124,9 +117,8 @@ class ProfileView(View):
         self.call_after_refresh(lambda: self.first_focus().focus())
 
     def first_focus(self) -> Widget:
-        if self.query_one("#profile-empty").display:
-            return self.query_one(Placeholder)
-        return self._sections if self.has_class("-reading") else self._table
+        alone = self.has_class("-reading") or self.has_class("-without-operators")
+        return self._sections if alone else self._table
 
     # --- the trace -------------------------------------------------------------------------------------------
 

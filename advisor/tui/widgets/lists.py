@@ -1,4 +1,4 @@
-"""A list to choose from, and the sentence that stands in its place while it is empty; the palette, a list as well.
+"""A list to choose from; the palette, a list as well.
 
 Textual 8.2 ends with a KeyError when a page is turned before the list is laid out: by a key held down, say.
 """
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.command import CommandList, CommandPalette
-from textual.widgets import OptionList, Static
+from textual.widgets import OptionList
 
 
 class ChoiceList(OptionList):
@@ -43,7 +43,3 @@ def turn(options: OptionList, action: str) -> None:
     """Turn a page of a list that is laid out."""
     with suppress(KeyError):
         getattr(options, f"action_{action}")()
-
-
-class Placeholder(Static, can_focus=True):
-    """It takes the focus in the place of the list, so that the keys of the view around it work."""

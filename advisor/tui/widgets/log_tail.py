@@ -55,6 +55,7 @@ class LogTail(Log):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes="panel", max_lines=_MOST_LINES, auto_scroll=True)
+        self.border_title = "Log"
         self._path = ""
         self._stamp: tuple[str, int, int] | None = None
 

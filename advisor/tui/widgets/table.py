@@ -17,7 +17,6 @@ from textual.style import Style
 from textual.widgets import DataTable
 
 from advisor.tui.keys import key
-from advisor.tui.widgets.texts import look_same
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         if list(cells) == list(before) and tuple(columns) == self.shown and theme == self._colours:
             for key, row in cells.items():
                 for column, old, new in zip(columns, before[key], row, strict=True):
-                    if not look_same(old, new):
+                    if not old.is_same(new):
                         self.update_cell(key, column.key, self._text(new, number=column.number))
             return
         self._colours = theme

@@ -2,107 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from textual import events
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.geometry import Size
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
-from textual.visual import Visual
 from textual.widget import Widget
 from textual.widgets import Static
 
-
-def look_same(one: object, other: object) -> bool:
-    """Whether two texts, or pairs of them, look the same on screen. ``==`` ignores the colours of a Content."""
-    if isinstance(one, Content) and isinstance(other, Content):
-        return one.is_same(other)
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(look_same, one, other))
-    return type(one) is type(other) and one == other
+from advisor.figures.formatting import plain, printable
+from advisor.report.document import Block, Listing, Section
+from advisor.report.terminal import body_of
 
 
-def show_text(widget: Static, text: Content | str, *, layout: bool = True) -> None:
+def show_text(widget: Static, text: Content, *, layout: bool = True) -> None:
     """Have a widget show a text. Without ``layout`` its size stays: where that does not depend on the text."""
     before = widget.content
-    if not look_same(before, text):
-        width = widget.content_size.width
-        widget.update(text, layout=layout and not (width and _lines(before, width) == _lines(text, width)))
+    if not (isinstance(before, Content) and before.is_same(text)):
+        widget.update(text, layout=layout)
 
 
-def _lines(text: object, width: int) -> tuple[int, int]:
-    """The lines of a text, as it is and wrapped to a width."""
-    content = text if isinstance(text, Content) else Content(str(text))
-    return content.plain.count("\n"), len(content.wrap(width))
-
-
-def show_titles(panel: Widget, title: Content | str, subtitle: Content | str = "") -> None:
+def show_titles(panel: Widget, title: str, subtitle: str = "") -> None:
     """Show titles in a panel's border. They are set only when they change, since setting one paints the panel again."""
     for name, text in (("border_title", title), ("border_subtitle", subtitle)):
-        content = Content(text) if isinstance(text, str) else text
+        content = Content(text)
         if (getattr(panel, name) or "") != content.markup:
             setattr(panel, name, content)
 
 
-class TextPane(ScrollView):
-    """Scrolls a text, of which only the lines on screen are drawn, where Textual's Static draws all.
+class TextPane(VerticalScroll):
+    """Scrolls sections of a report. ``ThemedApp`` has their colours."""
 
-    It is wrapped to its width: ``build`` makes it for a number of cells, ``text`` is what it made.
-    """
-
-    ALLOW_SELECT = False
     DEFAULT_CSS = """
-    TextPane { overflow-x: hidden; scrollbar-gutter: stable; }
+    TextPane { scrollbar-gutter: stable; }
+    TextPane > Static { width: 1fr; height: auto; }
     """
 
     def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes=classes)
-        self.text = Content("")
-        self._build: Callable[[int], Content] = lambda _: self.text
-        self._lines: list[Content] = []
+        self.sections: tuple[Section, ...] = ()
 
-    def show(self, build: Callable[[int], Content] | Content) -> None:
-        """Show this text from now on."""
-        self._build = (lambda _: build) if isinstance(build, Content) else build
-        self._wrap()
+    def compose(self) -> ComposeResult:
+        yield Static()
 
-    def _wrap(self) -> None:
-        width = self.scrollable_content_region.width
-        if not width:  # not on screen yet
-            return
-        text = self._build(width)
-        if not look_same(text, self.text) or width != self.virtual_size.width:
-            self.text, self._lines = text, text.wrap(width)
-            self.virtual_size = Size(width, len(self._lines))
-            self.refresh()
+    def on_mount(self) -> None:
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._draw())
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._wrap()
+    def show(self, sections: tuple[Section, ...]) -> None:
+        """Show these sections from now on."""
+        if sections != self.sections:
+            self.sections = sections
+            self._draw()
 
-    def render_line(self, y: int) -> Strip:
-        place, width = y + self.scroll_offset.y, self.scrollable_content_region.width
-        if place >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        line = self._lines[place].pad_right(max(0, width - self._lines[place].cell_length))
-        return Visual.to_strips(self, line, width, 1, self.visual_style, apply_selection=False)[0]
+    def _draw(self) -> None:
+        dark = self.app.current_theme.dark
+        parts = [Group(*_lines_of(section, dark=dark)) for section in self.sections]
+        spaced = [Padding(part, (0, 0, 1, 0)) for part in parts[:-1]]
+        self.query_one(Static).update(Group(*spaced, *parts[-1:]))
 
 
-_TALL = 30
+def _lines_of(section: Section, *, dark: bool) -> list[RenderableType]:
+    title: list[RenderableType] = [Text(plain(section.title), style="title")] if section.title else []
+    return title + [_drawn(block, warns=section.warns, dark=dark) for block in section.blocks]
 
 
-class Details(Static):
-    """It grows with its text. On a tall screen it never shrinks: from row to row the list stays in place."""
+def _drawn(block: Block, *, warns: bool, dark: bool) -> RenderableType:
+    """A block as the terminal shows it; code has the colours of its language."""
+    if not isinstance(block, Listing):
+        return body_of([block], warns=warns)
+    from rich.syntax import Syntax  # late: with all of pygments
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
-        super().__init__(id=id, markup=False)
-        self._room = (0, 0)
-
-    def tell(self, text: Content, width: int) -> None:
-        """Show a text on a screen of this width."""
-        show_text(self, text, layout=False)
-        lines = len(text.wrap(max(1, width - 2)))
-        known = self._room[1] if width == self._room[0] and self.app.size.height >= _TALL else 0
-        if self._room != (width, max(lines, known)):
-            self._room = width, max(lines, known)
-            self.styles.height = self._room[1]
+    text, language = printable(block.text.rstrip("\n")), block.language or "text"
+    theme = "ansi_dark" if dark else "ansi_light"
+    return Syntax(text, language, theme=theme, word_wrap=True, background_color="default")

@@ -6,14 +6,13 @@ import pytest
 import tui_histories as histories
 from textual.widgets import Button, Input, OptionList
 from tui_fakes import CANNOT_WRITE, FakeExporter
-from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
+from tui_pilot import SIZES, SMALL, driven, pane_text, press, screen_text, settle
 
 from advisor.experiment.outputs import Outputs
 from advisor.export.format import Offer
 from advisor.export.formats import FORMATS
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.export import ExportView
-from advisor.tui.widgets.texts import TextPane
 
 
 async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:
@@ -135,8 +134,8 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
 
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4", "end")
-        shown = app.query_one("#preview", TextPane).text.plain.splitlines()
-        assert shown[-2:] == ["199", "… and 4,800 more lines: s writes all"]
+        shown = pane_text(app.query_one("#preview")).splitlines()
+        assert [line.strip() for line in shown[-2:]] == ["199", "… and 4,800 more lines: s writes all"]
         await press(pilot, "y")
         assert app.clipboard.count("\n") == 4999
 

@@ -191,7 +191,7 @@ async def test_the_list_is_filtered():
     picker = SessionPicker()
     async with picker.run_test(size=(100, 20)) as pilot:
         await until(pilot, lambda: sample_request().target.command in screen_text(picker))
-        assert "…/resnet50.py:build" in screen_text(picker), "names differ at their ends"
+        assert long.command in screen_text(picker)
         await pilot.press("slash", *"demo", "enter")
         await until(pilot, lambda: sample_request().target.command not in screen_text(picker))
         assert other in screen_text(picker)
@@ -327,11 +327,10 @@ def test_a_session_that_kept_no_secrets_is_not_continued_without_them(monkeypatc
         launch._go_on_with(Then(session_id, measures=True))
 
 
-async def test_a_narrow_list_of_sessions_tells_the_chosen_one_in_full():
+async def test_a_narrow_list_of_sessions_tells_each_in_full():
     session_id = journaled(sample_history())
     picker = SessionPicker()
-    async with picker.run_test(size=SMALL) as pilot:
+    async with picker.run_test(size=(40, 16)) as pilot:
         past = open_session(session_id)
-        told = f"{past.request.target.command}: {result_line(SessionState.of(past.events))}"
-        await until(pilot, lambda: str(picker.screen.query_one("#sessions-told").content) == told)
-        assert picker.screen.query_one("#sessions-dialog").size.width >= SMALL[0] - 4
+        told = f"{past.request.target.command} {result_line(SessionState.of(past.events))}".split()
+        await until(pilot, lambda: not set(told) - set(screen_text(picker).split()))

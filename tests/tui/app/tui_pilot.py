@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
+from rich.console import Group
 from textual import _wait
 from textual._context import active_app
 from textual.app import App
@@ -22,6 +23,7 @@ from advisor.tui.leaving import AppResult
 from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Table
+from advisor.tui.widgets.texts import TextPane
 
 SMALL, LARGE = (80, 24), (120, 36)
 SIZES = [SMALL, LARGE]
@@ -107,6 +109,13 @@ def screen_text(app: App[Any]) -> str:
     width, height = app.size
     lines = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip)[:width] for strip in lines[:height])
+
+
+def pane_text(pane: TextPane) -> str:
+    """What stands in a pane, also what is scrolled out of it."""
+    console, body = pane.app.console, pane.query_one(Static).content
+    lines = console.render_lines(cast("Group", body), console.options.update(width=200), pad=False)
+    return "\n".join("".join(segment.text for segment in line) for line in lines)
 
 
 def cells(table: Table, column: str) -> dict[str, str]:
