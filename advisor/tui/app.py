@@ -9,8 +9,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,6 +22,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
+from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
@@ -31,7 +31,7 @@ from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.exporting import FileExporter
 from advisor.tui.keys import APP_KEYS
-from advisor.tui.leaving import AppResult, Then, bug_of, result_of, result_of_recorded
+from advisor.tui.leaving import Then, bug_of, closing_words, exit_code_of
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.theme import ThemedApp
@@ -47,7 +47,7 @@ RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks e
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 
 
-class AdvisorApp(ThemedApp[AppResult]):
+class AdvisorApp(ThemedApp[Then]):
     """Four views of one session.
 
     Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
@@ -317,14 +317,19 @@ class AdvisorApp(ThemedApp[AppResult]):
             self.controller.clear()
             await self._stop_session()
         self._take_events()
-        result = self.result()
-        self.exit(replace(result, then=self._then), return_code=result.exit_code)
+        self.exit(self._then, return_code=self.exit_code)
 
-    def result(self) -> AppResult:
-        """Return the app's result, also where it never opened."""
-        if self.context.recorded:
-            return result_of_recorded(self.context.state, self._session_id, self.context.saved)
-        return result_of(self.context.state, self._session_id, self.context.kept_trials, self.context.saved)
+    @property
+    def exit_code(self) -> int:
+        """The exit code, also where the app never opened."""
+        return ExitCode.OK if self.context.recorded else exit_code_of(self.context.state)
+
+    def closing_words(self) -> Iterator[str]:
+        """The lines for the terminal, once it is the shell's again."""
+        context, measured = self.context, self.context.recorded is None
+        return closing_words(
+            context.state, self._session_id, context.saved, measured=measured, kept_trials=context.kept_trials
+        )
 
     def leave_soon(self) -> None:
         """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""

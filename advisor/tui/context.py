@@ -160,11 +160,6 @@ class Context:
         return self.catalog.recipes.get(recipe_id) if self.catalog else None
 
     @property
-    def defaults(self) -> dict[str, Value]:
-        """The default of every setting, by key; empty until the catalogue is loaded."""
-        return {recipe.key: recipe.default for recipe in self.catalog.recipes.values()} if self.catalog else {}
-
-    @property
     def device_uuid(self) -> str | None:
         """The GPU that is measured on, once that is known."""
         return self.state.facts.workload.device_uuid if self.state.facts else None

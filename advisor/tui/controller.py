@@ -26,7 +26,7 @@ from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import CoresInUse
 from advisor.records import Value, text_of
 from advisor.report.conclusions import count_untried
-from advisor.tui.context import Context, Recorded
+from advisor.tui.context import Context
 from advisor.tui.leaving import Then
 from advisor.tui.messages import Decided, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.text import trial_name
@@ -144,23 +144,14 @@ class Controller:
         if recorded is not None:
             self._go_on_with(Then(recorded.past.session_id, measures=True, budget_s=_MORE_S.get(name)))
         elif control is not None:
-            steps: dict[str, Callable[[Session], str]] = {
-                "skip": self._skip,
-                "pause": self._pause,
-                "wait": self._wait,
-                "go_on": self._go_on,
-                "minute": self._minute,
-                "untried": self._untried,
-                "finish": self._finish,
-                "stop": self._stop,
-            }
-            self._app.notify(steps[name](control))
+            step: Callable[[Session], str] = getattr(self, f"_{name}")
+            self._app.notify(step(control))
 
     def _skip(self, control: Session) -> str:
-        if not (name := self._context.state.running):
+        if not self._context.state.running:
             return "Nothing runs just now."
         control.skip()
-        return f"Skipped: {trial_name(name, _WIDEST_NAME)}."
+        return f"Skipped: {trial_name(self._context.state.running, _WIDEST_NAME)}."
 
     def _pause(self, control: Session) -> str:
         self._context.paused = True
@@ -234,25 +225,18 @@ class Controller:
         self._context.can_undo = bool(self._replaced)
 
     def _decide(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
-        control, recorded = self._context.control, self._context.recorded
-        if recorded is not None:
-            self._keep(recorded, recipe, decision, value)
-        elif control is not None:
-            self._app.notify(consequence(self._context.state, recipe, decision, value))
-            self._decided_meanwhile = self._context.state.finished is None
+        control, recorded, state = self._context.control, self._context.recorded, self._context.state
+        told = consequence(state, recipe, decision, value, measures=recorded is None)
+        if control is not None:
+            self._decided_meanwhile = state.finished is None
             control.decide(recipe, decision, value)
             self._rework_soon()
-
-    def _keep(self, recorded: Recorded, recipe: str, decision: Decision | None, value: Value | None) -> None:
-        """Keep a decision with a recorded session: it is followed once the session goes on."""
-        told = consequence(self._context.state, recipe, decision, value, measures=False)
-        try:
-            event = recorded.decide(recipe, decision, value)
-        except UsageError as error:
-            self._replaced.pop()
-            self._app.notify(f"{error.message} {error.hint}")
-            return
-        self._context.take(event)
+        elif recorded is not None:  # kept with the session, and followed once it goes on
+            try:
+                self._context.take(recorded.decide(recipe, decision, value))
+            except UsageError as error:
+                self._replaced.pop()
+                told = f"{error.message} {error.hint}"
         self._app.notify(told)
 
     def session_finished(self) -> None:
@@ -300,14 +284,10 @@ def consequence(
     if decision is None:
         return f"Undone: {recipe}."
     name = recipe if value is None else f"{recipe}={text_of(value)}"
-    used = any(
-        candidate.recipe == recipe and state.stack_settings.get(candidate.key) == candidate.value
-        for candidate in state.candidates.values()
-        if value in (None, candidate.value)
-    )
-    rejected = decision is Decision.REJECTED
+    keys = {one.key for one in state.candidates.values() if one.recipe == recipe and value in (None, one.value)}
+    rejected, used = decision is Decision.REJECTED, any(key in state.stack_settings for key in keys)
     told = f"{name} is {'left out' if rejected else 'accepted'}"
     if used is not rejected:  # nothing changes in the combination
-        return f"{name} stays." if used else f"{told}."
+        return f"{told}."
     when = "next" if state.finished is None else "now"
     return f"{told}; {f'the combination is measured {when}' if measures else 'key c measures the combination'}."

@@ -66,7 +66,7 @@ def failure_screen(failure: SessionFailed) -> TextScreen:
 
 
 class Choice(ModalScreen[str]):
-    """A question that is answered by a button or by its key. ``answers`` have their labels; the first has the focus."""
+    """A question that is answered by a button or by a key: the answers have their labels, the first has the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
@@ -89,10 +89,7 @@ class Choice(ModalScreen[str]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the keys of answers that are not offered."""
-        return action != "answer" or parameters[0] in self._answers
-
-    def action_answer(self, answer: str) -> None:
-        self.dismiss(answer)
+        return action != "dismiss" or parameters[0] in self._answers
 
     @on(Button.Pressed)
     def _on_pressed(self, event: Button.Pressed) -> None:
@@ -103,9 +100,9 @@ class OverwriteScreen(Choice):
     """A file exists already: ``overwrite`` it, ``rename`` what is written, or ``cancel``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("overwrite.yes", "o", "answer('overwrite')", "Overwrite", "Replace the file"),
-        key("overwrite.rename", "n", "answer('rename')", "Another name", "Write beside it"),
-        key("overwrite.cancel", "escape,q", "answer('cancel')", "Cancel", "Write nothing"),
+        key("overwrite.yes", "o", "dismiss('overwrite')", "Overwrite", "Replace the file"),
+        key("overwrite.rename", "n", "dismiss('rename')", "Another name", "Write beside it"),
+        key("overwrite.cancel", "escape,q", "dismiss('cancel')", "Cancel", "Write nothing"),
     ]
 
     def __init__(self, path: Path, other: Path, about: str = "") -> None:
@@ -121,9 +118,9 @@ class QuitScreen(Choice):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("quit.leave", "q,y", "answer('leave')", "Leave", "Stop measuring and leave", key_display="q"),
-        key("quit.finish", "e", "answer('finish')", "End and report", "End the session and stay"),
-        Binding("escape,n", "answer('stay')", "Keep measuring", key_display="esc", id="quit.stay"),
+        key("quit.leave", "q,y", "dismiss('leave')", "Leave", "Stop measuring and leave", key_display="q"),
+        key("quit.finish", "e", "dismiss('finish')", "End and report", "End the session and stay"),
+        key("quit.stay", "escape,n", "dismiss('stay')", "Keep measuring", "Stay", key_display="esc"),
     ]
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
@@ -161,23 +158,20 @@ def help_screen(view: ViewInfo, active: Sequence[ActiveBinding], display: Callab
 
 
 def _help(view: ViewInfo, active: Sequence[ActiveBinding], display: Callable[[Binding], str]) -> Iterator[Section]:
-    groups: dict[str, list[tuple[str, str]]] = {
-        f"Keys of view {view.key}, {view.title}, now": [],
-        "The session": [],
-        "All views": [],
-    }
-    of_view, of_session, of_all = groups.values()
-    seen = set[str]()
+    of_view, of_session, of_all = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for node, binding, _, _ in sorted(active, key=lambda one: one.binding.priority):
-        if binding.id and binding.id not in seen:
-            seen.add(binding.id)
-            in_view, steers = isinstance(node, View | Table), binding.id.startswith("session.")
-            (of_view if in_view else of_session if steers else of_all).append((display(binding), binding.tooltip))
+        of = of_view if isinstance(node, View | Table) else of_all
+        of = of_session if (binding.id or "").startswith("session.") else of
+        if binding.id and (line := (display(binding), binding.tooltip)) not in of:
+            of.append(line)
     of_all += [
         ("^p", "Command palette: every action by name, and the themes"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
-    yield from (Section(title, (pairs(keys),)) for title, keys in groups.items() if keys)
+    titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"
+    for title, keys in zip(titles, (of_view, of_session, of_all), strict=True):
+        if keys:
+            yield Section(title, (pairs(keys),))
     yield Section("Words", (pairs(WORDS),))
     yield Section("Marks", (pairs(MARKS),))
     yield Section("How the numbers are made", tuple(map(Paragraph, METHOD)))

@@ -20,8 +20,6 @@ COPY = key(
     "Copy",
     "Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
 )
-# Actions about what is selected, by their labels: the palette names it with them.
-_ABOUT_SUBJECT = frozenset({"Accept", "Reject", "Retry", "Copy"})
 
 
 class View(Container):
@@ -75,15 +73,6 @@ class View(Container):
     def text_to_copy(self) -> str:
         """The text that ``y`` copies; empty where there is nothing."""
         return ""
-
-    @property
-    def subject(self) -> str:
-        """The selected thing that the view's actions are about, for their names in the palette."""
-        return ""
-
-    def palette_title(self, label: str) -> str:
-        """An action's name in the palette, with what it is about."""
-        return f"{label}: {self.subject}" if self.subject and label in _ABOUT_SUBJECT else label
 
     def choose(self, name: str) -> None:
         """Go to a thing of the view by its name."""

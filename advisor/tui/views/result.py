@@ -146,10 +146,6 @@ class ResultView(ListView):
         left = self.context.state.finished is not None and not self.context.ranking.confirmed
         return self.selected == TOGETHER and left and self.context.recorded is None
 
-    @property
-    def subject(self) -> str:
-        return self.row.title if self.row else ""
-
     def action_accept(self) -> None:
         """Use the selected setting."""
         if self.row:

@@ -133,10 +133,6 @@ class TrialsView(ListView):
         self.log_tail.follow(run.log_path)
         return trial_name(run.name, _WIDEST), (Section("", (pairs(details_of(run, self.context.state)),)),)
 
-    @property
-    def subject(self) -> str:
-        return self.selected
-
     def on_key(self, event: events.Key) -> None:
         """At the end of the list the cursor follows what runs again."""
         if event.key == "end":

@@ -95,9 +95,10 @@ async def test_a_session_that_was_cut_short_measures_nothing():
 async def test_leaving_says_how_to_open_it_again():
     session_id = journaled(sample_history())
     app, _ = await shown(session_id, "q")
-    assert app.return_value.lines[0].startswith("Result: 1.97x (1.96–1.98) with 3 settings, 26.3 → 13.4 ms")  # noqa: RUF001
-    assert app.return_value.lines[1:] == (f"Open it again with: perf-advisor open {session_id}",)
-    assert (app.return_value.exit_code, app.return_value.then) == (0, None)
+    first, *others = app.closing_words()
+    assert first.startswith("Result: 1.97x (1.96–1.98) with 3 settings, 26.3 → 13.4 ms")  # noqa: RUF001
+    assert others == [f"Open it again with: perf-advisor open {session_id}"]
+    assert (app.return_code, app.return_value) == (0, None)
 
 
 async def test_the_only_session_has_no_other_to_open():
@@ -109,7 +110,7 @@ async def test_the_only_session_has_no_other_to_open():
 async def test_a_recorded_session_is_continued(key, budget_s):
     session_id = journaled(sample_history())
     app, _ = await shown(session_id, key)
-    assert app.return_value.then == Then(session_id, measures=True, budget_s=budget_s)
+    assert app.return_value == Then(session_id, measures=True, budget_s=budget_s)
 
 
 async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
@@ -119,7 +120,7 @@ async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
     app, text = await shown(session_id, "3")
     assert "R Try the rest" in text
     app, _ = await shown(session_id, "R")
-    assert app.return_value.then == Then(session_id, measures=True)
+    assert app.return_value == Then(session_id, measures=True)
 
 
 async def test_no_key_of_a_running_session_is_offered():
@@ -169,7 +170,7 @@ async def test_another_session_is_opened_by_key():
         assert "Enter picks the session" in text
         assert sample_request().target.target[:20] in text
         await press(pilot, "enter")
-    assert app.return_value.then == Then(first)
+    assert app.return_value == Then(first)
 
 
 async def test_the_catalog_is_loaded_once_beside_the_keys(monkeypatch):
@@ -276,11 +277,10 @@ def test_what_was_chosen_in_the_app_is_shown_next(monkeypatch):
     ran = []
 
     def run(app):
-        from advisor.tui.leaving import result_of_recorded
-
         session_id = app.context.recorded.past.session_id
         ran.append(session_id)
-        return replace(result_of_recorded(SessionState(), session_id), then=left[session_id])
+        app._return_code = 0
+        return left[session_id]
 
     monkeypatch.setattr(AdvisorApp, "run", run)
     assert cli.main(["open", second]) == 0

@@ -19,7 +19,7 @@ from tui_fakes import FakeControl, make_app
 from advisor.experiment.events import Event
 from advisor.tui.app import AdvisorApp
 from advisor.tui.controller import SESSION_GROUP
-from advisor.tui.leaving import AppResult
+from advisor.tui.leaving import Then
 from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Table
@@ -39,7 +39,7 @@ async def driven(
     size: tuple[int, int] = LARGE,
     hold: bool = False,
     config_path: str | None = None,
-) -> AsyncIterator[tuple[Pilot[AppResult], AdvisorApp, FakeControl]]:
+) -> AsyncIterator[tuple[Pilot[Then], AdvisorApp, FakeControl]]:
     """The app over a history, once that is drawn."""
     app, control = make_app(history, hold=hold, config_path=config_path)
     async with app.run_test(size=size) as pilot:
@@ -54,7 +54,7 @@ async def press(pilot: Pilot[Any], *keys: str) -> None:
     await settle(pilot)
 
 
-async def settle(pilot: Pilot[AppResult]) -> None:
+async def settle(pilot: Pilot[Then]) -> None:
     """Let threads post and handlers draw until nothing is left to do, however long that takes on a busy machine.
 
     A session that is held is not waited for, nor is a timer that is far off.
