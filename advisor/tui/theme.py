@@ -130,7 +130,7 @@ class ThemedApp(App[ReturnType]):
 
     def _colour_reports(self) -> None:
         """Give the sections of reports, which rich draws, the colours of the theme."""
-        colours = self.theme_variables
+        colours = self.get_css_variables()  # those of the widgets are read later
         named = {name: Color.parse(colours[colour]).hex6 for name, colour in _REPORT.items()}
         quiet = Color.parse(colours["background"]).blend(Color.parse(colours["foreground"]), 0.6).hex6
         title = f"bold {Color.parse(colours['accent']).hex6}"

@@ -143,7 +143,8 @@ class ExportView(View):
         if self.chosen is not None and self.display:
             name = self._path_of(self.chosen) or self.chosen.default_name
             lines = self.context.exporter.next_steps(self.chosen.id, name, self.context.state)
-            steps = next_steps(name, lines, self.context.state.verification)
+            copied = self.chosen.language == "diff"
+            steps = next_steps(name, lines, self.context.state.verification, copied=copied)
             show_text(self.query_one("#next-steps", Static), steps)
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
@@ -258,9 +259,12 @@ def _shortened(text: str, language: str) -> Iterator[Block]:
         yield Paragraph(f"… and {len(lines) - _MOST_LINES:,} more lines: s writes all")
 
 
-def next_steps(name: str, after: Sequence[str], verification: Verification | None) -> Content:
-    """The key that writes a file, or what a plain loop with it has found; then the lines of the format."""
-    first = Content.assemble(("1  s", "bold $accent"), f" writes {name}")
+def next_steps(name: str, after: Sequence[str], verification: Verification | None, *, copied: bool = False) -> Content:
+    """The key that writes a file, or what a plain loop with it has found; then the lines of the format.
+
+    ``copied``: the file is a changed copy of the person's own.
+    """
+    first = Content.assemble(("1  s", "bold $accent"), f" writes {name}{'; your own file stays' if copied else ''}")
     if verification and Path(verification.path).name == Path(name).name:
         words = verified_words(verification)
         found = Content.styled(f"✓ {words}", "$success")

@@ -92,9 +92,7 @@ class ResultView(ListView):
 
     def _show_table(self) -> None:
         columns = result_table.columns_of(self.table_width)
-        bar = next((column.width for column in columns if column.key == "bar"), 0)
-        rows = result_table.table_rows(self.context, self.unfolded, bar)
-        self.table.show(columns, rows)
+        self.table.show(columns, result_table.table_rows(self.context, self.unfolded, columns))
         over = self.context.state.finished is not None
         if not self.table.touched or (over and not self._over):  # at the end the best is selected
             self.table.touched = False

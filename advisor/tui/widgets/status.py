@@ -103,7 +103,7 @@ def now_text(context: Context, room: int = 200) -> Content:
     if doing and len(tail) > room - _LEAST_NAME:
         tail = doing  # what it does comes before its seconds
     stage, left = _stage(context), room - len(tail)
-    both = f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
+    both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
     told = both if len(both) <= min(left, room - _STATE) else trial_label(state.running, state, max(_SHORT_NAME, left))
     return Content.assemble((told, "bold"), tail)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -12,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.figures.formatting import plain, printable
-from advisor.report.document import Block, Listing, Section
+from advisor.report.document import Listing, Section
 from advisor.report.terminal import body_of
 
 
@@ -56,23 +58,20 @@ class TextPane(VerticalScroll):
             self._draw()
 
     def _draw(self) -> None:
-        dark = self.app.current_theme.dark
-        parts = [Group(*_lines_of(section, dark=dark)) for section in self.sections]
+        parts = [Group(*self._drawn(section)) for section in self.sections]
         spaced = [Padding(part, (0, 0, 1, 0)) for part in parts[:-1]]
         self.query_one(Static).update(Group(*spaced, *parts[-1:]))
 
+    def _drawn(self, section: Section) -> Iterator[RenderableType]:
+        """A section as the terminal shows it; code has the colours of its language."""
+        if section.title:
+            yield Text(plain(section.title), style="title")
+        for block in section.blocks:
+            if not isinstance(block, Listing):
+                yield body_of([block], warns=section.warns)
+                continue
+            from rich.syntax import Syntax  # late: with all of pygments
 
-def _lines_of(section: Section, *, dark: bool) -> list[RenderableType]:
-    title: list[RenderableType] = [Text(plain(section.title), style="title")] if section.title else []
-    return title + [_drawn(block, warns=section.warns, dark=dark) for block in section.blocks]
-
-
-def _drawn(block: Block, *, warns: bool, dark: bool) -> RenderableType:
-    """A block as the terminal shows it; code has the colours of its language."""
-    if not isinstance(block, Listing):
-        return body_of([block], warns=warns)
-    from rich.syntax import Syntax  # late: with all of pygments
-
-    text, language = printable(block.text.rstrip("\n")), block.language or "text"
-    theme = "ansi_dark" if dark else "ansi_light"
-    return Syntax(text, language, theme=theme, word_wrap=True, background_color="default")
+            theme, ground = "ansi_dark" if self.app.current_theme.dark else "ansi_light", self.background_colors[1].hex6
+            text, language = printable(block.text.rstrip("\n")), block.language or "text"
+            yield Syntax(text, language, theme=theme, word_wrap=True, background_color=ground)
