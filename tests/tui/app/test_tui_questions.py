@@ -19,7 +19,7 @@ QUESTIONS = [
     ("what was not tried, and why", ["end"], ["5 not applicable", "float8: "]),
     ("is it certain", [], ["2.32–2.37, confirmed"]),  # noqa: RUF001
     ("what do I type now", ["4"], ["run your training with train.tuned.yaml"]),
-    ("what changed in my file", ["4"], ["-amp: false", "+amp: bfloat16"]),
+    ("what changed in my file", ["4"], ["-amp: none", "+amp: bfloat16"]),
     ("how do I undo it", ["4"], ["your own file stays"]),
 ]
 
@@ -27,7 +27,7 @@ QUESTIONS = [
 @pytest.mark.parametrize("size", SIZES)
 async def test_each_is_answered_on_one_key_press(size, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.yaml").write_text("lr: 0.1\namp: false\n")
+    (tmp_path / "train.yaml").write_text("lr: 0.1\namp: none\n")
     missing = []
     for question, keys, answers in QUESTIONS:
         app, _ = make_app(histories.contributed(), config_path="train.yaml")
