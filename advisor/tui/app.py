@@ -265,25 +265,13 @@ class AdvisorApp(ThemedApp[Then]):
 
     def action_open_session(self) -> None:
         """Pick a recorded session and show it in place of this one."""
-        self._pick_session("Open a session", lambda picked: self.go_on_with(Then(picked)))
-
-    def action_compare(self) -> None:
-        """Pick a recorded session and show the changes from it to this one."""
-        from advisor.report.comparison import Measured
-        from advisor.tui.sessions import ComparisonScreen
-
-        now = Measured(self._session_id, self.context.request, self.context.state.snapshot())
-        target = self.context.request.target.target
-        self._pick_session("Compare with", lambda picked: self.push_screen(ComparisonScreen(picked, now)), target)
-
-    def _pick_session(self, title: str, then: Callable[[str], object], target: str = "") -> None:
         from advisor.tui.sessions import SessionsScreen
 
         def picked(session_id: str | None) -> None:
             if session_id:
-                then(session_id)
+                self.go_on_with(Then(session_id))
 
-        self.push_screen(SessionsScreen(title, self._session_id, target), picked)
+        self.push_screen(SessionsScreen(self._session_id), picked)
 
     def go_on_with(self, then: Then) -> None:
         """Leave for another session, after the question that leaving asks."""

@@ -42,10 +42,6 @@ MEASURING, REWORK, MORE = "Measuring", "Measuring the combination again", "Tryin
 _WIDEST_NAME = 40
 # A machine is quiet when so many looks in a row, each of so many seconds, see others use less than these.
 _QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
-_AFTER_STOP = {
-    REWORK: "The next decision measures it again, and so does t on the combination.",
-    MORE: "Key + goes on for a minute.",
-}
 # What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.
 _MORE_S = {"minute": MINUTE_S}
 
@@ -201,11 +197,10 @@ class Controller:
 
     def _stop(self, control: Session) -> str:
         """End measurements after the session; the session stays with all its results."""
-        then = _AFTER_STOP.get(self.busy_with, "Key t tries it again.")
         self._forget_rework()
         if self.running:
             control.stop()
-        return f"Stopped. {then}"
+        return "Stopped: t measures it again, + goes on for a minute."
 
     # --- decisions -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.errors import UsageError
@@ -67,8 +67,14 @@ _PACKED = ".gz"
 
 
 def free_path(path: Path) -> Path:
-    """``path`` itself when there is no such file, otherwise the first free one of ``name-2.ext``, ``name-3.ext``, …"""
-    return next(name for name in _names(path) if not name.exists())
+    """``path`` itself when there is no such file, otherwise the first free one of ``name-2.ext``, ``name-3.ext``, …
+
+    A number stands before ``.gz`` and the like: ``trace-2.json.gz``.
+    """
+    packing = _PACKED if path.suffix == _PACKED else ""
+    inner = Path(path.name.removesuffix(packing))
+    numbered = (path.with_name(f"{inner.stem}-{number}{inner.suffix}{packing}") for number in itertools.count(2))
+    return path if not path.exists() else next(name for name in numbered if not name.exists())
 
 
 def copy_trace(source: Path, folder: Path) -> Path:
@@ -80,12 +86,3 @@ def copy_trace(source: Path, folder: Path) -> Path:
         path.unlink(missing_ok=True)
         raise
     return path
-
-
-def _names(path: Path) -> Iterator[Path]:
-    """The path, then the same with numbers. A number stands before ``.gz`` and the like: ``trace-2.json.gz``."""
-    yield path
-    packing = _PACKED if path.suffix == _PACKED else ""
-    inner = Path(path.name.removesuffix(packing))
-    for number in itertools.count(2):
-        yield path.with_name(f"{inner.stem}-{number}{inner.suffix}{packing}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -65,53 +64,7 @@ def failure_screen(failure: SessionFailed) -> TextScreen:
     )
 
 
-class Choice(ModalScreen[str]):
-    """A question that is answered by a button or by a key: the answers have their labels, the first has the focus."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
-    ]
-
-    def __init__(self, title: str, question: Content, about: str, answers: Mapping[str, str]) -> None:
-        super().__init__()
-        self._title, self._question, self._about, self._answers = title, question, about, answers
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog question") as dialog:
-            dialog.border_title = self._title
-            yield Static(self._question)
-            yield Static(Content.styled(self._about, DIM))
-            with Horizontal(classes="answers"):
-                for answer, label in self._answers.items():
-                    yield Button(label, id=answer, compact=True)
-        yield Footer(show_command_palette=False)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys of answers that are not offered."""
-        return action != "dismiss" or parameters[0] in self._answers
-
-    @on(Button.Pressed)
-    def _on_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(event.button.id)
-
-
-class OverwriteScreen(Choice):
-    """A file exists already: ``overwrite`` it, ``rename`` what is written, or ``cancel``."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("overwrite.yes", "o", "dismiss('overwrite')", "Overwrite", "Replace the file"),
-        key("overwrite.rename", "n", "dismiss('rename')", "Another name", "Write beside it"),
-        key("overwrite.cancel", "escape,q", "dismiss('cancel')", "Cancel", "Write nothing"),
-    ]
-
-    def __init__(self, path: Path, other: Path, about: str = "") -> None:
-        question = Content.assemble((str(path), "bold"), " exists already.", f" {about}".rstrip())
-        answers = {"rename": "Another name", "overwrite": "Overwrite", "cancel": "Cancel"}
-        super().__init__("The file exists", question, f"Another name that is free: {other.name}", answers)
-
-
-class QuitScreen(Choice):
+class QuitScreen(ModalScreen[str]):
     """Something is being measured: ``leave`` it, ``finish`` it with a report, or ``stay``.
 
     Without a baseline nothing is reported.
@@ -121,14 +74,34 @@ class QuitScreen(Choice):
         key("quit.leave", "q,y", "dismiss('leave')", "Leave", "Stop measuring and leave", key_display="q"),
         key("quit.finish", "e", "dismiss('finish')", "End and report", "End the session and stay"),
         key("quit.stay", "escape,n", "dismiss('stay')", "Keep measuring", "Stay", key_display="esc"),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
     ]
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
-        name = trial_name(running, _WIDEST_NAME) if running else "The session"
-        finish = {"finish": "End and report"} if can_finish else {}
-        answers = {"stay": "Keep measuring", **finish, "leave": "Leave"}
-        about = "What was measured is kept; `perf-advisor --resume` goes on later."
-        super().__init__("Still measuring", Content(f"{name} is not finished."), about, answers)
+        super().__init__()
+        self._trial = trial_name(running, _WIDEST_NAME) if running else "The session"
+        self._can_finish = can_finish
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = "Still measuring"
+            yield Static(Content(f"{self._trial} is not finished."))
+            yield Static(Content.styled("What was measured is kept; `perf-advisor --resume` goes on later.", DIM))
+            with Horizontal(classes="answers"):
+                yield Button("Keep measuring", id="stay", compact=True)
+                if self._can_finish:
+                    yield Button("End and report", id="finish", compact=True)
+                yield Button("Leave", id="leave", compact=True)
+        yield Footer(show_command_palette=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide the key of an answer that is not offered."""
+        return parameters != ("finish",) or self._can_finish
+
+    @on(Button.Pressed)
+    def _on_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id)
 
 
 WORDS = (

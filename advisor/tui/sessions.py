@@ -1,4 +1,4 @@
-"""Recorded sessions: a list to pick one from, and the changes from one to another."""
+"""Recorded sessions: a list to pick one from."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from advisor.errors import AdvisorError
-from advisor.experiment.past.journal import list_sessions, open_session
+from advisor.experiment.past.journal import list_sessions
 from advisor.experiment.state import SessionState
-from advisor.report.comparison import Measured, comparison_sections, summary
-from advisor.report.document import Paragraph, Section
 from advisor.report.verdict import result_line
 from advisor.tui.keys import key
-from advisor.tui.screens import TextScreen
 from advisor.tui.text import DIM
 from advisor.tui.theme import ThemedApp
 from advisor.tui.widgets.lists import ChoiceList
@@ -38,8 +34,7 @@ _Row = tuple[str, str, str]  # a session's id, its target and its result
 class SessionsScreen(ModalScreen[str | None]):
     """The recorded sessions, the latest first; answers with the id of the one that was picked.
 
-    The list fills while the journals are read. ``besides`` names the session on screen, which is not offered; those of
-    ``target`` come before all others.
+    The list fills while the journals are read. ``besides`` names the session on screen, which is not offered.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -48,14 +43,14 @@ class SessionsScreen(ModalScreen[str | None]):
         Binding("q", "dismiss(None)", show=False),
     ]
 
-    def __init__(self, title: str, besides: str = "", target: str = "") -> None:
+    def __init__(self, besides: str = "") -> None:
         super().__init__()
-        self._title, self._besides, self._target = title, besides, target
-        self._rows: list[_Row] = []
+        self._besides = besides
+        self._rows: Sequence[_Row] = ()
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
-            dialog.border_title, dialog.border_subtitle = self._title, "Enter picks the session"
+            dialog.border_title, dialog.border_subtitle = "Open a session", "Enter picks the session"
             yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
             yield Static("Reading the sessions…", id="sessions-told")
             yield ChoiceList(id="sessions", markup=False)
@@ -71,24 +66,23 @@ class SessionsScreen(ModalScreen[str | None]):
 
     @work(thread=True, exit_on_error=False, group="sessions")
     def _read(self) -> None:
-        known, others, told_at = list[_Row](), list[_Row](), 0.0
+        rows, told_at = list[_Row](), 0.0
         with contextlib.suppress(OSError):  # a folder that one may not read
             for past in list_sessions():
                 if not self.is_attached:
                     return
-                target = past.request.target
-                row = (past.session_id, target.command, result_line(SessionState.of(past.events)))
                 if past.session_id != self._besides:
-                    (known if self._target in ("", target.target) else others).append(row)
+                    result = result_line(SessionState.of(past.events))
+                    rows.append((past.session_id, past.request.target.command, result))
                 if time.monotonic() - told_at > _TOLD_EVERY_S:
-                    self.app.call_from_thread(self._take, known)
+                    self.app.call_from_thread(self._take, tuple(rows))
                     told_at = time.monotonic()
-        self.app.call_from_thread(self._take, [*known, *others])
+        self.app.call_from_thread(self._take, tuple(rows))
         self.app.call_from_thread(self._tell, _NO_OTHER if self._besides else _NONE)
 
     def _take(self, rows: Sequence[_Row]) -> None:
         if self.is_attached:  # not closed meanwhile
-            self._rows = list(rows)
+            self._rows = rows
             self._show()
 
     def _tell(self, nothing: str) -> None:
@@ -123,34 +117,8 @@ def _option(session_id: str, target: str, result: str) -> Option:
     return Option(text, id=session_id)
 
 
-class ComparisonScreen(TextScreen):
-    """The comparison of an earlier session with the one on screen."""
-
-    def __init__(self, before: str, now: Measured) -> None:
-        super().__init__(f"From {before} to {now.session_id}")
-        self._before, self._now = before, now
-
-    def on_mount(self) -> None:
-        self._read()
-
-    @work(thread=True, exit_on_error=False, group="sessions", description="comparison")
-    def _read(self) -> None:
-        try:
-            past = open_session(self._before)
-        except AdvisorError as error:
-            told = [Section("", (Paragraph(error.message), Paragraph(error.hint)), warns=True)]
-        else:
-            before = Measured(past.session_id, past.request, SessionState.of(past.events))
-            told = [Section(summary(before, self._now), ()), *comparison_sections(before, self._now)]
-        self.app.call_from_thread(self._show, told)
-
-    def _show(self, told: Sequence[Section]) -> None:
-        if self.is_attached:  # not closed meanwhile
-            self.show(told)
-
-
 class SessionPicker(ThemedApp[str]):
     """The list alone, for a command line that names no session."""
 
     def on_mount(self) -> None:
-        self.push_screen(SessionsScreen("Open a session"), self.exit)
+        self.push_screen(SessionsScreen(), self.exit)

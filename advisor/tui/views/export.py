@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,10 +24,8 @@ from advisor.records import Verification
 from advisor.report.document import Block, Listing, Paragraph, Section
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
-from advisor.tui.exporting import free_path
 from advisor.tui.keys import key
 from advisor.tui.messages import ExportSaved
-from advisor.tui.screens import OverwriteScreen
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.lists import ChoiceList
@@ -45,6 +42,7 @@ class ExportView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         COPY,
         key("export.save", "s", "save", "Save", "Write the selected format to the path shown"),
+        key("export.overwrite", "o", "overwrite", "Overwrite", "Replace the file of that name"),
         key("export.path", "f", "path", "File", "Edit the path to write to"),
         Binding("escape", "leave_path", "Back", show=False),
     ]
@@ -55,6 +53,7 @@ class ExportView(View):
         self._paths: dict[str, str] = {}
         self._named = ""  # the format whose path stands in the input
         self._drawn: tuple[str, str] | None = None
+        self._in_the_way: Path | None = None  # a file of the name to write
         self._asked: tuple[str, int] | None = None  # the format and the version whose preview is, or is being, written
 
     def compose(self) -> ComposeResult:
@@ -163,6 +162,7 @@ class ExportView(View):
             if self._named:
                 self._paths[self._named] = self._path.value
             self._named, self._path.value = chosen.id, self._paths[chosen.id]
+            self._in_the_way = None
             self._preview.scroll_home(animate=False)
             self.refresh_bindings()
             if self.display:  # the first format is chosen before anybody sees it
@@ -170,6 +170,7 @@ class ExportView(View):
 
     @on(Input.Changed, "#path")
     def _on_path_changed(self) -> None:
+        self._in_the_way = None
         self._show_next_steps()
 
     @on(Input.Submitted, "#path")
@@ -186,19 +187,23 @@ class ExportView(View):
             return
         path = Path(where).expanduser()
         if is_file(path) and not self._is_own_config(path):
-            other = free_path(path)
-            self.app.push_screen(
-                OverwriteScreen(path, other, self._foreign(path)), partial(self._answered, chosen, path, other)
-            )
+            self._in_the_way = path
+            self.notify(f"{path} exists already{self._foreign(path)}: o overwrites it, f gives another name.")
+            self.refresh_bindings()
         else:
             self._write(chosen, path)
+
+    def action_overwrite(self) -> None:
+        """Write over the file that is in the way."""
+        if self.chosen and self._in_the_way:
+            self._write(self.chosen, self._in_the_way)
 
     def _foreign(self, path: Path) -> str:
         """Words for a file that is not ours, or has the settings of another target; empty for any other."""
         try:
             check_replaceable(path, self.context.request.target, "")
         except UsageError as error:
-            return error.message
+            return f" ({error.message.rstrip('.')})"
         return ""
 
     def _is_own_config(self, path: Path) -> bool:
@@ -206,14 +211,8 @@ class ExportView(View):
         config = self.context.request.config_path
         return config is not None and path.resolve() == Path(config).resolve()
 
-    def _answered(self, chosen: Offer, path: Path, other: Path, answer: str | None) -> None:
-        if answer == "overwrite":
-            self._write(chosen, path)
-        elif answer == "rename":
-            self._named, self._path.value = chosen.id, str(other)
-            self.action_path()
-
     def _write(self, chosen: Offer, path: Path) -> None:
+        self._in_the_way = None
         try:
             written = self.context.exporter.save(chosen.id, path, self.context.state)
         except AdvisorError as error:
@@ -243,6 +242,8 @@ class ExportView(View):
         """Nothing can be saved before the baseline is measured, nor what is made by a command."""
         if name == "leave_path":
             return not self._list.has_focus
+        if name == "overwrite":
+            return self._in_the_way is not None
         chosen = self.chosen
         if self.context.state.baseline is None or chosen is None:
             return False

@@ -27,7 +27,6 @@ from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import bars
-from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
 _WAITING = "The profile is taken soon after the baseline."
@@ -83,10 +82,10 @@ class ProfileView(View):
         return Content("\n").join(lines)
 
     @on(DataTable.RowHighlighted)
-    @on(Table.Sorted)
     def _tell_operators(self) -> None:
         line, table = self.query_one("#operator-row", Static), self._table
-        show_titles(self.query_one("#operators-panel"), table.caption)
+        titled = "Operators by input shapes, per step" if table.by_shape else "Operators, per step"
+        show_titles(self.query_one("#operators-panel"), titled)
         line.display = table.by_shape
         show_text(line, table.row_text)
 

@@ -79,7 +79,7 @@ class ResultView(ListView):
             self._show_headline()
 
     def _show_headline(self) -> None:
-        found = headline.headline(self.context.state, self.context.ranking, self.context.kept_trials)
+        found = headline.headline(self.context.state, self.context.ranking)
         figure = self.query_one("#figure", Digits)
         figure.set_class(not found.figure, "-missing")
         if figure.value != found.figure:

@@ -23,11 +23,11 @@ class ChoiceList(OptionList):
 
     def action_page_down(self) -> None:
         with suppress(KeyError):
-            super().action_page_down()
+            super().action_page_down()  # type: ignore[no-untyped-call]
 
     def action_page_up(self) -> None:
         with suppress(KeyError):
-            super().action_page_up()
+            super().action_page_up()  # type: ignore[no-untyped-call]
 
 
 class Palette(CommandPalette):

@@ -110,8 +110,9 @@ def now_text(context: Context, room: int = 200) -> Content:
 
 def _recorded(recorded: Recorded, state: SessionState) -> str:
     """The end of a recorded session, the key that continues it, and its id."""
-    then = f"{', interrupted' if state.finished and state.finished.cancelled else ''}: c continues it"
-    return f"Recorded session{', failed: c runs it again' if state.failure else then}  {recorded.past.session_id}"
+    ended = ", interrupted" if state.finished and state.finished.cancelled else ""
+    then = ", failed: c runs it again" if state.failure else f"{ended}: c continues it"
+    return f"Recorded{then}  {recorded.past.session_id}"
 
 
 def _stage(context: Context) -> str:

@@ -76,9 +76,6 @@ class Table(DataTable[Text], inherit_bindings=False):
         row: str
         column: str
 
-    class Sorted(Message):
-        """The person has sorted the table."""
-
     def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, cursor_type="row", cursor_foreground_priority="css")
         self.touched = False
@@ -108,7 +105,6 @@ class Table(DataTable[Text], inherit_bindings=False):
     def _sort(self, column: str, *, backwards: bool = False) -> None:
         self.sorted_by, self.backwards = column, backwards
         self.show(*self._given)
-        self.post_message(self.Sorted())
 
     def _in_order(self, rows: Rows) -> Rows:
         figures: dict[str, Any] = {name: row.get(self.sorted_by, _EMPTY).figure for name, row in rows.items()}

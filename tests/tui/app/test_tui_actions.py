@@ -20,6 +20,7 @@ UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome
 ELSEWHERE = {"session.continue", "session.stop", "session.wait", "app.suspend"}
 # What has to be done first for a key to have something to do.
 BEFORE = {
+    "export.overwrite": ["s", "s"],
     "result.undo": ["down", "r"],
     "result.accept": [*["down"] * 5],
     "result.reject": ["down"],

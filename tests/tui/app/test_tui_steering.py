@@ -12,7 +12,7 @@ from tui_pilot import driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
-from advisor.tui.screens import OverwriteScreen, QuitScreen
+from advisor.tui.screens import QuitScreen
 
 RUNNING = histories.BATCH.candidate.name
 SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
@@ -93,9 +93,6 @@ def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
     assert not any(key.binding.system or key.view for key in steering)
 
 
-# --- decisions ------------------------------------------------------------------------------------------------
-
-
 # --- leaving --------------------------------------------------------------------------------------------------
 
 
@@ -127,20 +124,6 @@ async def test_leaving_from_another_screen_is_asked_about_too(key) -> None:
         assert ("cancel",) not in control.calls
         await press(pilot, "escape")
         assert app.is_running
-
-
-async def test_q_on_the_question_about_a_file_cancels_the_question(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tuned.yaml").write_text("mine")
-
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "4", "s")
-        assert isinstance(app.screen, OverwriteScreen)
-        await press(pilot, "q")
-        assert app.is_running
-        assert app.return_code is None
-        assert not isinstance(app.screen, OverwriteScreen)
-        assert (tmp_path / "tuned.yaml").read_text() == "mine"
 
 
 # --- keys and a small screen ----------------------------------------------------------------------------------
