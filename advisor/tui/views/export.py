@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
@@ -44,7 +44,7 @@ class ExportView(View):
         key("export.save", "s", "save", "Save", "Write the selected format to the path shown"),
         key("export.overwrite", "o", "overwrite", "Overwrite", "Replace the file of that name"),
         key("export.path", "f", "path", "File", "Edit the path to write to"),
-        Binding("escape", "leave_path", "Back", show=False),
+        key("view.back", "escape", "leave_path", "Back", "Go back to the list", key_display="esc"),
     ]
 
     def __init__(self, context: Context) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 from textual.widgets import DataTable
@@ -23,7 +22,7 @@ BROAD, LEAST_CARD, CARD_SHARE = 100, 36, 0.33
 LIST_KEYS = (
     key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
     COPY,
-    Binding("escape", "back", "Back", show=False),
+    key("view.back", "escape", "back", "Back", "Go back to the list", key_display="esc"),
 )
 
 

@@ -50,7 +50,7 @@ class ProfileView(View):
             with Vertical(classes="panel", id="operators-panel"):
                 yield OperatorTable(id="operators")
                 yield Static(id="operator-row")
-            yield TextPane(id="sections", classes="panel")
+            yield TextPane(id="sections")
 
     @property
     def _table(self) -> OperatorTable:
@@ -66,8 +66,12 @@ class ProfileView(View):
         waiting = Section("", (Paragraph(_missing(state, _WAITING)),))
         has_rows = profile is not None and bool(profile.operators)
         self.set_class(not has_rows, "-without-operators")
-        show_text(self.query_one("#step", Static), self._step(state, profile))
-        self._sections.show(tuple(profile_sections(state, self.context.catalog)) or (waiting,))
+        step, text = self.query_one("#step", Static), self._step(state, profile)
+        show_text(step, text)
+        step.set_class(not text, "-missing")
+        found = tuple(profile_sections(state, self.context.catalog))
+        self._sections.set_class(bool(found), "panel")  # a frame is for what is known
+        self._sections.show(found or (waiting,))
         self._table.profile = profile
         self._tell_operators()
 
