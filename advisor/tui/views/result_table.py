@@ -100,7 +100,8 @@ def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
         return {**named, "speed": Cell(Content.styled(doing, "$accent"))}
     step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
     memory = Cell(Content(format_bytes(ranking.memory_bytes)), ranking.memory_bytes)
-    within = f"±{format_percent(state.baseline.half_width, digits=1)}" if state.baseline else ""
+    half = state.baseline.half_width if state.baseline else None
+    within = "" if half is None else f"±{format_percent(half, digits=1)}" if half < 1 else "±>100 %"
     return {
         **named,
         "speed": Cell(Content("1x"), -1.0),

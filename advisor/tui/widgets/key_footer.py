@@ -1,13 +1,16 @@
-"""The footer: Textual's own, with the keys that steer the session first, and help and quit on any screen."""
+"""The footer: the keys that do something now, in one line of text, those that steer the session first.
+
+Textual's own is a dozen widgets, which are mounted again for each other row: that took half the time of a key.
+"""
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.content import Content
 from textual.reactive import reactive
 from textual.screen import Screen
-from textual.widgets import Footer
-from textual.widgets._footer import FooterKey
+from textual.style import Style
+from textual.widget import Widget
 
 # Names of keys: those that steer what runs come before the keys of the view, some come after them, the last always.
 _FIRST = [f"session.{name}" for name in ("continue", "skip", "stop", "pause", "go_on", "wait", "untried")]
@@ -17,13 +20,25 @@ _LAST = ("app.help", "app.quit")
 _WRITTEN = {"plus": "+"}
 
 
-class KeyFooter(Footer):
-    """The keys that do something now, as many as fit. They are composed again only when they change."""
+class KeyFooter(Widget):
+    """The keys, as many as fit; each can be clicked, and all are in the help."""
 
-    keys: reactive[tuple[Binding, ...]] = reactive((), recompose=True)
+    ALLOW_SELECT = False
+    auto_links = False  # they have colours of their own
+    DEFAULT_CSS = """
+    KeyFooter {
+        dock: bottom; height: 1; text-wrap: nowrap;
+        color: $footer-foreground; background: $footer-background;
+    }
+    """
 
-    def bindings_changed(self, screen: Screen[object]) -> None:
-        """Look the keys up after all changes of a moment, also while the terminal has no focus."""
+    keys: reactive[tuple[Binding, ...]] = reactive(())
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
+
+    def _bindings_changed(self, screen: Screen[object]) -> None:
+        """Look the keys up after all changes of a moment: a switch between views reports several."""
         if self.is_attached and screen is self.screen:
             self.call_later(self._look_up)
 
@@ -35,32 +50,22 @@ class KeyFooter(Footer):
                 found.setdefault(binding.action, binding)
         self.keys = tuple(sorted(found.values(), key=_place))
 
-    def on_resize(self) -> None:
-        self.refresh(recompose=True)
-
-    def compose(self) -> ComposeResult:
+    def render(self) -> Content:
         palette = self.screen.active_bindings.get(self.app.COMMAND_PALETTE_BINDING)
-        always = [self._key(binding) for binding in self.keys if binding.id in _LAST]
-        room = self.app.size.width
-        if palette:
-            always.append(self._key(palette.binding, "-command-palette"))
-        room -= sum(map(_width, always))
-        for key in (self._key(binding) for binding in self.keys if binding.id not in _LAST):
-            room -= _width(key)
-            if room < 0:
+        end = Content.styled("▏", "$foreground 20%") + self._text(palette.binding) if palette else Content("")
+        last = [self._text(binding) for binding in self.keys if binding.id in _LAST]
+        room, shown = self.size.width - sum(map(len, [*last, end])), Content("")
+        for text in (self._text(binding) for binding in self.keys if binding.id not in _LAST):
+            if len(shown) + len(text) > room:
                 break
-            yield key
-        yield from always
+            shown += text
+        line = Content("").join([shown, *last])
+        return line + Content(" " * (self.size.width - len(line) - len(end))) + end
 
-    def _key(self, binding: Binding, classes: str = "") -> FooterKey:
-        shown, about = self.app.get_key_display(binding), binding.tooltip or binding.description
-        key = FooterKey(binding.key, shown, binding.description, binding.action, tooltip=about, classes=classes)
-        return key.data_bind(compact=Footer.compact)
-
-
-def _width(key: FooterKey) -> int:
-    """The cells of a key with its label and the spaces around them."""
-    return len(key.key_display) + len(key.description) + 3
+    def _text(self, binding: Binding) -> Content:
+        shown = f" {self.app.get_key_display(binding)} "
+        text = Content.assemble((shown, "bold $footer-key-foreground"), f"{binding.description} ")
+        return text.stylize(Style.from_meta({"@click": f"app.simulate_key('{binding.key}')"}))
 
 
 def _place(binding: Binding) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
-from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual import events
 from textual.content import Content
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -33,20 +35,18 @@ def show_titles(panel: Widget, title: str, subtitle: str = "") -> None:
             setattr(panel, name, content)
 
 
-class TextPane(VerticalScroll):
-    """Scrolls sections of a report. ``ThemedApp`` has their colours."""
+class TextPane(ScrollView):
+    """Scrolls sections of a report, of which only the lines on screen are painted. ``ThemedApp`` has their colours."""
 
+    ALLOW_SELECT = False
     DEFAULT_CSS = """
-    TextPane { scrollbar-gutter: stable; }
-    TextPane > Static { width: 1fr; height: auto; }
+    TextPane { overflow-x: hidden; scrollbar-gutter: stable; }
     """
 
     def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes=classes)
         self.sections: tuple[Section, ...] = ()
-
-    def compose(self) -> ComposeResult:
-        yield Static()
+        self.lines: list[Strip] = []
 
     def on_mount(self) -> None:
         self.app.theme_changed_signal.subscribe(self, lambda _: self._draw())
@@ -57,21 +57,41 @@ class TextPane(VerticalScroll):
             self.sections = sections
             self._draw()
 
-    def _draw(self) -> None:
-        parts = [Group(*self._drawn(section)) for section in self.sections]
-        spaced = [Padding(part, (0, 0, 1, 0)) for part in parts[:-1]]
-        self.query_one(Static).update(Group(*spaced, *parts[-1:]))
+    def on_resize(self, event: events.Resize) -> None:
+        self._draw()
 
-    def _drawn(self, section: Section) -> Iterator[RenderableType]:
-        """A section as the terminal shows it; code has the colours of its language."""
+    def _draw(self) -> None:
+        width, console, dark = self.scrollable_content_region.width, self.app.console, self.app.current_theme.dark
+        if width:  # it is on screen
+            body = Group(*_drawn(self.sections, "ansi_dark" if dark else "ansi_light"))
+            self.lines = [Strip(line) for line in console.render_lines(body, console.options.update(width=width))]
+            self.virtual_size = Size(width, len(self.lines))
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        place, width = y + self.scroll_offset.y, self.scrollable_content_region.width
+        line = self.lines[place] if place < len(self.lines) else Strip([])
+        return line.apply_style(self.rich_style).crop_extend(0, width, self.rich_style)
+
+
+def _drawn(sections: tuple[Section, ...], theme: str) -> Iterator[RenderableType]:
+    """Sections as the terminal shows them, with an empty line between two; code has the colours of its language."""
+    for place, section in enumerate(sections):
+        if place:
+            yield Text("")
         if section.title:
             yield Text(plain(section.title), style="title")
         for block in section.blocks:
-            if not isinstance(block, Listing):
+            if isinstance(block, Listing):
+                yield _highlighted(printable(block.text.rstrip("\n")), block.language or "text", theme)
+            else:
                 yield body_of([block], warns=section.warns)
-                continue
-            from rich.syntax import Syntax  # late: with all of pygments
 
-            theme, ground = "ansi_dark" if self.app.current_theme.dark else "ansi_light", self.background_colors[1].hex6
-            text, language = printable(block.text.rstrip("\n")), block.language or "text"
-            yield Syntax(text, language, theme=theme, word_wrap=True, background_color=ground)
+
+@lru_cache(maxsize=64)
+def _highlighted(text: str, language: str, theme: str) -> Text:
+    from rich.syntax import Syntax  # late: with all of pygments
+
+    highlighted = Syntax("", language, theme=theme).highlight(text)
+    highlighted.rstrip()
+    return highlighted

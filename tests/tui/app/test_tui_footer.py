@@ -2,7 +2,6 @@
 
 import pytest
 import tui_histories as histories
-from textual.widgets._footer import FooterKey
 from tui_fakes import make_app
 from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
 
@@ -37,14 +36,6 @@ async def test_a_key_that_a_text_field_takes_is_not_offered_there() -> None:
         assert app.base_screen.focused.value.endswith("+")
         assert "1 min more" not in keys_line(app)
         assert "f1 Help" in keys_line(app)
-
-
-async def test_the_mouse_over_a_key_says_what_it_does() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "3")
-        told = {key.description: key.tooltip for key in app.base_screen.query(FooterKey)}
-        assert told["Retry"] == "Run the selected trial again"
-        assert "palette" in str(told["palette"])
 
 
 @pytest.mark.parametrize("width", [30, 40, 80])

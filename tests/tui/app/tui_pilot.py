@@ -6,9 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
-from rich.console import Group
 from textual import _wait
 from textual._context import active_app
 from textual.app import App
@@ -113,9 +112,7 @@ def screen_text(app: App[Any]) -> str:
 
 def pane_text(pane: TextPane) -> str:
     """What stands in a pane, also what is scrolled out of it."""
-    console, body = pane.app.console, pane.query_one(Static).content
-    lines = console.render_lines(cast("Group", body), console.options.update(width=200), pad=False)
-    return "\n".join("".join(segment.text for segment in line) for line in lines)
+    return "\n".join(line.text.rstrip() for line in pane.lines)
 
 
 def cells(table: Table, column: str) -> dict[str, str]:
