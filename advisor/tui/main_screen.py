@@ -26,6 +26,11 @@ from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.status import StatusBar, is_working
 
 TICK_S = 1.0
+# Modules that no key should wait for: dialogs, and the colours of code.
+_LATER = (
+    *(f"advisor.tui.{name}" for name in ("screens", "sessions", "palette")),
+    *("rich.syntax", *(f"pygments.lexers.{name}" for name in ("python", "data", "diff"))),
+)
 
 
 class MainScreen(Screen[object]):
@@ -139,7 +144,7 @@ def _import_what_opens_later() -> None:
     """Import the modules of the views and the dialogs: half a second on a machine that trials keep busy."""
     for view in VIEWS:
         view_class(view.id)
-    for module in ("advisor.tui.screens", "advisor.tui.sessions", "advisor.tui.palette", "rich.syntax"):
+    for module in _LATER:
         import_module(module)
 
 

@@ -122,7 +122,8 @@ class TrialsView(ListView):
 
     def show_live(self) -> None:
         """Follow the steps of the running trial, and the log."""
-        self._show_table()
+        if self.context.state.running:
+            self._show_table()
         self.log_tail.poll()
 
     def card(self) -> tuple[str, tuple[Section, ...]]:

@@ -58,7 +58,8 @@ class TextPane(ScrollView):
             self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        self._draw()
+        if self.scrollable_content_region.width != self.virtual_size.width:  # a view that comes back has its lines
+            self._draw()
 
     def _draw(self) -> None:
         width, console, dark = self.scrollable_content_region.width, self.app.console, self.app.current_theme.dark

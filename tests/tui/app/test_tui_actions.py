@@ -21,6 +21,9 @@ ELSEWHERE = {"session.continue", "session.stop", "session.wait", "app.suspend"}
 # What has to be done first for a key to have something to do.
 BEFORE = {
     "export.overwrite": ["s", "s"],
+    "result:view.back": ["enter"],
+    "trials:view.back": ["enter"],
+    "export:view.back": ["f"],
     "result.undo": ["down", "r"],
     "result.accept": [*["down"] * 5],
     "result.reject": ["down"],
