@@ -66,7 +66,7 @@ def tune(
     catalog = load_catalog()
     request = Request(
         spec,
-        budget_s=_read("budget", seconds_of, budget),
+        budget_s=seconds_in(budget),
         objective=_read("objective", choice_of(Objective), objective),
         allow=_read("allow", choice_of(Numerics), allow),
         only=_recipes("only", only, catalog),
@@ -179,6 +179,11 @@ class LineReporter(HeadlessReporter):
         """Write a line over the last."""
         with suppress(OSError, ValueError):
             print(f"\r\033[K{plain(text)[:_CELLS]}", end="", file=self._file, flush=True)
+
+
+def seconds_in(budget: str | float) -> float:
+    """The seconds of a budget, as of the option. Raises UsageError."""
+    return _read("budget", seconds_of, budget)
 
 
 def target_of(workload: Any) -> str:
