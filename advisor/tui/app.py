@@ -33,7 +33,6 @@ from advisor.tui.exporting import FileExporter
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.leaving import Then, bug_of, closing_words, exit_code_of
 from advisor.tui.main_screen import MainScreen
-from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import view_info
 from advisor.tui.views.base import View
@@ -45,6 +44,14 @@ if TYPE_CHECKING:
 STOP_WAIT_S, BEGINS_WITHIN_S = 2.0, 5.0
 RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks elsewhere
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
+
+
+class EventsWaiting(Message):
+    """The session posted events; they wait in the app's inbox. Several of these are handled as one."""
+
+    def can_replace(self, message: Message) -> bool:
+        """A later message of this kind says the same."""
+        return isinstance(message, EventsWaiting)
 
 
 class AdvisorApp(ThemedApp[Then]):
@@ -79,7 +86,7 @@ class AdvisorApp(ThemedApp[Then]):
         self._read_gauges = gauges
         self._session_id = recorded.past.session_id if recorded else ""
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self.controller = Controller(self, self.context, self.go_on_with, rework_delay_s)
+        self.controller = Controller(self, self.context, self.go_on_with, self._after_a_wish, rework_delay_s)
         self._draw_interval_s = draw_interval_s
         self.draw_due: Timer | None = None
         self._stopping = False
@@ -103,7 +110,7 @@ class AdvisorApp(ThemedApp[Then]):
 
     def get_default_screen(self) -> MainScreen:
         """The screen with the views."""
-        return MainScreen(self.context, self._read_gauges)
+        return MainScreen(self.context, self.controller, self._read_gauges)
 
     @on(MainScreen.Shown)
     async def _begin(self) -> None:
@@ -204,12 +211,7 @@ class AdvisorApp(ThemedApp[Then]):
 
     # --- what the person does --------------------------------------------------------------------------------
 
-    @on(Decided)
-    @on(ExportSaved)
-    @on(RetryWanted)
-    @on(UndoWanted)
-    def _on_wish(self, wish: Message) -> None:
-        self.controller.obey(wish)
+    def _after_a_wish(self) -> None:
         self._take_events()
         self._draw()
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App
-from textual.message import Message
 
 from advisor.errors import UsageError
 from advisor.experiment.control import Decision
@@ -28,7 +27,6 @@ from advisor.records import Value, text_of
 from advisor.report.conclusions import count_untried
 from advisor.tui.context import Context
 from advisor.tui.leaving import Then
-from advisor.tui.messages import Decided, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.text import trial_name
 
 if TYPE_CHECKING:
@@ -56,15 +54,20 @@ class Job:
 
 
 class Controller:
-    """Obeys the person. ``go_on_with`` leaves the app for another session.
+    """Obeys the person. ``go_on_with`` leaves the app for another session, ``changed`` draws what was done.
 
     After the session the combination follows the decisions, ``rework_delay_s`` after the last of them.
     """
 
     def __init__(
-        self, app: App[Any], context: Context, go_on_with: Callable[[Then], None], rework_delay_s: float
+        self,
+        app: App[Any],
+        context: Context,
+        go_on_with: Callable[[Then], None],
+        changed: Callable[[], None],
+        rework_delay_s: float,
     ) -> None:
-        self._app, self._context, self._go_on_with = app, context, go_on_with
+        self._app, self._context, self._go_on_with, self._changed = app, context, go_on_with, changed
         self.rework_delay_s = rework_delay_s
         self.running: Job | None = None
         self._waiting: deque[Job] = deque()
@@ -204,20 +207,20 @@ class Controller:
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
-    def obey(self, wish: Message) -> None:
-        """Do what a view asks for."""
-        match wish:
-            case Decided(recipe, decision, value):
-                state = self._context.state
-                self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
-                self._decide(recipe, decision, value)
-            case UndoWanted() if self._replaced:
-                self._decide(*self._replaced.pop())
-            case RetryWanted(name):
-                self._retry(name)
-            case ExportSaved(format_id, path):
-                self._verify(format_id, path)
-        self._context.can_undo = bool(self._replaced)
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a decision to take back."""
+        return bool(self._replaced)
+
+    def decide(self, recipe: str, decision: Decision, value: Value | None = None) -> None:
+        """Accept or reject a recommendation, or accept one value only."""
+        state = self._context.state
+        self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
+        self._decide(recipe, decision, value)
+
+    def undo(self) -> None:
+        """Take the last decision back."""
+        self._decide(*self._replaced.pop())
 
     def _decide(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
         control, recorded, state = self._context.control, self._context.recorded, self._context.state
@@ -233,6 +236,7 @@ class Controller:
                 self._replaced.pop()
                 told = f"{error.message} {error.hint}"
         self._app.notify(told)
+        self._changed()
 
     def session_finished(self) -> None:
         """Have the combination follow decisions for which the session had no time."""
@@ -251,25 +255,28 @@ class Controller:
         self._forget_rework()
         self.add(Job(REWORK, control.rework))
 
-    def _retry(self, name: str) -> None:
+    def retry(self, name: str) -> None:
         """Run the trial of a candidate, or measure the combination, when nothing else runs."""
         control, state = self._context.control, self._context.state
         if control is None or state.failure:
             return
         if name not in state.trials:
             self.add(Job(REWORK, control.rework))
+            self._changed()
             return
         again = " again" if state.has_run(name) else ""
         if state.finished is None:
             self._app.notify(f"{name} is tried{again} when the session is through.")
         self.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))
+        self._changed()
 
-    def _verify(self, format_id: str, path: Path) -> None:
+    def verify(self, format_id: str, path: Path) -> None:
         """Time a plain loop with an exported file, once the present measurement has ended."""
         state, control, exporter = self._context.state, self._context.control, self._context.exporter
         exported = exporter.to_verify(format_id, path, state) if may_be_verified(state) else None
         if control is not None and exported is not None and state.stack is not None:
             self.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
+            self._changed()
 
 
 def consequence(

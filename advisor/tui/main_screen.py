@@ -17,6 +17,7 @@ from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM
 from advisor.tui.views import VIEWS, ViewInfo, view_class
@@ -54,9 +55,9 @@ class MainScreen(Screen[object]):
     class Shown(Message):
         """The screen has been painted for the first time."""
 
-    def __init__(self, context: Context, read_gauges: GaugeReader | None) -> None:
+    def __init__(self, context: Context, controller: Controller, read_gauges: GaugeReader | None) -> None:
         super().__init__()
-        self.context = context
+        self.context, self._controller = context, controller
         self._read_gauges = read_gauges
         self._wanted = ""
 
@@ -64,7 +65,7 @@ class MainScreen(Screen[object]):
         yield Navigation(self.context)
         yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
-            yield view_class(VIEWS[0].id)(self.context)
+            yield view_class(VIEWS[0].id)(self.context, self._controller)
         yield StatusBar(self.context)
         yield KeyFooter()
 
@@ -81,7 +82,7 @@ class MainScreen(Screen[object]):
         await asyncio.to_thread(_import_what_opens_later)
         if not self.is_attached or not self.query("#views"):  # the app was left meanwhile
             return
-        hidden = [view_class(view.id)(self.context) for view in VIEWS[1:]]
+        hidden = [view_class(view.id)(self.context, self._controller) for view in VIEWS[1:]]
         for view in hidden:
             view.display = False
         await self._switcher.mount_all(hidden)

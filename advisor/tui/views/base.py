@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from advisor.figures.formatting import counted
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 
 # A key of more than one view.
@@ -30,9 +31,9 @@ class View(Container):
 
     version: var[int] = var(-1, init=False)
 
-    def __init__(self, context: Context, *, id: str) -> None:  # noqa: A002 - as every widget calls it
+    def __init__(self, context: Context, controller: Controller, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes="view")
-        self.context = context
+        self.context, self.controller = context, controller
         self._fitted: Size | None = None
 
     def watch_version(self) -> None:

@@ -24,8 +24,8 @@ from advisor.records import Verification
 from advisor.report.document import Block, Listing, Paragraph, Section
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.messages import ExportSaved
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.lists import ChoiceList
@@ -47,8 +47,8 @@ class ExportView(View):
         key("view.back", "escape", "leave_path", "Back", "Go back to the list", key_display="esc"),
     ]
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, id="export")
+    def __init__(self, context: Context, controller: Controller) -> None:
+        super().__init__(context, controller, id="export")
         self._formats: tuple[Offer, ...] = ()
         self._paths: dict[str, str] = {}
         self._named = ""  # the format whose path stands in the input
@@ -222,7 +222,7 @@ class ExportView(View):
         else:
             self.notify(str(written), title=f"{chosen.title} saved")
             self.context.saved.append(str(written))
-            self.post_message(ExportSaved(chosen.id, written))
+            self.controller.verify(chosen.id, written)
             self._asked = None
             self.show()
 

@@ -10,8 +10,8 @@ from textual.widgets import DataTable
 
 from advisor.report.document import Section
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.messages import RetryWanted
 from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane, show_titles
@@ -29,8 +29,8 @@ LIST_KEYS = (
 class ListView(View):
     """Enter goes into the card, Escape comes back. ``card`` are its title and its sections."""
 
-    def __init__(self, context: Context, *, id: str, table: str, card: str) -> None:  # noqa: A002
-        super().__init__(context, id=id)
+    def __init__(self, context: Context, controller: Controller, *, id: str, table: str, card: str) -> None:  # noqa: A002
+        super().__init__(context, controller, id=id)
         self.table, self.pane = Table(id=table), TextPane(id=card, classes="panel card")
         self._carded = ""
 
@@ -89,8 +89,8 @@ class ListView(View):
         self.table.focus()
 
     def action_retry(self) -> None:
-        """Ask for the selected trial to run again."""
-        self.post_message(RetryWanted(self.selected))
+        """Have the selected trial run again."""
+        self.controller.retry(self.selected)
 
     def can(self, name: str) -> bool:
         """Whether an action does anything just now: most are about the selected row."""

@@ -21,6 +21,7 @@ from advisor.report.document import Paragraph, Section
 from advisor.report.pictures import phases_chart
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.exporting import copy_trace
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, waiting_text
@@ -41,8 +42,8 @@ class ProfileView(View):
         key("profile.trace", "t", "trace", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev"),
     ]
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, id="profile")
+    def __init__(self, context: Context, controller: Controller) -> None:
+        super().__init__(context, controller, id="profile")
 
     def compose(self) -> ComposeResult:
         yield Static(id="step")

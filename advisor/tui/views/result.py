@@ -22,8 +22,8 @@ from advisor.report.rows import Fold, Row, Tick
 from advisor.report.trials import stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.messages import Decided, UndoWanted
 from advisor.tui.views import headline, result_table
 from advisor.tui.views.listed import LIST_KEYS, ListView
 from advisor.tui.views.result_table import TOGETHER
@@ -48,8 +48,8 @@ class ResultView(ListView):
 
     unfolded: var[frozenset[str]] = var(frozenset(), init=False)
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, id="result", table="rows", card="card")
+    def __init__(self, context: Context, controller: Controller) -> None:
+        super().__init__(context, controller, id="result", table="rows", card="card")
         self._over = False
 
     def compose(self) -> ComposeResult:
@@ -126,7 +126,7 @@ class ResultView(ListView):
 
     def can(self, name: str) -> bool:
         checks: dict[str, Callable[[], bool]] = {
-            "undo": lambda: self.context.can_undo,
+            "undo": lambda: self.controller.can_undo,
             "accept": lambda: self._can_decide(Decision.ACCEPTED),
             "reject": lambda: self._can_decide(Decision.REJECTED),
             "retry": lambda: self._can_measure_again() or super(ResultView, self).can(name),
@@ -157,7 +157,7 @@ class ResultView(ListView):
     def _decide(self, row: Row, decision: Decision) -> None:
         several = sum(each.recipe == row.candidate.recipe for each in self.context.state.candidates.values()) > 1
         value = row.candidate.value if several and decision is Decision.ACCEPTED else None
-        self.post_message(Decided(row.candidate.recipe, decision, value))
+        self.controller.decide(row.candidate.recipe, decision, value)
 
     @on(Table.CellClicked)
     def _on_cell_clicked(self, message: Table.CellClicked) -> None:
@@ -168,8 +168,8 @@ class ResultView(ListView):
             self._decide(row, Decision.REJECTED if used else Decision.ACCEPTED)
 
     def action_undo(self) -> None:
-        """Ask for the last decision to be taken back."""
-        self.post_message(UndoWanted())
+        """Take the last decision back."""
+        self.controller.undo()
 
     def action_read(self) -> None:
         """Go into the card; a folded line is unfolded, or folded again."""

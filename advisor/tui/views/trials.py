@@ -22,6 +22,7 @@ from advisor.report.figures import energy_words, gpu_sentence, step_series
 from advisor.report.pictures import block_times
 from advisor.report.several_gpus import row_details, row_of
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
 from advisor.tui.views.listed import LIST_KEYS, ListView
@@ -79,8 +80,8 @@ class TrialsView(ListView):
         *LIST_KEYS,
     ]
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, id="trials", table="trials-table", card="selection")
+    def __init__(self, context: Context, controller: Controller) -> None:
+        super().__init__(context, controller, id="trials", table="trials-table", card="selection")
         self.log_tail = LogTail(id="log")
         self._runs: dict[str, Run] = {}
 
