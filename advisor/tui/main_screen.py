@@ -121,6 +121,7 @@ class MainScreen(Screen[object]):
             self.view.show_live()
         else:
             self.view.version = self.context.version
+            self.view.show()
             self.query_one(GaugeStrip).device_uuid = self.context.device_uuid
             self.refresh_bindings()
         self.query_one(StatusBar).show()

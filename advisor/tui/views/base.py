@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual import events
 from textual.containers import Container
 from textual.geometry import Size
-from textual.reactive import var
 from textual.widget import Widget
 
 from advisor.figures.formatting import counted
@@ -26,18 +25,14 @@ COPY = key(
 class View(Container):
     """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen.
 
-    ``version`` is that of the context as the view shows it: where it is set to another, the view is drawn.
+    ``version`` is that of the context as the view shows it.
     """
-
-    version: var[int] = var(-1, init=False)
 
     def __init__(self, context: Context, controller: Controller, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes="view")
         self.context, self.controller = context, controller
+        self.version = -1
         self._fitted: Size | None = None
-
-    def watch_version(self) -> None:
-        self.show()
 
     def show(self) -> None:
         """Draw the present state."""
