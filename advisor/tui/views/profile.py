@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
@@ -16,13 +15,13 @@ from textual.widgets import DataTable, Static
 from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_outcome
+from advisor.files.paths import is_file
 from advisor.records import Outcome, Profile, TrialResult
 from advisor.report.document import Paragraph, Section
 from advisor.report.pictures import phases_chart
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
-from advisor.tui.exporting import copy_trace
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
@@ -39,7 +38,13 @@ class ProfileView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("profile.panel", "m", "panel", "More", "Go from the operators to phases, efficiency and habits, or back"),
         key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
-        key("profile.trace", "t", "trace", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev"),
+        key(
+            "profile.trace",
+            "t",
+            "trace",
+            "Trace",
+            "Copy the path of the Chrome trace, for ui.perfetto.dev",
+        ),
     ]
 
     def __init__(self, context: Context, controller: Controller) -> None:
@@ -124,23 +129,14 @@ class ProfileView(View):
         alone = self.has_class("-reading") or self.has_class("-without-operators")
         return self._sections if alone else self._table
 
-    # --- the trace -------------------------------------------------------------------------------------------
-
     def action_trace(self) -> None:
-        """Copy the Chrome trace to where exports go."""
-        if self.context.state.profile and self.context.state.profile.trace_path:
-            self._copy_trace(Path(self.context.state.profile.trace_path))
-
-    @work(thread=True, group="trace")
-    def _copy_trace(self, source: Path) -> None:
-        """A trace can be large, so it is copied in a thread."""
-        try:
-            path = copy_trace(source, Path())
-        except OSError as error:
-            told = f"{error.strerror or error}: {source.name}"
-            self.app.call_from_thread(self.notify, told, title="The trace was not saved", severity="error")
+        """Tell where the Chrome trace is, and copy its path to the terminal's clipboard."""
+        path = self.context.state.profile.trace_path if self.context.state.profile else ""
+        if is_file(path):
+            self.app.copy_to_clipboard(path)
+            self.notify(f"{path} (copied): open it in ui.perfetto.dev. --trace FILE writes a copy.")
         else:
-            self.app.call_from_thread(self.notify, f"{path}; open it in ui.perfetto.dev.", title="Trace saved")
+            self.notify(f"The trace is gone: {path}", severity="warning")
 
 
 def _missing(state: SessionState, waiting: str) -> str:
