@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.console import Console
 from textual import on, work
 from textual.app import SystemCommand
 from textual.binding import BindingType
@@ -163,6 +165,7 @@ class AdvisorApp(ThemedApp[Then]):
                 self.controller.session_finished()
                 if session_s > RINGS_AFTER_S and not cancelled and self.alive:
                     self.bell()
+                    Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
             case ExportVerified(found):
                 self.show_notice(verified_words(found), "warning" if found.problem else "information")
 

@@ -8,6 +8,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.outputs import Outputs
@@ -81,6 +83,7 @@ def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
 def _shown(app: AdvisorApp) -> Then | None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*COLLECT_EVERY)
+    Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
     with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
         then = app.run()
     if app.return_code is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 
 import pytest
 import tui_histories as histories
@@ -141,3 +143,11 @@ async def test_many_keys_at_once_on_a_tiny_screen_break_nothing() -> None:
         assert not app.context.paused
         assert control.calls.count(("pause",)) == control.calls.count(("go_on",)) == 3
         control.cancel()
+
+
+async def test_the_end_of_a_long_session_is_in_the_title_of_the_terminal(monkeypatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "__stdout__", terminal)
+    async with driven(histories.whole()):
+        assert "perf-advisor: done" in terminal.getvalue()
