@@ -15,7 +15,7 @@ from advisor.figures.formatting import (
     format_setting,
 )
 from advisor.recipe.catalog import Catalog
-from advisor.records import Numerics, Objective, Value, text_of
+from advisor.records import Numerics, Objective, text_of
 from advisor.report.conclusions import tried
 from advisor.report.document import Block, Listing, Paragraph, Section
 
@@ -49,37 +49,37 @@ def reproduce_section(state: SessionState, request: Request) -> Section:
 def command_of(request: Request) -> str:
     """The command line of the same session, without probable secrets in the target's arguments."""
     target = request.target
-    words = [
-        "--headless",
+    arguments = target.command.removeprefix(target.target)
+    return f"perf-advisor {shlex.quote(target.target)} --headless {shlex.join(options_of(request))}{arguments}"
+
+
+def options_of(request: Request) -> list[str]:
+    """The options that ask for the same session, each as ``--option=value``; those at their default are left out."""
+    target = request.target
+    accepted = (name if value is None else f"{name}={text_of(value)}" for name, value in request.accept)
+    given = {
+        "objective": "" if request.objective is Objective.THROUGHPUT else request.objective,
+        "keep-speed": "" if request.keep_speed == DEFAULT_KEEP_SPEED else request.keep_speed,
+        "allow": "" if request.allow is Numerics.CLOSE else request.allow,
+        "memory-limit": request.memory_limit_bytes and f"{request.memory_limit_bytes}B",
+        "latency-limit": request.latency_limit_ms and f"{request.latency_limit_ms}ms",
+        "mode": target.mode,
+        "device": "" if target.device == "auto" else target.device,
+        "gpus": "" if request.gpus == 1 else request.gpus or "all",
+        "batch-size": target.batch_size,
+        "input": "x".join(map(str, target.input_shape or ())),
+        "only": ",".join(request.only),
+        "skip": ",".join(request.skip),
+        "accept": ",".join(accepted),
+        "config": request.config_path,
+    }
+    return [
         f"--budget={request.budget_s:g}s",
-        *_given("objective", request.objective, Objective.THROUGHPUT),
-        *_given("keep-speed", request.keep_speed, DEFAULT_KEEP_SPEED),
-        *_given("allow", request.allow, Numerics.CLOSE),
-        *_given("memory-limit", request.memory_limit_bytes, None, unit="B"),
-        *_given("latency-limit", request.latency_limit_ms, None, unit="ms"),
-        *_given("mode", target.mode, None),
-        *_given("device", target.device, "auto"),
-        *_given("batch-size", target.batch_size, None),
-        *_given("input", "x".join(map(str, target.input_shape or ())), ""),
-        *_given("only", ",".join(request.only), ""),
-        *_given("skip", ",".join(request.skip), ""),
-        *_given("accept", ",".join(_accepted(name, value) for name, value in request.accept), ""),
-        *_given("config", request.config_path, None),
+        *(f"--{option}={value}" for option, value in given.items() if value),
         *(f"--recipes={folder}" for folder in request.recipe_folders),
         *(f"--script={script}" for script in request.scripts),
         *(f"--map={key}={path}" for key, path in request.key_map.items()),
     ]
-    arguments = target.command.removeprefix(target.target)
-    return f"perf-advisor {shlex.quote(target.target)} {shlex.join(words)}{arguments}"
-
-
-def _accepted(recipe: str, value: Value | None) -> str:
-    return recipe if value is None else f"{recipe}={text_of(value)}"
-
-
-def _given(option: str, value: object, usual: object, *, unit: str = "") -> list[str]:
-    """An option with its value, where that is not the usual one."""
-    return [] if value == usual else [f"--{option}={value}{unit}"]
 
 
 def _begun(session_id: str) -> str:
