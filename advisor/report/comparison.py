@@ -80,8 +80,7 @@ def summary(before: Measured, after: Measured) -> str:
     noise = math.hypot(one.half_width, other.half_width)
     stacks = [side.state.stack if side.state.stack_settings else None for side in (before, after)]
     first, then = (
-        (stack and stack.samples_per_s) or base.samples_per_s
-        for stack, base in zip(stacks, (one, other), strict=True)
+        (stack and stack.samples_per_s) or base.samples_per_s for stack, base in zip(stacks, (one, other), strict=True)
     )
     plain = _moved(other.samples_per_s / one.samples_per_s, noise)
     return f"The baseline {plain}; the best settings {_moved(then / first, noise)}."

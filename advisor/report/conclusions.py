@@ -3,17 +3,13 @@
 Pure functions of the state; the words are in ``formatting`` and in the reports.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_worth
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
-from advisor.records import Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
-
-_BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNCLEAR, Verdict.FAILED)
+from advisor.records import Outcome, Profile, TrialRecord, Value, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +78,12 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
     return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
 
 
-def tried(state: SessionState) -> list[TrialRecord]:
-    """The records of trials that ran: the control, then faster, slower, same, unclear, failed; the fastest first."""
-    ran = [record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED]
-    return sorted(ran, key=_by_interest)
-
-
-def _by_interest(record: TrialRecord) -> tuple[bool, int, float]:
-    speedup = record.comparison.speedup if record.comparison else 0.0
-    return record.candidate.recipe != CONTROL, _BY_INTEREST.index(record.verdict), -speedup
-
-
 def candidates_tried(state: SessionState) -> list[TrialRecord]:
     """The candidates that were tried. The control is none."""
-    return [record for record in tried(state) if record.candidate.recipe != CONTROL]
+    ran = (record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED)
+    return [record for record in ran if record.candidate.recipe != CONTROL]
 
 
 def count_untried(state: SessionState) -> int:
     """The number of single candidates that were planned and not tried."""
     return sum(record.result.outcome is Outcome.SKIPPED for record in state.trials.values())
-
-
-def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
-    """The notes of a trial that the baseline does not have, such as graph breaks."""
-    known: Iterable[str] = state.baseline.result.notes if state.baseline else ()
-    return tuple(note for note in result.notes if note not in known)
-
-
-def shown_by(record: TrialRecord) -> str:
-    """The worth of a setting that is on already; empty for others."""
-    return format_worth(record) if record.candidate.already_on and record.result.measured else ""

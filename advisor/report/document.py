@@ -135,13 +135,13 @@ Block = Paragraph | Bullets | Listing | Table | Bars | StackedBars
 class Section:
     """Blocks under a heading.
 
-    ``brief`` is what a summary shows of it: None for all of it, nothing at all where it is empty. ``warns``: what it
-    says a reader has to know before believing the rest. ``folded``: a page shows it on a click.
+    ``whole``: only the whole report has it, not a summary. ``warns``: what it says a reader has to know before
+    believing the rest. ``folded``: a page shows it on a click.
     """
 
     title: str
     blocks: tuple[Block, ...]
-    brief: tuple[Block, ...] | None = None
+    whole: bool = False
     warns: bool = False
     folded: bool = False
 

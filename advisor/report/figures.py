@@ -3,8 +3,7 @@
 The app adds colours and meters, the reports put the same words into tables and sentences.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from advisor.experiment.state import SessionState
@@ -20,7 +19,6 @@ from advisor.figures.formatting import (
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import (
     BaselineRecord,
-    Comparison,
     Facts,
     GpuReadings,
     Hardware,
@@ -30,15 +28,6 @@ from advisor.records import (
     Verdict,
     Verification,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One reading taken during a timing; ``problem`` when it casts doubt on the timing."""
-
-    text: str
-    problem: bool = False
-
 
 # --- candidates and the stack -----------------------------------------------------------------------------------
 
@@ -59,22 +48,17 @@ IN_TURN = "in turn with the baseline"
 _AGREES = 0.1
 
 
-def own_comparison(record: TrialRecord) -> Comparison | None:
-    """The effect of a setting itself on the speed; None where it was only measured with others."""
-    return record.comparison if record.alone else record.contribution
-
-
 def verdict_shown(record: TrialRecord) -> Verdict | None:
     """A candidate's verdict; None where it ran with others only, so that its own effect is not known."""
     known = record.alone or record.contribution is not None or not record.result.measured
     return record.verdict if known else None
 
 
-def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str] = format_ratio) -> str:
+def effect_words(record: TrialRecord) -> str:
     """A candidate's effect on the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
     if record.alone:
-        return figure(record.comparison)
-    return f"{figure(record.contribution)} on the stack" if record.contribution else "not measured alone"
+        return format_ratio(record.comparison)
+    return f"{format_ratio(record.contribution)} on the stack" if record.contribution else "not measured alone"
 
 
 def interval_words(baseline: BaselineRecord) -> str:
@@ -143,19 +127,23 @@ def verified_words(verification: Verification) -> str:
 # --- the GPU, the CPU and energy ------------------------------------------------------------------------------
 
 
-def gpu_readings(gpu: GpuReadings) -> list[Reading]:
-    """NVML's readings during a timing: gauges, slowdowns, and other processes."""
-    gauges = ", ".join(_gauges(gpu))
-    return [
-        *([Reading(gauges)] if gauges else []),
-        *_held_back(gpu.throttle_reasons),
-        Reading(company(gpu.foreign_processes), problem=bool(gpu.foreign_processes)),
-    ]
-
-
 def gpu_sentence(gpu: GpuReadings) -> str:
-    """The same in a line."""
-    return "; ".join(reading.text for reading in gpu_readings(gpu))
+    """NVML's readings during a timing: gauges, slowdowns, and other processes."""
+    # A power cap is normal for a heavy step.
+    capped = ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []
+    alone = [] if gpu.foreign_processes else [company(gpu.foreign_processes)]
+    return "; ".join(filter(None, (", ".join(_gauges(gpu)), *capped, *gpu_troubles(gpu), *alone)))
+
+
+def gpu_troubles(gpu: GpuReadings) -> list[str]:
+    """What of the readings casts doubt on the timing."""
+    slowed = [reason for reason in gpu.throttle_reasons if reason in SLOWDOWNS]
+    others = [reason for reason in gpu.throttle_reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
+    return [
+        *([f"slowed down ({', '.join(slowed)})"] if slowed else []),
+        *([f"clocks limited ({', '.join(others)})"] if others else []),
+        *([company(gpu.foreign_processes)] if gpu.foreign_processes else []),
+    ]
 
 
 def _gauges(gpu: GpuReadings) -> Iterator[str]:
@@ -167,16 +155,6 @@ def _gauges(gpu: GpuReadings) -> Iterator[str]:
         yield f"SM clock {gpu.sm_clock_mhz}{fell} MHz"
     if gpu.power_w is not None:
         yield f"{gpu.power_w:.0f} W on average"
-
-
-def _held_back(reasons: Sequence[str]) -> Iterator[Reading]:
-    """The slowdowns of a GPU. A power cap is normal for a heavy step; a slowdown for heat or power is a problem."""
-    if POWER_CAP in reasons:
-        yield Reading("at its power cap")
-    if slowed := [reason for reason in reasons if reason in SLOWDOWNS]:
-        yield Reading(f"slowed down ({', '.join(slowed)})", problem=True)
-    if others := [reason for reason in reasons if reason != POWER_CAP and reason not in SLOWDOWNS]:
-        yield Reading(f"clocks limited ({', '.join(others)})", problem=True)
 
 
 def company(count: int | None) -> str:

@@ -12,26 +12,10 @@ from advisor.figures.formatting import (
     format_ms,
     format_percent,
     format_seconds,
-    format_setting,
 )
-from advisor.recipe.catalog import Catalog
 from advisor.records import Numerics, Objective, text_of
-from advisor.report.conclusions import tried
+from advisor.report.conclusions import candidates_tried
 from advisor.report.document import Block, Listing, Paragraph, Section
-
-
-def code_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """The code of each setting that won, in the order in which they are applied."""
-    won = state.stack.settings if state.stack else {}
-    # A damaged record, or another version's, may name settings and values that no recipe has.
-    settings = {one.key: won[one.key] for one in catalog if one.key in won and one.accepts(won[one.key])}
-    if not settings:
-        return
-    blocks: list[Block] = []
-    for recipe, value in catalog.in_order(settings):
-        blocks.append(Paragraph(f"{recipe.title} ({format_setting(recipe.key, value)})"))
-        blocks.append(Listing(recipe.code(value), "python"))
-    yield Section("The code of these settings", tuple(blocks), brief=())
 
 
 def reproduce_section(state: SessionState, request: Request) -> Section:
@@ -43,7 +27,7 @@ def reproduce_section(state: SessionState, request: Request) -> Section:
         Paragraph(f"In {request.target.directory}, with the versions above:"),
         Listing(command_of(request), "bash"),
     ]
-    return Section("To reproduce it", tuple(blocks), brief=())
+    return Section("To reproduce it", tuple(blocks))
 
 
 def command_of(request: Request) -> str:
@@ -110,7 +94,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
     """The method, and what of it was particular to this session; a sentence or more for each point."""
     yield from METHOD
     yield from _ranking_rule(state)
-    if any(record.candidate.already_on for record in tried(state)):
+    if any(record.candidate.already_on for record in candidates_tried(state)):
         yield (
             "A setting that was on already was switched off for its trial; its worth is how much faster the step is "
             "with it."

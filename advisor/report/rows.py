@@ -11,7 +11,7 @@ from enum import StrEnum
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_pending
+from advisor.figures.formatting import format_bytes, format_interval, format_ms, format_outcome, format_pending
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -72,31 +72,21 @@ class Figures:
         return self.before_ms / self.effect.speedup
 
     @property
+    def words(self) -> str:
+        """The speed-up with its interval: ``1.39x (1.37–1.41)``; ``+1.24x (…)`` on top of the others."""  # noqa: RUF002
+        return f"{SIGNS[self.against]}{format_interval(self.effect)}"
+
+    @property
     def speed(self) -> str:
-        """The speed-up: ``1.39x``; ``+1.24x`` on top of the others, ``in 1.51x`` of all of them together."""
-        return self._speed_in(self._digits)
+        """The speed-up alone: ``1.39x``; ``+1.24x`` on top of the others, ``in 1.51x`` of all of them together."""
+        speedup = self.effect.speedup
+        digits = 2 if speedup < 9.995 else 1 if speedup < 99.95 else 0
+        return f"{SIGNS[self.against]}{speedup:.{digits}f}x"
 
     @property
     def interval(self) -> str:
-        """The interval of the speed-up: ``1.37–1.41``; a narrow one has a third digit."""  # noqa: RUF002
-        low, high = (f"{end:.{self._fine_digits}f}" for end in (self.effect.ci_low, self.effect.ci_high))
-        return f"{low}–{high}"  # noqa: RUF001
-
-    @property
-    def words(self) -> str:
-        """The speed-up with its interval: ``1.39x (1.37–1.41)``."""  # noqa: RUF002
-        return f"{self._speed_in(self._fine_digits)} ({self.interval})"
-
-    def _speed_in(self, digits: int) -> str:
-        return f"{SIGNS[self.against]}{self.effect.speedup:.{digits}f}x"
-
-    @property
-    def _digits(self) -> int:
-        return 2 if self.effect.speedup < 9.995 else 1 if self.effect.speedup < 99.95 else 0
-
-    @property
-    def _fine_digits(self) -> int:
-        return 3 if self.effect.ci_high - self.effect.ci_low < 0.01 else self._digits
+        """The interval of the speed-up: ``1.37–1.41``."""  # noqa: RUF002
+        return format_interval(self.effect).partition("(")[2].rstrip(")")
 
     @property
     def steps(self) -> str:

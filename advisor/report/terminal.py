@@ -54,10 +54,10 @@ def print_text(text: RenderableType, file: TextIO) -> None:
 
 
 def print_sections(sections: Iterable[Section], file: TextIO) -> None:
-    """Print what is brief of sections, each under its title."""
+    """Print the sections that a summary has, each under its title."""
     for section in sections:
-        if blocks := section.blocks if section.brief is None else section.brief:
-            body = Padding(body_of(blocks, warns=section.warns), (0, 0, 0, 2), expand=False)
+        if not section.whole:
+            body = Padding(body_of(section.blocks, warns=section.warns), (0, 0, 0, 2), expand=False)
             print_text(Group(Text(f"\n{section.title}", style="bold"), body), file)
 
 

@@ -22,7 +22,7 @@ from advisor.report.conclusions import (
     settings_to_export,
     stack_is_unclear,
 )
-from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, own_comparison, tokens_per_s
+from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, tokens_per_s
 from advisor.report.rows import ranking
 
 
@@ -160,7 +160,7 @@ _DECIDES = "more budget or a machine without other programs decides"
 
 def _unclear(state: SessionState) -> str:
     """The most promising of what may be faster or not, by the intervals, in words; empty where those leave none."""
-    own = [(one.candidate.name, own_comparison(one)) for one in candidates_tried(state)]
+    own = [(one.candidate.name, one.comparison if one.alone else one.contribution) for one in candidates_tried(state)]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
     open_ones = [(name, found) for name, found in (*own, *sets) if found and found.verdict is Verdict.UNCLEAR]
     if not open_ones or not state.goal.by_time:

@@ -8,19 +8,12 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
-from advisor.report.document import Bullets, Document, Listing, Paragraph, Section
+from advisor.report.document import Bullets, Document, Listing, Section
+from advisor.report.habits import habits_section, source_section
 from advisor.report.pictures import pictures
-from advisor.report.reproduce import code_section, method, reproduce_section
+from advisor.report.reproduce import method, reproduce_section
+from advisor.report.settings import code_section, settings_sections, stack_blocks, untried_table
 from advisor.report.several_gpus import several_gpus_section
-from advisor.report.trials import (
-    batch_advice,
-    habit_rows,
-    habits_table,
-    settings_sections,
-    source,
-    stack_blocks,
-    untried_table,
-)
 from advisor.report.verdict import verdict
 from advisor.version import __version__
 
@@ -45,10 +38,9 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     yield from several_gpus_section(state.scaling)
     yield from code_section(state, catalog)
     if drawn := pictures(state):
-        yield Section("Pictures", drawn, brief=())
-    yield from evidence.sweep_section(state, batch_advice(state, catalog))
-    if state.source_files:
-        yield Section("Found in your source", tuple(source(state)))
+        yield Section("Pictures", drawn, whole=True)
+    yield from evidence.sweep_section(state, catalog)
+    yield from source_section(state)
     yield from _evidence(state, catalog)
 
 
@@ -56,16 +48,11 @@ def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) 
     """The person's own settings in short, for the app: the baseline, the workload, the machine, the notes."""
     yield from _warnings(state)
     if state.facts or state.baseline:
-        kind = evidence.bound_sentence(state.profile) if state.profile else ""
-        limit = [Paragraph(kind)] if kind else []
-        yield Section("Baseline", (*limit, *evidence.baseline_blocks(state, catalog)))
+        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
     yield Section("Notes", (Bullets(tuple(_notes(state, budget_s))),))
     if state.hardware:
         yield Section("Machine", (evidence.hardware_table(state.hardware, None),))
-    if state.source_files:
-        found = [f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}." for one in state.findings]
-        told = found or [f"{', '.join(state.source_files)}: nothing slow found."]
-        yield Section("Found in your source", (Bullets((*told, *state.source_problems)),))
+    yield from source_section(state)
 
 
 def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
@@ -108,14 +95,6 @@ def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[S
     yield from evidence.roof_section(state)
     if not profile.phases_alone:
         yield from habits_section(state, catalog)
-
-
-def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
-    """Where the host waits for the device, and what ways of doing the same thing cost."""
-    waits = evidence.waits_blocks(state.profile) if state.profile else ()
-    rows = habit_rows(state)
-    if blocks := (*waits, *([habits_table(rows, catalog)] if rows else ())):
-        yield Section("Waits and habits", blocks)
 
 
 def _background(state: SessionState, request: Request) -> Iterator[Section]:

@@ -131,7 +131,7 @@ def test_both_forms_say_the_same(catalog, text):
         assert words in text
         assert words in page.text
     rules = [line for line in text.splitlines() if re.fullmatch(r"\|( -+:? \|)+", line)]
-    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 11
+    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 10
 
 
 def test_the_page_stands_alone_in_light_and_dark(catalog):
@@ -299,7 +299,10 @@ def test_how_the_trials_figures_came_about(told):
     assert rows["`data.pin_memory: false`"][cell["Remark"]] == "already on, worth 2.7 % (2.2–3.1)"
     odd = rows["`precision.reduced: true`"]
     assert odd[cell["Numerics"]] == "changed (2.0e-01), declared close"
-    assert odd[cell["Remark"]] == "unreliable: another process came to the GPU"
+    assert odd[cell["Remark"]] == (
+        "unreliable: another process came to the GPU; numerics: the first 8 losses differ by 20 %; 2 graph breaks: "
+        "call to print"  # cross entropy is assumed, too: the baseline says it
+    )
     assert "A setting that was on already was switched off for its trial" in told
 
 
@@ -307,12 +310,6 @@ def test_what_was_not_tried_stands_with_the_reasons(told):
     first = table_rows(told, "Not tried")[2]
     assert first[1] == "compile_scope=regional, batch_size (256, 512)"
     assert "42 s" in first[0]
-
-
-def test_what_trials_have_shown_besides_their_speed(told):
-    shown = body_of(told, "Settings, best first").partition("Other findings of the trials:")[2]
-    assert "- debug_off=true: numerics: the first 8 losses differ by 20 %; 2 graph breaks: call to print" in shown
-    assert "cross entropy" not in shown  # the baseline says it
 
 
 def test_a_recommendation_measured_with_the_stack_says_so(detailed, catalog):

@@ -13,7 +13,8 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective
-from advisor.report.reproduce import code_section, command_of
+from advisor.report.reproduce import command_of
+from advisor.report.settings import code_section
 
 
 def report_of(history):
