@@ -110,7 +110,7 @@ def _known(side: Measured) -> dict[str, Mapping[str, _Figure]]:
     own = facts.workload.current if facts else {}
     workload = {"Target": side.request.target.command, **dict(workload_rows(facts)), **_texts(own)}
     options = (word.partition("=") for word in options_of(side.request))
-    machine = dict(hardware_table(state.hardware, None).rows) if state.hardware else {}
+    machine = hardware_table(state.hardware, None).rows if state.hardware else ()
     return {
         "Baseline": _baseline(state),
         "Stack": _stack(state),
@@ -118,7 +118,7 @@ def _known(side: Measured) -> dict[str, Mapping[str, _Figure]]:
         "Settings": {row.key: _effect(row.figures) if row.figures else _Figure(row.note) for row in rows},
         "Workload": _told(workload),
         "Options": _told({name: value for name, _, value in options}),
-        "Machine": _told({str(name): str(text) for name, text in machine.items()}),
+        "Machine": _told({str(name): str(text) for name, text in machine}),
         "Versions": _told(facts.versions if facts else {}),
     }
 

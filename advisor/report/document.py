@@ -5,7 +5,7 @@ Nothing here knows what a session is.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,8 @@ def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
     return Table(("", ""), tuple(rows))
 
 
-class Tone(StrEnum):
-    """The role of a bar, which has a colour."""
-
-    BASELINE = "baseline"
-    STACK = "stack"
-    FASTER = "faster"
-    SLOWER = "slower"
-    OTHER = "other"
+# The role of a bar, which has a colour.
+Tone = Literal["baseline", "stack", "faster", "slower", "other"]
 
 
 @dataclass(frozen=True, slots=True)

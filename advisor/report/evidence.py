@@ -42,8 +42,14 @@ _MOST_OF_A_PEAK = 1.5
 # --- sentences ------------------------------------------------------------------------------------------------
 
 
-def caveats(state: SessionState) -> Iterator[str]:
-    """Sentences to read before believing a figure: warnings, disturbances, and figures that contradict each other."""
+def caveats_section(state: SessionState) -> Iterator[Section]:
+    """What to read before believing a figure; nothing where nothing speaks against them."""
+    if caveats := tuple(_caveats(state)):
+        yield Section("Read this first", (Bullets(caveats),), warns=True)
+
+
+def _caveats(state: SessionState) -> Iterator[str]:
+    """Warnings, disturbances, and figures that contradict each other."""
     baseline, stack = state.baseline, state.stack if state.stack_settings else None
     for said in state.messages:
         if said.severity != "information":

@@ -26,8 +26,8 @@ def source_section(state: SessionState) -> Iterator[Section]:
     habits = f"{counted(len(state.findings), 'habit')} found" if state.findings else "Nothing slow found"
     read = f"in {counted(len(state.source_files), 'file')}: {', '.join(state.source_files)}. It was read, not run."
     found = [f"{f.place}: {f.text.strip()}: {f.what}: {f.advice}{_cost(f, state)}." for f in state.findings]
-    blocks = [Paragraph(f"{habits} {read}"), Bullets((*state.source_problems, *found))]
-    yield Section("Found in your source", tuple(blocks))
+    bullets = [Bullets((*state.source_problems, *found))] if state.source_problems or found else []
+    yield Section("Found in your source", (Paragraph(f"{habits} {read}"), *bullets))
 
 
 def _cost(finding: Finding, state: SessionState) -> str:

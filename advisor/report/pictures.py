@@ -16,7 +16,7 @@ from advisor.figures.formatting import (
     format_rate,
 )
 from advisor.figures.sweep import SweepPoint, knee_of
-from advisor.records import Phase, TrialResult, Verdict
+from advisor.records import BaselineRecord, Phase, StackRecord, TrialResult, Verdict
 from advisor.report.conclusions import sweep_of
 from advisor.report.document import Bar, Bars, Part, Stacked, StackedBars, Tone
 from advisor.report.evidence import sweep_sentence
@@ -33,7 +33,7 @@ _INITIALS: Mapping[str, str] = {
     Phase.BACKWARD: "B",
     Phase.OPTIMIZER: "O",
 }
-_TONES = {Verdict.FASTER: Tone.FASTER, Verdict.SLOWER: Tone.SLOWER}
+_TONES: dict[Verdict, Tone] = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower"}
 _SPEED_UPS = (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 _MOST_BLOCKS = 60  # of the series of step times: the last ones
 
@@ -68,9 +68,9 @@ def forest_chart(state: SessionState) -> Bars | None:
     bars = []
     for name, figures in shown:
         low, high = map(scale.place, _ends(figures))
-        tone = Tone.STACK if figures is found.together else _TONES.get(figures.verdict, Tone.OTHER)
+        tone: Tone = "stack" if figures is found.together else _TONES.get(figures.verdict, "other")
         bars.append(Bar(name, low, high, figures.words, tone, _costs(figures)))
-    own = Bar("your settings", scale.place(1.0), scale.place(1.0), format_ms(found.step_ms), Tone.BASELINE)
+    own = Bar("your settings", scale.place(1.0), scale.place(1.0), format_ms(found.step_ms), "baseline")
     ticks = tuple((scale.place(tick), f"{tick:g}x") for tick in _SPEED_UPS if scale.low <= tick <= scale.high)
     words = "Each bar is the interval of a speed-up. With a plus: with the setting against the others without it."
     return Bars("Speed-up of every setting", words, (own, *bars), ticks)
@@ -117,7 +117,8 @@ def _stacked(name: str, phases: Mapping[str, float]) -> Stacked:
 def steps_chart(state: SessionState) -> Bars | None:
     """The step times of baseline and stack: from the fastest block to the slowest, and the blocks in their order."""
     stack = state.stack if state.stack and state.stack.settings else None
-    results = (("baseline", Tone.BASELINE, state.baseline), ("combination", Tone.STACK, stack))
+    results: tuple[tuple[str, Tone, BaselineRecord | StackRecord | None], ...]
+    results = (("baseline", "baseline", state.baseline), ("combination", "stack", stack))
     found = [(name, tone, block_times(record.result)) for name, tone, record in results if record]
     timed = [(name, tone, times) for name, tone, times in found if len(times) > 1 and min(times) > 0]
     if not timed:
@@ -150,6 +151,6 @@ def batch_chart(state: SessionState) -> Bars | None:
 def _batch_bar(point: SweepPoint, knee: int | None, share: float) -> Bar:
     at_knee = point.size == knee
     remarks = ("yours" if point.own else "", "knee" if at_knee else "", point.problem)
-    tone = Tone.STACK if at_knee else Tone.BASELINE if point.own else Tone.OTHER
+    tone: Tone = "stack" if at_knee else "baseline" if point.own else "other"
     rate = format_rate(point.samples_per_s) if point.samples_per_s else "did not run"
     return Bar(f"{point.size:,}", 0.0, share, rate, tone, tuple(filter(None, remarks)))

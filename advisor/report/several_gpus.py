@@ -12,9 +12,9 @@ from advisor.figures.formatting import (
     format_rate,
     format_setting,
 )
-from advisor.recipe.parallel_recipe import AGAINST_STRAGGLERS, SINGLE, STRATEGY
+from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.records import Comparison, ScalingRecord, ScalingRow, Value
-from advisor.report.document import Block, Bullets, Paragraph, Section, Table
+from advisor.report.document import Bullets, Paragraph, Section, Table
 
 _HEADINGS = (
     "Settings",
@@ -35,16 +35,10 @@ _BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communi
 
 def several_gpus_section(record: ScalingRecord | None) -> Iterator[Section]:
     """The section, where the session measured on several GPUs."""
-    if record is not None and record.rows:
-        yield Section("Several GPUs", tuple(_blocks(record)))
-
-
-def _blocks(record: ScalingRecord) -> Iterator[Block]:
-    yield Paragraph(result_sentence(record))
-    yield scaling_table(record.rows)
+    if record is None or not record.rows:
+        return
     remarks = [
         *([f"Bound by {record.evidence}."] if record.evidence else []),
-        *_stragglers(record.rows),
         *(f"Left out on several GPUs: {key}, since {reason}." for key, reason in record.left_out.items()),
         *(f"Not tried: {name}, since {reason}." for name, reason in record.passed_over.items()),
     ]
@@ -52,18 +46,8 @@ def _blocks(record: ScalingRecord) -> Iterator[Block]:
         remarks.append(
             "These are processes on the CPU that share its cores (gloo): they show that it runs, not what GPUs gain."
         )
-    if remarks:
-        yield Bullets(tuple(remarks))
-
-
-def _stragglers(rows: tuple[ScalingRow, ...]) -> Iterator[str]:
-    """The wait for the slowest, before and after a setting that is meant to shorten it."""
-    told = [row for row in rows if row.straggler_share is not None and not row.weak]
-    for after in (row for row in told if AGAINST_STRAGGLERS in row.settings):
-        plain = {name: value for name, value in after.settings.items() if name != AGAINST_STRAGGLERS}
-        for before in (row for row in told if row.settings == plain):
-            first, then = (format_percent(row.straggler_share, digits=1) for row in (before, after))
-            yield f"The wait for the slowest is {first} of the step with {before.name}, {then} with {after.name}."
+    blocks = (Paragraph(result_sentence(record)), scaling_table(record.rows))
+    yield Section("Several GPUs", (*blocks, *([Bullets(tuple(remarks))] if remarks else [])))
 
 
 def result_sentence(record: ScalingRecord) -> str:
@@ -72,7 +56,9 @@ def result_sentence(record: ScalingRecord) -> str:
     if record.rows[0].step_ms is None:
         return f"Several GPUs were not measured: {record.rows[0].reason}"
     if not any(row.step_ms is not None for row in record.rows[1:]):
-        return _why_none(record, places)
+        if failed := [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]:
+            return " ".join((f"Nothing on {places} could be measured.", *failed))
+        return f"Nothing was measured on {places} before the session ended: raise --budget."
     best = record.row(record.best) if record.best else None
     if best is None:
         return f"At the same global batch nothing on {places} was faster than one GPU with its own settings."
@@ -84,12 +70,6 @@ def result_sentence(record: ScalingRecord) -> str:
     )
 
 
-def _why_none(record: ScalingRecord, places: str) -> str:
-    if failed := [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]:
-        return " ".join((f"Nothing on {places} could be measured.", *failed))
-    return f"Nothing was measured on {places} before the session ended: raise --budget."
-
-
 def row_words(row: ScalingRow) -> str:
     """A row in a line: ``2 GPUs, ddp: 1.72x (1.65-1.79) one GPU, efficiency 86 %``."""
     if row.gpus == 1:
@@ -97,7 +77,7 @@ def row_words(row: ScalingRow) -> str:
     where = f"{row.gpus} GPUs, {row.name}"
     if row.step_ms is None:
         return f"{where}: failed ({row.reason})"
-    against = f"the samples/s of one GPU {_at_another_batch(row)}" if row.weak else "one GPU"
+    against = f"the samples/s of one GPU at {row.gpus} times its global batch" if row.weak else "one GPU"
     speed = f"{format_interval(_comparison(row))} {against}, efficiency {format_percent(row.efficiency)}"
     return f"{where}: {speed} ({row.reason})" if row.reason else f"{where}: {speed}"
 
@@ -111,10 +91,6 @@ def row_details(row: ScalingRow) -> str:
 def row_of(record: ScalingRecord | None, trial: str) -> ScalingRow | None:
     """The row that a trial measured."""
     return next((row for row in record.rows if row.trial == trial), None) if record else None
-
-
-def _at_another_batch(row: ScalingRow) -> str:
-    return f"at {row.gpus} times its global batch"
 
 
 def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
@@ -138,7 +114,7 @@ def _cells(row: ScalingRow) -> tuple[str, ...]:
         format_percent(row.straggler_share, digits=1),
         format_bytes(max(row.peak_reserved_bytes)) if row.peak_reserved_bytes else MISSING,
         MISSING if row.loss_difference is None else f"{row.loss_difference:.1e}",
-        row.reason or (f"another training, {_at_another_batch(row)}" if row.weak else ""),
+        row.reason or (f"another training, at {row.gpus} times its global batch" if row.weak else ""),
     )
 
 

@@ -18,35 +18,69 @@ from advisor.report.verdict import verdict
 from advisor.version import __version__
 
 
-def document_of(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> Document:
-    """The report of a session, with the change of the user's own file as a diff. The session may still run."""
-    changed = [Section("The change in your file", (Listing(change, "diff"),))] if change else []
+def document_of(
+    state: SessionState, request: Request, catalog: Catalog, change: str = "", *, drawn: bool = False
+) -> Document:
+    """The report of a session, with the change of the user's own file as a diff. The session may still run.
+
+    ``drawn``: with its pictures, for a renderer that can draw.
+    """
+    charts = pictures(state) if drawn else ()
     return Document(
         f"perf-advisor: {request.target.command}",
         verdict(state),
-        (*changed, *sections(state, catalog), *_background(state, request)),
+        (
+            *([Section("The change in your file", (Listing(change, "diff"),))] if change else []),
+            *_result(state, catalog),
+            *([Section("Pictures", charts)] if charts else []),
+            *_evidence(state, catalog),
+            *_background(state, request),
+        ),
         f"Made by perf-advisor {__version__}.",
     )
 
 
 def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """The sections of the report, the decision first. A summary shows what is brief of them."""
-    yield from _warnings(state)
+    """The sections of the report, the decision first. A summary leaves out some of them."""
+    yield from _result(state, catalog)
+    yield from _evidence(state, catalog)
+
+
+def _result(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    yield from evidence.caveats_section(state)
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
     yield from settings_sections(state, catalog)
     yield from several_gpus_section(state.scaling)
     yield from code_section(state, catalog)
-    if drawn := pictures(state):
-        yield Section("Pictures", drawn, whole=True)
+
+
+def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     yield from evidence.sweep_section(state, catalog)
     yield from source_section(state)
-    yield from _evidence(state, catalog)
+    if state.baseline:
+        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
+    yield from evidence.time_section(state)
+    yield from evidence.roof_section(state)
+    yield from habits_section(state, catalog)
+    if table := untried_table(state, catalog):
+        yield Section("Not tried", (table,), folded=True)
+
+
+def _background(state: SessionState, request: Request) -> Iterator[Section]:
+    if state.hardware:
+        yield Section("Hardware and versions", (evidence.hardware_table(state.hardware, state.facts),))
+        yield reproduce_section(state, request)
+    if state.baseline:
+        yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))
+
+
+# --- parts that the app shows -------------------------------------------------------------------------------------
 
 
 def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) -> Iterator[Section]:
-    """The person's own settings in short, for the app: the baseline, the workload, the machine, the notes."""
-    yield from _warnings(state)
+    """The person's own settings in short: the baseline, the workload, the machine, the notes."""
+    yield from evidence.caveats_section(state)
     if state.facts or state.baseline:
         yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
     yield Section("Notes", (Bullets(tuple(_notes(state, budget_s))),))
@@ -68,25 +102,8 @@ def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
     yield from (said.text for said in state.messages if said.severity == "information")
 
 
-def _warnings(state: SessionState) -> Iterator[Section]:
-    if warnings := tuple(evidence.caveats(state)):
-        yield Section("Read this first", (Bullets(warnings),), warns=True)
-
-
-def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    profile = state.profile
-    if state.baseline:
-        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
-    if profile:
-        yield from evidence.time_section(state)
-        yield from evidence.roof_section(state)
-    yield from habits_section(state, catalog)
-    if table := untried_table(state, catalog):
-        yield Section("Not tried", (table,), folded=True)
-
-
 def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
-    """The parts of the profile that the app shows beside the operators."""
+    """The parts of the profile that stand beside the operators."""
     profile = state.profile
     if profile is None:
         return
@@ -95,12 +112,3 @@ def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[S
     yield from evidence.roof_section(state)
     if not profile.phases_alone:
         yield from habits_section(state, catalog)
-
-
-def _background(state: SessionState, request: Request) -> Iterator[Section]:
-    """Sections that a summary leaves out: the machine, and the method of measurement."""
-    if state.hardware:
-        yield Section("Hardware and versions", (evidence.hardware_table(state.hardware, state.facts),))
-        yield reproduce_section(state, request)
-    if state.baseline:
-        yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))

@@ -77,7 +77,6 @@ def test_the_sections_in_their_order(text):
         "Settings, best first",
         "Why they help",
         "The code of these settings",
-        "Pictures",
         "Batch sizes",
         "Found in your source",
         "Baseline",
@@ -303,7 +302,7 @@ def test_how_the_trials_figures_came_about(told):
         "unreliable: another process came to the GPU; numerics: the first 8 losses differ by 20 %; 2 graph breaks: "
         "call to print"  # cross entropy is assumed, too: the baseline says it
     )
-    assert "A setting that was on already was switched off for its trial" in told
+    assert "A setting that is already on was switched off for its trial" in told
 
 
 def test_what_was_not_tried_stands_with_the_reasons(told):

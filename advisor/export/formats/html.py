@@ -50,7 +50,7 @@ def html_report(state: SessionState, request: Request, catalog: Catalog, change:
     """The report of a session as a page, light or dark as the reader's system is. The session may still run."""
     from advisor.report.whole import document_of
 
-    return printable(_page(document_of(state, request, catalog, change)))
+    return printable(_page(document_of(state, request, catalog, change, drawn=True)))
 
 
 def _page(document: Document) -> str:
