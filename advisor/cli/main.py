@@ -24,7 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``perf-advisor`` with these arguments (the process's own by default) and return its exit code."""
     with INTERRUPTS.handled(for_good=arguments is None):
         if arguments is not None:
-            _accept_any_text()
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, io.TextIOWrapper):
+                    stream.reconfigure(errors="replace")  # any text can be shown on any terminal
             return _guarded(arguments)
         streams = Streams.taken()
         code = _guarded(sys.argv[1:])
@@ -33,13 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
             return code or 2
         return code
-
-
-def _accept_any_text() -> None:
-    """Let no character of ours or the user's fail on a terminal that cannot show it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def _guarded(arguments: Sequence[str]) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from advisor.cli.parser import Parser
@@ -17,27 +16,22 @@ if TYPE_CHECKING:
     from advisor.recipe.catalog import Catalog
 
 
-def show(recipe_id: str | None, folders: tuple[str, ...]) -> int:
+def run(arguments: Sequence[str]) -> int:
     """List the recipes, or show the card of one. Raises UsageError for an id that no recipe has."""
-    from advisor.recipe.catalog import load_catalog
-
-    catalog = load_catalog(folders)
-    for problem in catalog.problems:
-        print(f"warning: {plain(problem)}", file=sys.stderr)
-    if recipe_id is None:
-        _list_recipes(catalog)
-    else:
-        _show_recipe(catalog[recipe_id])
-    return ExitCode.OK
-
-
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor recipes", "List the recipes, or show what one does, when it helps and its numerics.")
     parser.add_argument("recipe_id", nargs="?", metavar="ID", help="the recipe to show")
     parser.add("--recipes")
     options = parser.parse(arguments)
-    return partial(show, options.recipe_id, tuple(options.recipes))
+    from advisor.recipe.catalog import load_catalog
+
+    catalog = load_catalog(tuple(options.recipes))
+    for problem in catalog.problems:
+        print(f"warning: {plain(problem)}", file=sys.stderr)
+    if options.recipe_id is None:
+        _list_recipes(catalog)
+    else:
+        _show_recipe(catalog[options.recipe_id])
+    return ExitCode.OK
 
 
 def _list_recipes(catalog: Catalog) -> None:
