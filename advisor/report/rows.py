@@ -33,7 +33,7 @@ class Against(StrEnum):
     """The settings that the figures of a row are compared with."""
 
     BASELINE = "against the baseline"
-    REST = "against the combination without it"
+    REST = "compared with and without it"
     NOT_SPLIT = "of the combination, not yet compared without it"
 
 

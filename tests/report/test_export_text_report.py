@@ -320,7 +320,7 @@ def test_a_recommendation_measured_with_the_stack_says_so(detailed, catalog):
     rows = table_rows(markdown_report(detailed, sample_request(), catalog), "Settings, best first")
     row = next(row for row in rows if first.record.candidate.key in row[0])
     assert row[2] == "+1.20x (1.15–1.25)"
-    assert row[-1] == "against the combination without it, 1 other setting on"
+    assert row[-1] == "compared with and without it, 1 other setting on"
 
 
 def test_waits_stand_with_the_habits(told):
