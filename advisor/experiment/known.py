@@ -137,7 +137,7 @@ class Known:
         return not (self.judge.goal.by_time and self.judge.compare(settings).seems_faster)
 
     def _seen(self, settings: Settings) -> tuple[Numerics, ...]:
-        """The changes of results that were known of each accepted setting: consent covers those."""
+        """The known changes of results by each accepted setting; consent covers no others."""
         accepted = [key for key in settings if self._is_accepted(key, settings)]
         alone = [self.numerics(Settings({key: settings[key]})) for key in accepted]
         return tuple(numerics.decisive for numerics in alone if numerics is not None)

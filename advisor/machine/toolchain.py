@@ -53,7 +53,7 @@ def _first_found(*names: str) -> str | None:
 
 @cache
 def shared_library(*names: str) -> str | None:
-    """The path of the first of these libraries that is installed; its file name where only the loader finds it."""
+    """The path of the first of these libraries that is installed; its file name if only the loader finds it."""
     for name in names:
         for folder in _FOLDERS:
             if found := sorted(Path(folder).glob(f"lib{name}.so*")):

@@ -222,8 +222,8 @@ def _operators(operators: Sequence[OperatorRow]) -> Iterator[Block]:
     longest = sorted(operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
     more = len(operators) - _OPERATORS_SHOWN
     yield Paragraph(
-        f"Operators with the most time of their own on the {'device' if on_device else 'host'}, a step"
-        f"{f'; {more} more, and what they call, are in the JSON report' if more > 0 else ''}:"
+        f"Operators by their own time on the {'device' if on_device else 'host'} in a step"
+        f"{f' ({more} more in the JSON report)' if more > 0 else ''}:"
     )
     headings = ("Operator", "Calls", *(("Device",) if on_device else ()), "Host")
     rows = tuple(

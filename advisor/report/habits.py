@@ -67,7 +67,7 @@ def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | 
 
 
 def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
-    """Where the host waits for the device, and what ways of doing the same thing cost."""
+    """Waits of the host for the device, and the cost of each way of doing the same thing."""
     waits = _waits(state.profile) if state.profile else ()
     rows = habit_rows(state)
     if blocks := (*waits, *([_habits_table(rows, catalog)] if rows else ())):
@@ -75,7 +75,7 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
 
 
 def _waits(profile: Profile) -> Iterator[Block]:
-    """The lines at which the host waits for the device, and tensors that are made on the host in each step."""
+    """Lines that make the host wait for the device, and tensors that are made on the host in each step."""
     if profile.sync_places:
         yield Paragraph("Lines of the step that make the host wait for the device:")
         rows = tuple(
@@ -107,7 +107,7 @@ def _habits_table(rows: Iterable[HabitRow], catalog: Catalog | None) -> Table:
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
-    """The profile's ways of each habit; where a trial measured a whole training step in one of them, with that step."""
+    """The ways of each habit as profiled; with the step time of a trial that measured a training step in that way."""
     if state.facts is None or state.facts.profile is None:
         return ()
     current = state.facts.workload.current
