@@ -1,7 +1,4 @@
-"""Conclusions from a session's state, for every renderer: shares of the roof, the sweep, tried and untried candidates.
-
-Pure functions of the state; the words are in ``formatting`` and in the reports.
-"""
+"""Conclusions from a session's state: what to export, shares of peak rates, the sweep, what was tried."""
 
 from dataclasses import dataclass
 
@@ -9,7 +6,7 @@ from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
-from advisor.records import Outcome, Profile, TrialRecord, Value, Verdict
+from advisor.records import Outcome, TrialRecord, Value, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class RoofShare:
 
 
 def stack_is_unclear(state: SessionState) -> bool:
-    """Whether there is a stack of which the interval leaves open whether it is faster, where speed is the objective."""
+    """Whether speed is the objective and the interval of the stack leaves open whether it is faster."""
     stack = state.stack
     unclear = stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.UNCLEAR
     return bool(state.goal.by_time and stack and stack.settings and unclear)
@@ -42,26 +39,21 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
     """The roof shares of the baseline and the stack, each of the type that it computes in; None where unknown.
 
-    The baseline's throughput is the one timed beside the stack, where there is one: on a machine that drifts the
-    session's first has no part in the speed-up.
+    The baseline's throughput is the one timed beside the stack, where there is one, as in the speed-up.
     """
-    facts, baseline = state.facts, state.baseline
-    profile = facts.profile if facts else None
+    facts, baseline, stack, profile = state.facts, state.baseline, state.stack, state.profile
     if facts is None or profile is None or baseline is None:
         return None, None
-    stack, size = state.stack, facts.workload.batch_size
-    if stack is None or not stack.settings or stack.samples_per_s is None:
-        return _reached(profile, baseline.samples_per_s, size, {}), None
-    before = _reached(profile, stack.baseline_samples_per_s or baseline.samples_per_s, size, {})
-    return before, _reached(profile, stack.samples_per_s, size, stack.settings)
-
-
-def _reached(
-    profile: Profile, samples_per_s: float, batch_size: int | None, settings: dict[str, Value]
-) -> RoofShare | None:
-    dtype = dtype_under(profile, settings)
-    share, ceiling = roof_share(profile, samples_per_s, batch_size, dtype), ceiling_of(profile, dtype)
-    return None if share is None or ceiling is None or dtype is None else RoofShare(share, ceiling, dtype)
+    rate, tuned_rate = baseline.samples_per_s, None
+    if stack and stack.settings and stack.samples_per_s:
+        rate, tuned_rate = stack.baseline_samples_per_s or rate, stack.samples_per_s
+    shares: list[RoofShare | None] = []
+    for samples_per_s, settings in ((rate, {}), (tuned_rate, state.stack_settings)):
+        dtype = dtype_under(profile, settings)
+        share = roof_share(profile, samples_per_s, facts.workload.batch_size, dtype) if samples_per_s else None
+        ceiling = ceiling_of(profile, dtype)
+        shares.append(RoofShare(share, ceiling, dtype) if share is not None and ceiling and dtype else None)
+    return shares[0], shares[1]
 
 
 def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:

@@ -1,7 +1,7 @@
 """The evidence for a verdict: caveats, the baseline, the machine, the profile, the roof, batch sizes."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
@@ -25,7 +25,6 @@ from advisor.records import (
     GpuInfo,
     Hardware,
     Mode,
-    OperatorRow,
     Profile,
     text_of,
 )
@@ -184,58 +183,44 @@ def _gpu_words(gpu: GpuInfo) -> str:
 
 
 def time_section(state: SessionState) -> Iterator[Section]:
-    """The phases of the step, and the operators that take most of it."""
+    """The phases of the step, and the operators with the most time of their own: on the device where there is one."""
     profile = state.profile
     if profile is None:
         return
-    phases: list[Block] = [phases_table(state, profile)] if profile.phases else []
-    operators = list(_operators(profile.operators)) if profile.operators else []
-    if told := (*phases, *operators):
-        yield Section("Where the time goes", told, whole=True)
+    blocks: list[Block] = [phases_table(state, profile)] if profile.phases else []
+    if profile.operators:
+        on_device = any(row.device_ms for row in profile.operators)
+        longest = sorted(profile.operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
+        where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
+        left_out = f" ({more} more in the JSON report)" if more > 0 else ""
+        blocks.append(Paragraph(f"Operators by their own time on the {where} in a step{left_out}:"))
+        headings = ("Operator", "Calls", *(("Device",) if on_device else ()), "Host")
+        rows = tuple(
+            (
+                Code(row.name),
+                format_count(row.calls),
+                *((format_ms(row.device_ms),) if on_device else ()),
+                format_ms(row.host_ms),
+            )
+            for row in longest[:_OPERATORS_SHOWN]
+        )
+        blocks.append(Table(headings, rows, frozenset(headings[1:])))
+    if blocks:
+        yield Section("Where the time goes", tuple(blocks), whole=True)
 
 
 def phases_table(state: SessionState, profile: Profile) -> Table:
     """The phases of a step; with the combination's where they were timed, and with the device's work for each."""
     tuned = state.stack.result.phases if state.stack and state.stack.settings else {}
-    times: list[tuple[str, Mapping[str, float]]] = [("Tuned", tuned)] if tuned else []
-    times += [("Kernels and copies", profile.device_phases)] if profile.device_phases else []
-    rows = tuple(
-        (
-            name.replace("_", " "),
-            format_ms(profile.phases.get(name)),
-            _share(profile.share(name)) if name in profile.phases else MISSING,
-            *(format_ms(column.get(name)) for _, column in times),
-        )
-        for name in dict.fromkeys((*profile.phases, *tuned))
-    )
-    headings = [heading for heading, _ in times]
-    return Table(("Phase", "Time", "Share", *headings), rows, frozenset({"Time", *headings}))
-
-
-def _share(share: float) -> Share:
-    return Share(share, format_percent(share, digits=1))
-
-
-def _operators(operators: Sequence[OperatorRow]) -> Iterator[Block]:
-    """The operators with the most time of their own, on the device where there is one."""
-    on_device = any(row.device_ms for row in operators)
-    longest = sorted(operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
-    more = len(operators) - _OPERATORS_SHOWN
-    yield Paragraph(
-        f"Operators by their own time on the {'device' if on_device else 'host'} in a step"
-        f"{f' ({more} more in the JSON report)' if more > 0 else ''}:"
-    )
-    headings = ("Operator", "Calls", *(("Device",) if on_device else ()), "Host")
-    rows = tuple(
-        (
-            Code(row.name),
-            format_count(row.calls),
-            *((format_ms(row.device_ms),) if on_device else ()),
-            format_ms(row.host_ms),
-        )
-        for row in longest[:_OPERATORS_SHOWN]
-    )
-    yield Table(headings, rows, frozenset(headings[1:]))
+    columns = {"Tuned": tuned, "Kernels and copies": profile.device_phases}
+    times = {heading: column for heading, column in columns.items() if column}
+    rows: list[tuple[Inline, ...]] = []
+    for name in dict.fromkeys((*profile.phases, *tuned)):
+        share = profile.share(name)
+        shown = Share(share, format_percent(share, digits=1)) if name in profile.phases else MISSING
+        others = (format_ms(column.get(name)) for column in times.values())
+        rows.append((name.replace("_", " "), format_ms(profile.phases.get(name)), shown, *others))
+    return Table(("Phase", "Time", "Share", *times), tuple(rows), frozenset({"Time", *times}))
 
 
 # --- the roof -------------------------------------------------------------------------------------------------

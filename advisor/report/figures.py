@@ -3,7 +3,7 @@
 The app adds colours and meters, the reports put the same words into tables and sentences.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from advisor.experiment.state import SessionState
@@ -42,7 +42,6 @@ STAGES = {
     "several GPUs": "measuring several GPUs",
 }
 
-MEASURED_ONCE = "measured once"
 IN_TURN = "in turn with the baseline"
 # A plain loop agrees with the session where their speed-ups differ by no more than this share. Unitless.
 _AGREES = 0.1
@@ -74,7 +73,7 @@ def how_confirmed(stack: StackRecord) -> str:
     if stack.confirmed:
         return "confirmed"
     in_turn = stack.comparison is not None and stack.comparison.paired
-    return f"{IN_TURN}, not confirmed beside other programs" if in_turn else MEASURED_ONCE
+    return f"{IN_TURN}, not confirmed beside other programs" if in_turn else "measured once"
 
 
 def other_batch(stack: StackRecord, baseline: BaselineRecord | None) -> str:
@@ -129,10 +128,16 @@ def verified_words(verification: Verification) -> str:
 
 def gpu_sentence(gpu: GpuReadings) -> str:
     """NVML's readings during a timing: gauges, slowdowns, and other processes."""
+    gauges = [f"{gpu.temperature_c} °C at most"] if gpu.temperature_c is not None else []
+    if (clock := gpu.sm_clock_mhz) is not None:
+        lowest = gpu.sm_clock_lowest_mhz
+        gauges.append(f"SM clock {clock}{f' (lowest {lowest})' if lowest and lowest < clock else ''} MHz")
+    if gpu.power_w is not None:
+        gauges.append(f"{gpu.power_w:.0f} W on average")
     # A power cap is normal for a heavy step.
     capped = ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []
     alone = [] if gpu.foreign_processes else [company(gpu.foreign_processes)]
-    return "; ".join(filter(None, (", ".join(_gauges(gpu)), *capped, *gpu_troubles(gpu), *alone)))
+    return "; ".join(filter(None, (", ".join(gauges), *capped, *gpu_troubles(gpu), *alone)))
 
 
 def gpu_troubles(gpu: GpuReadings) -> list[str]:
@@ -144,17 +149,6 @@ def gpu_troubles(gpu: GpuReadings) -> list[str]:
         *([f"clocks limited ({', '.join(others)})"] if others else []),
         *([company(gpu.foreign_processes)] if gpu.foreign_processes else []),
     ]
-
-
-def _gauges(gpu: GpuReadings) -> Iterator[str]:
-    if gpu.temperature_c is not None:
-        yield f"{gpu.temperature_c} °C at most"
-    if gpu.sm_clock_mhz is not None:
-        lowest = gpu.sm_clock_lowest_mhz
-        fell = f" (lowest {lowest})" if lowest is not None and lowest < gpu.sm_clock_mhz else ""
-        yield f"SM clock {gpu.sm_clock_mhz}{fell} MHz"
-    if gpu.power_w is not None:
-        yield f"{gpu.power_w:.0f} W on average"
 
 
 def company(count: int | None) -> str:

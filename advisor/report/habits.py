@@ -25,14 +25,11 @@ def source_section(state: SessionState) -> Iterator[Section]:
         return
     habits = f"{counted(len(state.findings), 'habit')} found" if state.findings else "Nothing slow found"
     read = f"in {counted(len(state.source_files), 'file')}: {', '.join(state.source_files)}. It was read, not run."
-    found = [f"{f.place}: {f.text.strip()}: {f.what}: {f.advice}{_cost(f, state)}." for f in state.findings]
+    costs = [f" ({price})" if (price := price_text(finding, state)) else "" for finding in state.findings]
+    told = zip(state.findings, costs, strict=True)
+    found = [f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}{cost}." for one, cost in told]
     bullets = [Bullets((*state.source_problems, *found))] if state.source_problems or found else []
     yield Section("Found in your source", (Paragraph(f"{habits} {read}"), *bullets))
-
-
-def _cost(finding: Finding, state: SessionState) -> str:
-    price = price_text(finding, state)
-    return f" ({price})" if price else ""
 
 
 def price_text(finding: Finding, state: SessionState) -> str:

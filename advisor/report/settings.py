@@ -92,7 +92,10 @@ def _facts(row: Row, state: SessionState, recipe: Recipe | None) -> Iterator[Pai
         if recipe and not row.candidate.already_on:
             yield from _bound(state, recipe)
     for value in row.values:
-        yield text_of(value.candidate.value), _value(value)
+        told = value.note or "not measured"
+        if found := value.figures:
+            told = f"{found.words}  {found.steps}  {format_bytes(found.memory_bytes[1])}"
+        yield text_of(value.candidate.value), told
     for finding in state.findings:
         if finding.recipe == row.candidate.recipe:
             yield "Found at", f"{finding.place}  {finding.what}: {finding.advice}. {finding.text.strip()}"
@@ -130,12 +133,6 @@ def _use(row: Row) -> str:
             return f"accepted, but not exported: {row.note or 'it could not be measured with the others'}"
         case Tick.OFF:
             return "changes results: measured, used only if you press a" if row.consent else f"not exported{why}"
-
-
-def _value(row: Row) -> str:
-    if row.figures is None:
-        return row.note or "not measured"
-    return f"{row.figures.words}  {row.figures.steps}  {format_bytes(row.figures.memory_bytes[1])}"
 
 
 def _bound(state: SessionState, recipe: Recipe) -> Iterator[Pair]:

@@ -8,7 +8,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
-from advisor.report.document import Bullets, Document, Listing, Section
+from advisor.report.document import Block, Bullets, Document, Listing, Section
 from advisor.report.habits import habits_section, source_section
 from advisor.report.pictures import pictures
 from advisor.report.reproduce import method, reproduce_section
@@ -25,37 +25,25 @@ def document_of(
 
     ``drawn``: with its pictures, for a renderer that can draw.
     """
-    charts = pictures(state) if drawn else ()
+    changed = [Section("The change in your file", (Listing(change, "diff"),))] if change else []
     return Document(
         f"perf-advisor: {request.target.command}",
         verdict(state),
-        (
-            *([Section("The change in your file", (Listing(change, "diff"),))] if change else []),
-            *_result(state, catalog),
-            *([Section("Pictures", charts)] if charts else []),
-            *_evidence(state, catalog),
-            *_background(state, request),
-        ),
+        (*changed, *sections(state, catalog, pictures(state) if drawn else ()), *_background(state, request)),
         f"Made by perf-advisor {__version__}.",
     )
 
 
-def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = ()) -> Iterator[Section]:
     """The sections of the report, the decision first. A summary leaves out some of them."""
-    yield from _result(state, catalog)
-    yield from _evidence(state, catalog)
-
-
-def _result(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     yield from evidence.caveats_section(state)
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
     yield from settings_sections(state, catalog)
     yield from several_gpus_section(state.scaling)
     yield from code_section(state, catalog)
-
-
-def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    if charts:
+        yield Section("Pictures", charts, whole=True)
     yield from evidence.sweep_section(state, catalog)
     yield from source_section(state)
     if state.baseline:
