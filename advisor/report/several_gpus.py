@@ -16,20 +16,6 @@ from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.records import Comparison, ScalingRecord, ScalingRow, Value
 from advisor.report.document import Bullets, Paragraph, Section, Table
 
-_HEADINGS = (
-    "Settings",
-    "Batch (each GPU)",
-    "Step",
-    "Speed",
-    "Against one GPU",
-    "Efficiency",
-    "Exposed communication",
-    "Straggler",
-    "Memory of a GPU",
-    "Losses",
-    "Remark",
-)
-_NUMBERS = frozenset(_HEADINGS[1:-1])
 _BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communication")
 
 
@@ -84,8 +70,8 @@ def row_words(row: ScalingRow) -> str:
 
 def row_details(row: ScalingRow) -> str:
     """All that is known of a row but its name, in a line: ``step 33.0 ms · efficiency 91 % · straggler 1.0 %``."""
-    known = zip(_HEADINGS[1:], _cells(row)[1:], strict=True)
-    return " · ".join(f"{name[0].lower()}{name[1:]} {cell}" for name, cell in known if cell not in ("", MISSING))
+    known = [(name, cell) for name, cell in _cells(row).items() if name != "Settings" and cell not in ("", MISSING)]
+    return " · ".join(f"{name[0].lower()}{name[1:]} {cell}" for name, cell in known)
 
 
 def row_of(record: ScalingRecord | None, trial: str) -> ScalingRow | None:
@@ -94,28 +80,30 @@ def row_of(record: ScalingRecord | None, trial: str) -> ScalingRow | None:
 
 
 def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
-    """All rows."""
-    return Table(_HEADINGS, tuple(map(_cells, rows)), numbers=_NUMBERS, brief=_BRIEF, remarks="Remark")
+    """All rows; there is at least one."""
+    cells = list(map(_cells, rows))
+    headings = tuple(cells[0])
+    numbers = frozenset(headings) - {"Settings", "Remark"}
+    return Table(headings, tuple(tuple(each.values()) for each in cells), numbers, _BRIEF, "Remark")
 
 
-def _cells(row: ScalingRow) -> tuple[str, ...]:
-    batch = MISSING if row.global_batch is None else f"{row.global_batch} ({row.batch_per_gpu})"
-    exposed = MISSING
-    if row.exposed_ms is not None:
-        exposed = f"{format_percent(row.exposed_share)}, {format_ms(row.exposed_ms)}"
-    return (
-        row.name,
-        batch,
-        format_ms(row.step_ms),
-        format_rate(row.samples_per_s),
-        format_interval(_comparison(row)) if row.gpus > 1 else MISSING,
-        format_percent(row.efficiency) if row.gpus > 1 else MISSING,
-        exposed,
-        format_percent(row.straggler_share, digits=1),
-        format_bytes(max(row.peak_reserved_bytes)) if row.peak_reserved_bytes else MISSING,
-        MISSING if row.loss_difference is None else f"{row.loss_difference:.1e}",
-        row.reason or (f"another training, at {row.gpus} times its global batch" if row.weak else ""),
-    )
+def _cells(row: ScalingRow) -> dict[str, str]:
+    """The cells of a row by their headings."""
+    several, peaks = row.gpus > 1, row.peak_reserved_bytes
+    exposed = f"{format_percent(row.exposed_share)}, {format_ms(row.exposed_ms)}"
+    return {
+        "Settings": row.name,
+        "Batch (each GPU)": MISSING if row.global_batch is None else f"{row.global_batch} ({row.batch_per_gpu})",
+        "Step": format_ms(row.step_ms),
+        "Speed": format_rate(row.samples_per_s),
+        "Against one GPU": format_interval(_comparison(row)) if several else MISSING,
+        "Efficiency": format_percent(row.efficiency) if several else MISSING,
+        "Exposed communication": MISSING if row.exposed_ms is None else exposed,
+        "Straggler": format_percent(row.straggler_share, digits=1),
+        "Memory of a GPU": format_bytes(max(peaks)) if peaks else MISSING,
+        "Losses": MISSING if row.loss_difference is None else f"{row.loss_difference:.1e}",
+        "Remark": row.reason or (f"another training, at {row.gpus} times its global batch" if row.weak else ""),
+    }
 
 
 def _comparison(row: ScalingRow) -> Comparison | None:
