@@ -22,7 +22,7 @@ def check_recipes(
     skip: Sequence[str] = (),
     accept: Sequence[tuple[str, Value | None]] = (),
 ) -> None:
-    """Raise UsageError for an id, a key or a value that the catalogue lacks, and for a recipe wanted and left out."""
+    """Raise UsageError for an id, a key or a value that no recipe has, and for a recipe both chosen and skipped."""
     if not (only or skip or key_map or accept):
         return
     from advisor.recipe.catalog import load_catalog
@@ -44,13 +44,13 @@ def check_recipes(
 
 
 def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs:
-    """The checked destinations of the results that these options name. Raises UsageError."""
+    """The files to write by these options, checked. Raises UsageError."""
     given = vars(options).get  # a command has some of these
     config = given("config")
     for name, says in (("map", "where a config holds a setting"), ("config_kind", "what a config is for")):
         if given(name) and not config:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} says {says}, but there is none.", "Name it with --config FILE.")
+            raise UsageError(f"{option} says {says}, but no config is named.", "Name it with --config FILE.")
     outputs = Outputs(
         json_path=given("json"),
         export_path=given("export"),
@@ -70,7 +70,7 @@ def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outpu
 
 
 def check_outputs(outputs: Outputs) -> None:
-    """Raise UsageError for a file that could not be written at the end, so that no measurement is made in vain."""
+    """Raise UsageError for a file that could not be written at the end, before anything is measured."""
     taken = {os.path.realpath(outputs.config_path): "--config"} if outputs.config_path else {}
     for option, text in outputs.files.items():
         if option == "--json" and text == STANDARD_OUTPUT:
@@ -82,7 +82,7 @@ def check_outputs(outputs: Outputs) -> None:
         path = Path(text)
         check_writable(option, path)
         other = taken.setdefault(os.path.realpath(path), option)
-        if option != other and (other, option) != ("--config", "--export"):  # which may patch it in its place
+        if option != other and (other, option) != ("--config", "--export"):  # the export may patch the config in place
             raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
 
 

@@ -1,7 +1,7 @@
 """The command line's grammar: which command it names. A new command is a file in ``commands/`` and a line here.
 
 Nothing here imports torch, rich or textual, and the catalogue of recipes is read only to check the ids in the options.
-A command's file is loaded when it is asked for: the app is on screen the sooner.
+A command's file is loaded when the command is used, so that the app is on screen sooner.
 """
 
 from collections.abc import Callable, Sequence

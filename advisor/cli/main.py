@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _guarded(arguments)
         streams = Streams.taken()
         code = _guarded(sys.argv[1:])
-        gc.freeze()  # what a process leaves is not worth looking through while a person waits for its end
+        gc.freeze()  # a person waits for the end: do not collect what ends with the process
         if problem := streams.problem():
             _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
             return code or 2
@@ -62,10 +62,10 @@ def _run(arguments: Sequence[str]) -> int:
         from advisor.cli.grammar import parse
 
         command = parse(arguments)
-    if not isinstance(command, Measure):  # a session ends in its own way
+    if not isinstance(command, Measure):  # a session handles interrupts itself
         INTERRUPTS.at_once()
     code = command()
-    sys.stdout.flush()  # here, where a reader that has left is no error
+    sys.stdout.flush()  # flushed here, where a reader that has left is no error
     return code
 
 

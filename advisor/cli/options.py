@@ -38,7 +38,7 @@ CHOICES = {"--mode": Mode, "--objective": Objective, "--allow": Numerics, "--con
 
 
 def all_options() -> dict[str, dict[str, Any]]:
-    """Every option by its name: the arguments of argparse's ``add_argument``. The function at ``type`` reads it."""
+    """Every option by its name, with the arguments of ``add_argument`` for it; the function at ``type`` reads it."""
     exports = alternatives([each.brief for each in formats_of("--export")])
     reports, traces = (
         [suffix for each in formats_of(option) for suffix in each.suffixes] for option in ("--report", "--trace")
@@ -69,11 +69,11 @@ def all_options() -> dict[str, dict[str, Any]]:
         "--recipes": _listed("DIR", "more recipes, from this folder", folder_of, "append"),
         "--allow": _value(
             "CLASS",
-            "the worst numerics without consent: exact, close, changed",
+            "how much results may change without consent: exact, close or changed",
             read["--allow"],
             default=Numerics.CLOSE,
         ),
-        "--accept": _listed("ID[=VALUE],…", "accept these recipes, or only that value", accepted_of),
+        "--accept": _listed("ID[=VALUE],…", "use these recipes, even if they change results", accepted_of),
         # the time
         "--budget": _value("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of),
         "--resume": _value("SESSION", "go on with this session, or the latest", nargs="?", const=""),
@@ -121,14 +121,14 @@ TOPICS = {
     "targets": Topic(
         "what is measured",
         "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
-        "its name. What follows -- are the target's own arguments.",
+        "its name. The arguments after -- go to the target.",
         ("--config", *INPUTS, "--gpus", *RENDEZVOUS, "--script"),
         ("perf-advisor train.py -- --epochs 1", "perf-advisor mymodel:build", "perf-advisor timm:resnet50"),
     ),
     "goals": Topic(
         "what counts as better",
-        "Without an option more samples per second are better. Settings that change the results of a training are used "
-        "only if you accept them.",
+        "By default, more samples per second are better. Settings that change training results are used only if you "
+        "accept them.",
         ("--objective", "--memory-limit", "--latency-limit", "--keep-speed", *RECIPES, "--allow", "--accept"),
         ("perf-advisor mymodel:build --objective memory --keep-speed 80%",),
     ),
@@ -166,7 +166,7 @@ _BYTES = {"b": "1"} | {
 def quantity(
     noun: str, units: Mapping[str, str], hint: str, *, least: float = sys.float_info.min, most: float = math.inf
 ) -> Callable[[str], float]:
-    """A parser for a number with one of these units, from ``least`` to ``most``, which raises UsageError."""
+    """Return a parser for a number with one of these units, from ``least`` to ``most``. It raises UsageError."""
 
     def parse_quantity(text: str) -> float:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z%]*)", text.strip().lower(), re.ASCII)
@@ -225,7 +225,7 @@ def _value_of(text: str) -> Value:
 
 
 def key_map_of(text: str) -> list[tuple[str, str]]:
-    """Each setting with its path in a config, of ``precision.autocast=trainer.precision,…``. Raises UsageError."""
+    """The settings and their paths in a config, from ``precision.autocast=trainer.precision,…``. Raises UsageError."""
     pairs = [tuple(part.strip() for part in item.partition("=")[::2]) for item in text.split(",")]
     if not all(key and path for key, path in pairs):
         hint = "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
@@ -243,7 +243,7 @@ def merged_map(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:
-    """A parser for the path of a file, which raises UsageError for one with none of these endings."""
+    """Return a parser for the path of a file. The parser raises UsageError for a path with none of these endings."""
 
     def parse_path(text: str) -> str:
         if not text.lower().endswith(tuple(suffixes)):

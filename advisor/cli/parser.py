@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}.", self._help_hint())
 
     def _unknown(self, extra: Sequence[str], script: str | None) -> UsageError:
-        """The error for words that no option takes; ``script`` is the user's, which may have meant them."""
+        """The error for words that no option takes; they may be options of the user's ``script``."""
         option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
         if option is None:
             return UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint())

@@ -1,7 +1,6 @@
 """The changes between two sessions as sections: baseline, stack, settings, workload, options, machine, versions.
 
-Pure functions of their states. A row has both figures, and how far they are apart where their intervals do not explain
-it.
+Pure functions of their states. A row has both figures, and the change where it is more than their intervals explain.
 """
 
 import math
@@ -45,7 +44,7 @@ class _Figure:
         return _WITHIN if _is_within(other.value / self.value, noise) else format_change(other.value, self.value)
 
 
-# The kinds that are shown even where they are the same, for a person looks for them; what another kind lacks.
+# The kinds that are shown even without a change; and by kind, the word for what one session does not have.
 _ALWAYS = ("Baseline", "Stack")
 _LACKING = {"Settings of the stack": "not in the stack", "Settings": "not tried"}
 
@@ -53,7 +52,7 @@ _LACKING = {"Settings of the stack": "not in the stack", "Settings": "not tried"
 def comparison_sections(before: Measured, after: Measured) -> Iterator[Section]:
     """The changes from one session to the other, the most important first; kinds without changes are left out.
 
-    Of different targets the figures have no ratio: one of two models' times says nothing.
+    Figures of different targets have no ratio.
     """
     ratios, one, other = _same_target(before, after), _known(before), _known(after)
     for title in one:

@@ -11,7 +11,7 @@ from advisor.records import Outcome, TrialRecord, Value, Verdict
 
 @dataclass(frozen=True, slots=True)
 class RoofShare:
-    """The share, about 0 to 1, of the machine's matrix-product rate for a type that a throughput reaches."""
+    """A throughput as a share, about 0 to 1, of the machine's peak rate of matrix products in a type."""
 
     share: float
     ceiling_flops_per_s: float
@@ -26,9 +26,9 @@ def stack_is_unclear(state: SessionState) -> bool:
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
-    """The settings of the session: the stack, of which ``Known.found`` decides what is in it.
+    """The settings that a session exports: those of the stack.
 
-    Where several GPUs were faster, those that were measured on them, as long as the stack holds what they carry over.
+    Where several GPUs were faster, the settings measured on them, as long as the stack still has all that they contain.
     """
     stack, scaling = state.stack, state.scaling
     if scaling and scaling.settings and scaling.carried.items() <= state.stack_settings.items():

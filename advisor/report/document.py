@@ -42,7 +42,7 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Lines in a fixed-width face, kept as they are; ``language`` is what they are written in, if in any."""
+    """Lines in a fixed-width face, kept as they are; ``language`` is their language, if known."""
 
     text: str
     language: str = ""
@@ -52,8 +52,8 @@ class Listing:
 class Table:
     """Rows under headings; the columns named in ``numbers`` are aligned to the right.
 
-    ``brief`` names the columns that are shown where there is little room; empty for all. The cells of ``remarks`` are
-    told under the table there, each after its row's first.
+    ``brief`` names the columns that are shown where there is little room; empty for all. There the cells of ``remarks``
+    stand under the table, each after the first cell of its row.
     """
 
     headings: tuple[str, ...]
@@ -74,7 +74,7 @@ Tone = Literal["baseline", "stack", "faster", "slower", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar between two places of 0 to 1. ``text`` is its figure, ``details`` what is told beside it."""
+    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` stand beside it."""
 
     name: str
     start: float
@@ -86,7 +86,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars under one another on one scale; ``words`` are all that is shown of it where no bars can be drawn."""
+    """Bars under one another on one scale; ``words`` say what they show."""
 
     title: str
     words: str
@@ -129,8 +129,8 @@ Block = Paragraph | Bullets | Listing | Table | Bars | StackedBars
 class Section:
     """Blocks under a heading.
 
-    ``whole``: only the whole report has it, not a summary. ``warns``: what it says a reader has to know before
-    believing the rest. ``folded``: a page shows it on a click.
+    ``whole``: only the whole report has it, not a summary. ``warns``: a reader has to know it before believing the
+    rest. ``folded``: a page shows it on a click.
     """
 
     title: str

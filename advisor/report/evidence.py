@@ -42,7 +42,7 @@ _MOST_OF_A_PEAK = 1.5
 
 
 def caveats_section(state: SessionState) -> Iterator[Section]:
-    """What to read before believing a figure; nothing where nothing speaks against them."""
+    """What casts doubt on the figures, if anything does."""
     if caveats := tuple(_caveats(state)):
         yield Section("Read this first", (Bullets(caveats),), warns=True)
 
@@ -167,7 +167,7 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
 
 
 def _gpu_words(gpu: GpuInfo) -> str:
-    """A GPU, and what holds it back or uses it besides us."""
+    """A GPU, its limits, and other programs on it."""
     named = [f"{one.name} ({one.pid}, {format_bytes(one.used_memory_bytes)})" for one in gpu.processes]
     parts = [
         f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}",
@@ -282,7 +282,7 @@ def _ceiling_rows(ceilings: Ceilings) -> Iterator[tuple[str, Inline]]:
 
 
 def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """Throughput by batch size with its knee, and what a larger batch asks for. Nothing for one size."""
+    """Throughput by batch size with its knee, and what to change with the batch size. Nothing for one size."""
     points = sweep_of(state)
     if not points:
         return

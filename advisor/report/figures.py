@@ -43,7 +43,7 @@ STAGES = {
 }
 
 IN_TURN = "in turn with the baseline"
-# A plain loop agrees with the session where their speed-ups differ by no more than this share. Unitless.
+# A larger difference between the speed-ups of the plain loop and of the session is shown. Unitless.
 _AGREES = 0.1
 
 
@@ -68,7 +68,7 @@ def interval_words(baseline: BaselineRecord) -> str:
 def how_confirmed(stack: StackRecord) -> str:
     """The certainty of the stack's figure: ``confirmed`` in turn with the baseline, or ``measured once``.
 
-    Beside other programs turns that leave less than 1.1x possible confirm nothing.
+    Beside other programs, turns confirm nothing while their interval reaches below 1.1x.
     """
     if stack.confirmed:
         return "confirmed"
@@ -77,13 +77,13 @@ def how_confirmed(stack: StackRecord) -> str:
 
 
 def other_batch(stack: StackRecord, baseline: BaselineRecord | None) -> str:
-    """The end of a phrase on the stack's effect where its batch has another size; else empty."""
+    """The words on the batch size, if the stack's is not the baseline's: ``, at a batch of 64, not 32``; else empty."""
     size, own = stack.result.batch_size, baseline.result.batch_size if baseline else None
     return f", at a batch of {size}, not {own}" if size and own and size != own else ""
 
 
 def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | None:
-    """The tokens a second that a rate of samples means where the step generates text; None elsewhere."""
+    """Tokens per second, for a step that generates text; None for others."""
     tokens = facts.workload.generated_tokens if facts else None
     return tokens * samples_per_s if tokens and samples_per_s else None
 
@@ -98,7 +98,7 @@ def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
 
 
 def step_series(times_ms: Sequence[float], most: int) -> str:
-    """The last step times as a line: the median is half as high as can be, the top a tenth above it."""
+    """The last step times as a line of blocks: the median is at half height, 10 % more at the top."""
     usual = median(times_ms)
     drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times_ms[-most:]] if usual else []
     return sparkline([min(99.0, max(0.0, value)) for value in drawn], len(drawn))
@@ -110,7 +110,7 @@ def step_series(times_ms: Sequence[float], most: int) -> str:
 def verified_words(verification: Verification) -> str:
     """The result of verifying an exported file: ``verified: 6.80x in a plain loop (12.1 ms before, 1.78 ms with it)``.
 
-    Where it did less or more than the session measured by more than a tenth, that is said too.
+    The session's figure follows where the two differ by more than a tenth.
     """
     speedup, measured = verification.speedup, verification.session_speedup
     if speedup is None:
@@ -141,7 +141,7 @@ def gpu_sentence(gpu: GpuReadings) -> str:
 
 
 def gpu_troubles(gpu: GpuReadings) -> list[str]:
-    """What of the readings casts doubt on the timing."""
+    """The readings that cast doubt on the timing."""
     slowed = [reason for reason in gpu.throttle_reasons if reason in SLOWDOWNS]
     others = [reason for reason in gpu.throttle_reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
     return [

@@ -51,8 +51,8 @@ def price_text(finding: Finding, state: SessionState) -> str:
 def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | None:
     """The trial that measured the cost of a finding; None where there was none.
 
-    That is the trial without it where the loop has it already; else the one that does the same as the line, and for
-    what the line lacks the best of its recipe.
+    The trial that switched a setting off, where the loop has it; else the trial that does what the line does; for
+    something that the line lacks, the best trial of its recipe.
     """
     own = [record for record in records if record.candidate.recipe == finding.recipe and record.alone]
     measured = [record for record in own if record.comparison is not None]

@@ -19,8 +19,8 @@ STACK = "stack"
 def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
     """The baseline, candidates measured alone that may be used, and every combination without rejected settings.
 
-    Of settings that were measured several times the last result counts, the confirmed stack's above all. What exceeds
-    the memory limit is left out where anything stays within it, but never the baseline.
+    Settings that were measured several times count by their last result, or by the confirmed stack's. What exceeds the
+    memory limit is left out if anything stays within it, but never the baseline.
     """
     found = [point for record in state.trials.values() if (point := _of_trial(record, state))]
     rejected = {candidate.key for candidate in state.candidates.values() if candidate.recipe in state.rejected}
@@ -66,7 +66,7 @@ def pareto_front(
 
 
 def _certain(point: ParetoPoint) -> float:
-    """The speed-up that a point counts with: what was not confirmed counts by the low end of its interval."""
+    """The speed-up that a point counts with: the low end of its interval where it is not confirmed."""
     if point.comparison is None or point.comparison.paired:
         return point.speedup
     return max(0.0, point.comparison.ci_low)

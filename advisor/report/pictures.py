@@ -1,6 +1,6 @@
-"""The charts of a session, which the HTML report draws; the app draws the phases. Pure functions.
+"""The charts of a session. The HTML report draws all of them, the app the phases. Pure functions.
 
-Each is None while what it would show is not known.
+A chart is None while its figures are not known.
 """
 
 import math
@@ -34,7 +34,7 @@ _INITIALS: Mapping[str, str] = {
     Phase.OPTIMIZER: "O",
 }
 _TONES: dict[Verdict, Tone] = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower"}
-# Where an axis of speed-ups has ticks; and where there is more than this factor between its ends.
+# The ticks of an axis of speed-ups; and those of one whose ends differ by more than this factor.
 _TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 _BROAD, _BROAD_TICKS = 6, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _MOST_BLOCKS = 60  # of the series of step times: the last ones

@@ -80,7 +80,7 @@ METHOD = (
 
 
 def method(state: SessionState, request: Request) -> Iterator[str]:
-    """The method, and what of it was particular to this session; a sentence or more for each point."""
+    """The method, then what is particular to this session; one or more sentences for each point."""
     yield from METHOD
     goal, by = state.goal, state.yardstick
     if rule := goal.words.rule.format(share=format_percent(goal.keep_speed)):

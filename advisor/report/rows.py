@@ -39,12 +39,12 @@ class Against(StrEnum):
 
 # A name with its value that is longer than this is shown without the value, where it is the only one. Characters.
 _LONG_NAME = 24
-# What stands before a speed-up.
+# The sign or word before a speed-up.
 SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
 
 
 class Tick(StrEnum):
-    """Whether a setting is exported; the person's decisions are part of it."""
+    """Whether a setting is exported, after the person's decisions."""
 
     ON = "exported"
     OFF = "not exported"
@@ -109,7 +109,7 @@ class Figures:
 
 
 def before_and_after(before: str, after: str) -> str:
-    """Two figures: the unit stands once where it is the same."""
+    """Two figures with their unit, which stands once where it is the same."""
     number, _, unit = before.partition(" ")
     return f"{number if unit and after.endswith(f' {unit}') else before} → {after}"
 
@@ -156,7 +156,7 @@ class Ranking:
     """All that a session has found so far.
 
     ``step_ms`` and ``memory_bytes`` are the baseline's; ``together`` are the figures of ``settings``, the combination
-    that is reported and exported. ``pending`` says why that has no figures.
+    that is reported and exported. ``pending`` says why it has no figures.
     """
 
     step_ms: float | None = None
@@ -221,7 +221,7 @@ def _against_baseline(record: TrialRecord | StackRecord, state: SessionState) ->
 def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
     """A candidate's own figures: with and without it in the combination where that is known, else alone.
 
-    Of one that was only measured with others, those of all of them.
+    A candidate that was only measured with others has the figures of all of them.
     """
     stack, candidate = state.stack, record.candidate
     only_together = not record.alone and record.contribution is None
@@ -317,7 +317,7 @@ def _row(
 
 
 def _tick_of(candidate: Candidate, record: TrialRecord | None, state: SessionState, *, working: bool) -> Tick:
-    """Whether a setting is exported; one that was accepted and is not waits, or is refused."""
+    """Whether a setting is exported; one that was accepted and is not exported waits, or is refused."""
     if settings_to_export(state).get(candidate.key) == candidate.value:
         return Tick.ON
     value = state.accepted_values.get(candidate.recipe, candidate.value)
@@ -335,7 +335,7 @@ def _note(candidate: Candidate, record: TrialRecord | None, state: SessionState,
         return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason
     if tick is not Tick.ON and state.stack and (why := state.stack.dropped.get(candidate.key)):
         return why
-    always = state.baseline is not None and state.baseline.result.disturbed  # that is told once, of the session
+    always = state.baseline is not None and state.baseline.result.disturbed  # the session says it once
     return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed and not always else ""
 
 

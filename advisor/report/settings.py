@@ -120,7 +120,7 @@ def _trial_pairs(record: TrialRecord, figures: Figures, state: SessionState) -> 
 
 
 def _use(row: Row) -> str:
-    """Whether a setting is used, and the reason where the person wants something else."""
+    """Whether a setting is used, and why not if the person wants it."""
     why = f": {row.note}" if row.note and row.figures else ""
     if row.rejected:
         return "rejected by you"

@@ -72,7 +72,7 @@ def _result(state: SessionState) -> str:
         by_time = state.goal.by_time
         effect = interval_or_words(stack.comparison) if by_time else by.effect(stack.result, stack.comparison)
         return f"{effect}{other_batch(stack, state.baseline)} with {counted(len(stack.settings), 'setting')}"
-    # Of one that was only measured with others it is not known whether it helps.
+    # A candidate that was only measured with others has no comparison: nobody knows whether it helps.
     tried = [(one.result, one.comparison if one.alone else one.contribution) for one in candidates_tried(state)]
     if helping := sum(by.helps(*one) for one in tried) if by else 0:
         count = counted(len(tried), "candidate")

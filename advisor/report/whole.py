@@ -78,7 +78,7 @@ def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) 
 
 
 def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
-    """The goal, what the inspection remarked, and what the session said."""
+    """The goal, then the notes of the inspection and of the session."""
     goal = state.goal
     limits = [format_bytes(goal.memory_limit_bytes)] if goal.memory_limit_bytes else []
     limits += [f"{format_ms(goal.latency_limit_ms)} a call"] if goal.latency_limit_ms else []
@@ -91,7 +91,7 @@ def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
 
 
 def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
-    """The parts of the profile that stand beside the operators."""
+    """The parts of the profile without its operators."""
     profile = state.profile
     if profile is None:
         return

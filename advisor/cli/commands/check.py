@@ -20,7 +20,7 @@ _BUDGET_S = 120.0
 def run(arguments: Sequence[str]) -> int:
     """Measure a target with a settings file and without it; the exit code says whether the settings are worth it.
 
-    Raises UsageError before anything is measured, for a file too that cannot be read or changes nothing.
+    Raises UsageError before anything is measured, also for a file that cannot be read or that changes nothing.
     """
     own, targets = split_arguments(arguments)
     parser = Parser(

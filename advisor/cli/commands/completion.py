@@ -50,7 +50,7 @@ def script_for(shell: Shell, commands: Sequence[str]) -> str:
     choices |= {"--device": ["auto", *DEVICES], **dict.fromkeys(("--only", "--skip", "--accept"), recipes)}
     words = shlex.quote(" ".join(["demo", *commands]))
     folder = shlex.quote(str(sessions_folder()))
-    sessions = f"ls {folder} 2>/dev/null | sed -n 's/[.]jsonl//p'"  # at once, where Python would take its time
+    sessions = f"ls {folder} 2>/dev/null | sed -n 's/[.]jsonl//p'"  # ls answers at once; Python would take a second
     if shell is Shell.FISH:
         takers, named = " ".join(_OF_SESSIONS), shlex.quote(" ".join(recipes))
         lines = [_FISH.format(commands=words, takers=takers, sessions=sessions, recipes=named)]

@@ -33,11 +33,11 @@ _KEPT = ("targets", "goals")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
+    """A session to run. ``request`` is None where a recorded session goes on with its own options.
 
-    ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
-    up, an empty string for the latest, None for a new one. ``anew``: start a new one when that measured something else.
-    ``force``: replace a file that holds the settings of another target.
+    ``budget_s``: its time now, None for as much as it had. ``resume``: the session to go on with, an empty string for
+    the latest, None for a new one. ``anew``: start a new one where that one measured something else. ``force``: replace
+    a file that holds the settings of another target.
     """
 
     request: Request | None
@@ -60,7 +60,7 @@ class Measure:
         outputs = beside_own_files(self.outputs, request)
         if not self.force:
             check_export(outputs, request.target)
-        opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
+        opens = not INTERRUPTS.asked  # after a signal the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
             with collector_waits():
                 from advisor.tui.launch import run_app
@@ -71,14 +71,14 @@ class Measure:
         return run_headless(request, outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
-        """The request to measure, and the session that it takes up. Raises UsageError where there is no such session.
+        """The request to measure, and the session that it resumes. Raises UsageError where there is no such session.
 
-        Options that are not given now are those of that session.
+        An option that is not given now has the value that it had in that session.
         """
         if self.resume is not None:
-            from advisor.cli.resuming import taken_up
+            from advisor.cli.resuming import resumed
 
-            request, past = taken_up(self.resume, self.request, anew=self.anew)
+            request, past = resumed(self.resume, self.request, anew=self.anew)
         else:
             assert self.request is not None, "the options name a target or a session"
             request, past = self.request, None

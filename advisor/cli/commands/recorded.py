@@ -64,7 +64,7 @@ def _revisit(
     if not force:
         check_export(outputs, past.request.target)
     state, catalog = SessionState.of(past.events), load_catalog(recipe_folders)
-    if past.damage and not (show and state.baseline):  # or it is shown with the rest
+    if past.damage and not (show and state.baseline):  # else the summary says it
         print(f"warning: {past.damage}.", file=sys.stderr)
     tried = {one.candidate.recipe for one in state.trials.values() if one.candidate.key not in REMOVED}
     if missing := sorted(tried - {CONTROL, *catalog.recipes}):
@@ -76,7 +76,7 @@ def _revisit(
         print_summary(state, file, catalog)
     config = str(Path(outputs.config_path).resolve()) if outputs.config_path else None
     if config and config == past.request.config_path and not outputs.key_map:
-        outputs = replace(outputs, key_map=past.request.key_map)  # which the session was given for the same config
+        outputs = replace(outputs, key_map=past.request.key_map)  # that of the session, for the same config
     written = write_outputs(state, past.request, outputs, catalog)
     for sentence in written.sentences:
         print(plain(sentence), file=sys.stderr)
@@ -177,7 +177,7 @@ def _list_all() -> None:
 
 
 def _prune(keep: int) -> None:
-    """Delete all sessions that can be read but the latest, with their logs; not one that is being written."""
+    """Delete all sessions but the latest, with their logs; not those that cannot be read or are being written."""
     from advisor.experiment.past.journal import Journal, list_sessions
 
     deleted = 0
