@@ -9,8 +9,6 @@ from statistics import median
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
-    MISSING,
-    format_change,
     format_ms,
     format_percent,
     format_rate,
@@ -19,7 +17,6 @@ from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.records import BaselineRecord, Phase, StackRecord, TrialResult, Verdict
 from advisor.report.conclusions import sweep_of
 from advisor.report.document import Bar, Bars, Part, Stacked, StackedBars, Tone
-from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import step_series
 from advisor.report.rows import ranking
 
@@ -75,8 +72,7 @@ def forest_chart(state: SessionState) -> Bars | None:
     bars = [Bar("your settings", scale.place(1.0), scale.place(1.0), format_ms(found.step_ms), "baseline")]
     for (name, figures), (low, high) in zip(shown, ends, strict=True):
         tone: Tone = "stack" if figures is found.together else _TONES.get(figures.verdict, "other")
-        memory = format_change(figures.memory_bytes[1], figures.memory_bytes[0])
-        costs = (format_ms(figures.after_ms), *([f"memory {memory}"] if memory != MISSING else []))
+        costs = (format_ms(figures.after_ms), f"memory {figures.memory_change}")
         bars.append(Bar(name, scale.place(low), scale.place(high), figures.words, tone, costs))
     every = _BROAD_TICKS if scale.high > _BROAD * scale.low else _TICKS
     ticks = tuple((scale.place(tick), f"{tick:g}x") for tick in every if scale.low <= tick <= scale.high)
@@ -138,7 +134,7 @@ def batch_chart(state: SessionState) -> Bars | None:
     if not most:
         return None
     bars = tuple(_batch_bar(point, knee, (point.samples_per_s or 0.0) / most) for point in points)
-    return Bars("Batch sizes", sweep_sentence(points, state.mode), bars)
+    return Bars("Batch sizes", "Samples per second. The knee is the smallest size that is nearly the fastest.", bars)
 
 
 def _batch_bar(point: SweepPoint, knee: int | None, share: float) -> Bar:

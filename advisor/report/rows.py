@@ -11,7 +11,14 @@ from enum import StrEnum
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_interval, format_ms, format_outcome, format_pending
+from advisor.figures.formatting import (
+    format_bytes,
+    format_change,
+    format_interval,
+    format_ms,
+    format_outcome,
+    format_pending,
+)
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -101,6 +108,12 @@ class Figures:
         """The peaks without and with the settings: ``9.10 → 5.20 GiB``; one alone where the other is not known."""
         before, after = self.memory_bytes
         return format_bytes(after) if before is None else before_and_after(format_bytes(before), format_bytes(after))
+
+    @property
+    def memory_change(self) -> str:
+        """The change of the peak: ``-43 %``; the peak with the settings where only that is known."""
+        before, after = self.memory_bytes
+        return format_bytes(after) if before is None else format_change(after, before)
 
     @property
     def verdict(self) -> Verdict:

@@ -281,7 +281,7 @@ def _cells(row: Row, state: SessionState) -> dict[str, Inline]:
         "What": row.title,
         "Speed-up": figures.words if figures else "failed",
         "Step": figures.steps if figures else MISSING,
-        "Memory": format_change(figures.memory_bytes[1], figures.memory_bytes[0]) if figures else MISSING,
+        "Memory": figures.memory_change if figures else MISSING,
         "Energy": format_change(figures.energy_j[1], figures.energy_j[0]) if figures else MISSING,
         "Numerics": format_numerics(figures.numerics) if figures else MISSING,
         "Use": _USED[row.tick],
