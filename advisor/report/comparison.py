@@ -41,7 +41,8 @@ class _Figure:
         if not self.value or not other.value:
             return ""
         noise = math.hypot(self.half_width, other.half_width)
-        return _WITHIN if _is_within(other.value / self.value, noise) else format_change(other.value, self.value)
+        within = noise and _is_within(other.value / self.value, noise)
+        return _WITHIN if within else format_change(other.value, self.value)
 
 
 # The kinds that are shown even without a change; and by kind, the word for what one session does not have.
