@@ -67,7 +67,10 @@ SAMPLES = {
     "--no-verify": [],
     "--objective": ["memory"],
     "--resume": [],
+    "--rev": ["main", "my-branch"],
 }
+# Options of other commands than measuring, each with the command's beginning.
+ELSEWHERE = {"--min-speedup": ["check", "tuned.yaml", "demo"], "--rev": ["ab", "python train.py"]}
 
 
 # --- the table of recipes -------------------------------------------------------------------------------------
@@ -151,9 +154,8 @@ def test_an_option_is_understood(user_folder, text, understand):
     words = shlex.split(text)
     if len(words) == 1:
         words += SAMPLES[text]
-    command = ["check", "tuned.yaml", "demo"] if words[0] == "--min-speedup" else ["demo"]
-    config = [] if "--config" in words else ["--config", "train.yaml"]
-    understand([*command, *config, *words])
+    command = ELSEWHERE.get(words[0]) or ["demo", *([] if "--config" in words else ["--config", "train.yaml"])]
+    understand([*command, *words])
 
 
 def commands_for_ci(heading):

@@ -96,6 +96,9 @@ def all_options() -> dict[str, dict[str, Any]]:
         "--events": _flag("with --json -: a line of JSON for each event; the report is the last"),
         # check
         "--min-speedup": _value("FACTOR", "what is worth it; 1.0 if left out", factor_of, default=1.0),
+        # converge
+        "--steps": _value("N", "optimizer steps of each training; 500 if left out", count_of, default=500),
+        "--seeds": _value("N", "trainings of each kind; 3 if left out", count_of, default=3),
         # init
         "--output": _value("FILE", "the file to write (build_SCRIPT.py if left out)"),
     }
