@@ -20,7 +20,7 @@ from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResu
 
 _NOT_FASTER = "the stack is not faster with it"
 _AS_WELL = "the others do as well without it"
-_NOT_SHOWN = "it is unclear whether the stack is better with it, so the simpler one stays"
+_NOT_SHOWN = "unclear whether it helps, so the simpler combination stays"
 _ALL_UNCLEAR = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
 # The reasons of settings that the search worked on, and which are not in what was found.
 UNCLEAR = (_NOT_SHOWN, _ALL_UNCLEAR)

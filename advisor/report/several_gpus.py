@@ -128,7 +128,7 @@ def launch_lines(state: SessionState, settings: Mapping[str, Value]) -> Iterator
     yield f"  {launch_command(state.scaling)}"
     size = settings.get("data.batch_size") or (state.facts.workload.batch_size if state.facts else None)
     if isinstance(size, int):
-        yield f"A batch of {size} is that of all {gpus} processes together, {size / gpus:g} samples in each."
+        yield f"A batch of {size} is for all {gpus} processes together: {size / gpus:g} samples in each."
 
 
 def launch_command(scaling: ScalingRecord) -> str:

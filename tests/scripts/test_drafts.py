@@ -70,7 +70,7 @@ class TestADraft:
         assert "RMSprop" in output.read_text()
         said = capsys.readouterr().out
         assert f"type: perf-advisor {output}\n" in said
-        assert f"For that type: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
+        assert f"as it is: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
 
     @pytest.mark.process
     @pytest.mark.parametrize(("name", "says"), [("spawns", "processes of its own"), ("no_loop", "no model was called")])

@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     if is_measurable:
         as_it_is = join(["perf-advisor", options.script, *(["--", *of_script] if of_script else [])])
-        print(f"{script} can be measured as it is, too. For that type: {as_it_is}")
+        print(f"{script} can also be measured as it is: {as_it_is}")
     return ExitCode.OK
 
 
