@@ -152,9 +152,8 @@ def _effect(record: TrialRecord, state: SessionState) -> str:
     if by and record.alone and not by.goal.by_time:
         words = by.effect(record.result, record.comparison)
     else:
-        words = _with_verdict(
-            figures.effect_words(record), figures.own_comparison(record), " " if record.alone else ", "
-        )
+        own = record.comparison if record.alone else record.contribution
+        words = _with_verdict(figures.effect_words(record), own, " " if record.alone else ", ")
     in_turn = f", {figures.IN_TURN}" if record.confirmed and record.alone else ""
     unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
     return f"{words}{in_turn}{unreliable}"

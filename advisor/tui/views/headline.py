@@ -15,7 +15,7 @@ from advisor.report.conclusions import count_untried
 from advisor.report.figures import how_confirmed, interval_words, other_batch
 from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words
-from advisor.report.verdict import Cause, no_result
+from advisor.report.verdict import no_result
 from advisor.tui.context import Context, is_about_others
 from advisor.tui.text import DIM, said_text
 
@@ -94,7 +94,7 @@ def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
         told = f"{best.figures.effect.speedup:.2f}x faster with {best.name}"
         return Content.assemble((told, "bold $success"), f": {best.figures.steps} a step.", (opt_in, "$warning"))
     if state.finished:
-        return Content.styled(found.sentence, "bold $warning" if found.cause is not Cause.NO_GAIN else "bold")
+        return Content.styled(found.sentence, "bold $warning" if not found.is_finding else "bold")
     return Content.styled("Nothing faster yet." if ranking.rows else "The usual combination is tried first.", DIM)
 
 

@@ -15,11 +15,10 @@ from textual.widgets import Digits, Static
 
 from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
-from advisor.report.cards import code_of, setting_sections
 from advisor.report.document import Bullets, Section
 from advisor.report.pictures import phases_chart
 from advisor.report.rows import Fold, Row, Tick
-from advisor.report.trials import stack_blocks
+from advisor.report.settings import code_of, setting_sections, stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller

@@ -253,7 +253,7 @@ async def test_the_card_has_the_figures_the_reason_the_code_and_the_text() -> No
         for text in (
             "recommended, and exported",
             "+1.41x",
-            "against the combination without it",
+            "compared with and without it",
             "19.6 → 13.9 ms",
             "The step is compute-heavy",
             "Alone",
