@@ -1,6 +1,7 @@
 """``perf-advisor check``: settings measured again, and the exit code that a continuous integration looks at."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,13 @@ def test_the_exit_code(settings, tuned, code, runner, capsys):
     runner.rates["tuned"] = tuned
     assert parse(["check", settings, "t:build", "--min-speedup", "0.95", "--json"])() == code
     assert json.loads(capsys.readouterr().out)["worth_it"] is (code == ExitCode.OK)
+
+
+def test_the_speed_up_is_the_quotient_of_the_step_times_beside_it(settings, runner, capsys):
+    assert parse(["check", settings, "t:build"])() == ExitCode.OK
+    told = re.search(r"OK: ([\d.]+)x .*, ([\d.]+) → ([\d.]+) ms a step", capsys.readouterr().out)
+    speedup, before_ms, after_ms = map(float, told.groups())
+    assert before_ms / after_ms == pytest.approx(speedup, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,10 @@ def _git(*arguments: str, named: str = "") -> str:
 def _as_text(found: Compared) -> str:
     """The result as a table."""
     a, b, comparison = found.a, found.b, found.comparison
+    b_step_ms = a.step_ms / comparison.speedup  # the speed-up is the quotient of the two step times above it
     rows = [
         ("", "A", "B"),
-        ("step", format_ms(a.step_ms), format_ms(b.step_ms)),
+        ("step", format_ms(a.step_ms), format_ms(b_step_ms)),
         ("peak memory", format_bytes(a.peak_bytes), format_bytes(b.peak_bytes)),
         ("first step after", format_seconds(a.startup_s), format_seconds(b.startup_s)),
         ("runs", str(len(a.runs)), str(len(b.runs))),

@@ -51,6 +51,7 @@ def _measure(path: str, target: TargetSpec, min_speedup: float, budget_s: float,
     from advisor.experiment.measuring.verification import check
     from advisor.experiment.request import Request
     from advisor.recipe.catalog import load_catalog
+    from advisor.report.rows import before_and_after
     from advisor.runner.trials import Runner
 
     started = time.monotonic()
@@ -68,6 +69,7 @@ def _measure(path: str, target: TargetSpec, min_speedup: float, budget_s: float,
     else:
         enough = "OK" if found.speedup >= min_speedup else "unclear (noise)"
         interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f}, needed {min_speedup:g}x)"
-        steps = f"{format_ms(found.plain_step_ms)} a step without, {format_ms(found.tuned_step_ms)} with"
-        print(f"{path}: {enough if worth else 'no longer worth it'}: {interval}, {steps}")
+        # The speed-up is the quotient of the two step times beside it.
+        steps = before_and_after(format_ms(found.plain_step_ms), format_ms(found.plain_step_ms / found.speedup))
+        print(f"{path}: {enough if worth else 'no longer worth it'}: {interval}, {steps} a step")
     return ExitCode.OK if worth else ExitCode.NOT_WORTH_IT

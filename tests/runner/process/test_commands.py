@@ -118,6 +118,6 @@ def test_one_command_at_two_revisions(tmp_path, monkeypatch, capsys):
 
 def test_the_number_of_commands_is_checked():
     with pytest.raises(UsageError, match="two commands"):
-        parse(["ab", "python train.py"])
+        parse(["ab", "python train.py"])()
     with pytest.raises(UsageError, match="one command"):
-        parse(["ab", "python a.py", "python b.py", "--rev", "old", "new"])
+        parse(["ab", "python a.py", "python b.py", "--rev", "old", "new"])()
