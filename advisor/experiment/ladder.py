@@ -20,7 +20,7 @@ def is_next_rung(known: Known, candidate: Candidate) -> bool:
         return not before
     first, last = before[0].value, candidate.value
     leads_down = not isinstance(first, str) and not isinstance(last, str) and first > last
-    return goes_on(tried, known.judge.baseline_rate, leads_down=leads_down)
+    return goes_on(tried, known.judge.speed({})[1], leads_down=leads_down)
 
 
 def why_ended(known: Known, candidate: Candidate) -> str:

@@ -48,7 +48,6 @@ _INSTRUMENTS = {
     Kind.CONTROL: (f"{CONTROL}=true", 1.04),
     Kind.PROFILE: (INSTRUMENTED, 1.08),
     Kind.REFERENCE: ("baseline in a higher precision", 1.02),
-    Kind.HOST: ("the same step on the CPU", 1.0001),
 }
 
 
@@ -56,8 +55,7 @@ def instruments(known: Known) -> Moves:
     """Moves that measure noise, rounding and the phases: after whole stacks, or when a result differs too much."""
     explaining = needs_explaining(known)
     for kind, (name, gain) in _INSTRUMENTS.items():
-        explains = kind in (Kind.CONTROL, Kind.REFERENCE)
-        if kind in known.done or (explaining and not explains) or (kind is Kind.HOST and not known.plan.facts.on_cuda):
+        if kind in known.done or (explaining and kind is Kind.PROFILE):
             continue
         yield Move(kind, BASELINE, POLICY.stack_gain if explaining else gain, name)
     if explaining and {Kind.CONTROL, Kind.REFERENCE} <= known.done:
@@ -191,7 +189,7 @@ def repeats(known: Known) -> Moves:
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
         unlucky = len(runs) == 1 and compiles(settings) and not compiles(stack)  # compiling is worth a second run
         ratio = max(gain.ratio, math.sqrt(gain.high)) if unlucky else gain.ratio
-        if not gain.is_worse and ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
+        if gain.high >= 1 and ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
             yield from _again(known, _less_measured(known, settings, stack), max(POLICY.least_gain, _discounted(ratio)))
 
 

@@ -110,7 +110,7 @@ def _whole(record: Any, *more: str) -> Json | None:
 def _baseline(baseline: records.BaselineRecord | None, profile: records.Profile | None) -> Json | None:
     if baseline is None:
         return None
-    speed = _some(baseline, "step_ms", "samples_per_s", "half_width", "apart", "cpu_step_ms")
+    speed = _some(baseline, "step_ms", "samples_per_s", "half_width", "apart")
     phases = profile.phases if profile else {}
     return {**speed, "phases": phases, **_some(baseline.result, *_OF_RESULT.split(), "whole_rounds")}
 

@@ -3,7 +3,6 @@
 The sentences are for the headless summary as well.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from advisor.experiment.state import SessionState
@@ -54,8 +53,6 @@ def caveats(state: SessionState) -> Iterator[str]:
     if gpu is not None and gpu.foreign_processes:
         others = figures.company(gpu.foreign_processes)
         yield f"While the baseline was timed, {others}; even an idle one can slow launches."
-    if state.baseline is not None and (state.baseline.cpu_step_ms or math.inf) < state.baseline.step_ms:
-        yield f"On this machine's CPU the same step takes {figures.on_cpu(state.baseline)}."
     if state.stack is not None and state.stack.settings:
         yield from _stack_caveats(state.stack, state.baseline)
 
@@ -144,8 +141,6 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
         yield "Energy", f"{energy}, whole GPU"
     if result.gpu is not None and result.gpu.samples:
         yield "GPU", figures.gpu_sentence(result.gpu)
-    if on_cpu := figures.on_cpu(baseline):
-        yield "On the CPU", on_cpu
     yield "Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"
 
 

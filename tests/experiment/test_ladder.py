@@ -33,24 +33,24 @@ def recorded(judge, candidate, rate):
 
 def test_a_ladder_goes_on_until_a_value_is_no_better_than_the_one_before(judge):
     first, better, second = (recorded(judge, UP[place], rate) for place, rate in ((0, 120.0), (1, 130.0), (1, 121.0)))
-    assert goes_on([first], judge.baseline_rate, leads_down=False)
-    assert goes_on([first, better], judge.baseline_rate, leads_down=False)
-    assert not goes_on([first, second], judge.baseline_rate, leads_down=False)
+    assert goes_on([first], judge.speed({})[1], leads_down=False)
+    assert goes_on([first, better], judge.speed({})[1], leads_down=False)
+    assert not goes_on([first, second], judge.speed({})[1], leads_down=False)
 
 
 def test_a_ladder_that_leads_down_goes_on_while_it_gets_better(judge):
     first = recorded(judge, DOWN[0], 120.0)
     better, worse = (recorded(judge, DOWN[1], rate) for rate in (121.0, 119.0))
-    assert goes_on([first, better], judge.baseline_rate, leads_down=True)
-    assert not goes_on([first, better], judge.baseline_rate, leads_down=False), "one that leads up has passed its knee"
-    assert not goes_on([first, worse], judge.baseline_rate, leads_down=True)
+    assert goes_on([first, better], judge.speed({})[1], leads_down=True)
+    assert not goes_on([first, better], judge.speed({})[1], leads_down=False), "one that leads up has passed its knee"
+    assert not goes_on([first, worse], judge.speed({})[1], leads_down=True)
 
 
 @pytest.mark.parametrize("leads_down", [False, True])
 def test_the_next_value_is_tried_after_one_that_ran_out_of_memory_only_where_it_is_smaller(judge, leads_down):
     out_of_memory, failed = ([ended(UP[0], outcome)] for outcome in (Outcome.OUT_OF_MEMORY, Outcome.FAILED))
-    assert goes_on(out_of_memory, judge.baseline_rate, leads_down=leads_down) is leads_down
-    assert not goes_on(failed, judge.baseline_rate, leads_down=leads_down)
+    assert goes_on(out_of_memory, judge.speed({})[1], leads_down=leads_down) is leads_down
+    assert not goes_on(failed, judge.speed({})[1], leads_down=leads_down)
 
 
 @pytest.mark.parametrize(

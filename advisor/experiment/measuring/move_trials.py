@@ -6,7 +6,6 @@ from dataclasses import replace
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -19,9 +18,6 @@ from advisor.experiment.stacks import compiled_next
 from advisor.recipe.settings import Settings
 from advisor.records import TrialKind, TrialSpec, Value
 
-# A step that the CPU does not finish a few times within this is not waited for, in seconds.
-_CPU_TRIAL_S = 20.0
-_CPU_MEASURE_S = 0.5
 # What an instrumented pass takes beside an ordinary trial, and more of it for each operation of the forward pass. On an
 # H200's host 4.4 s for a ResNet-50 of 178, 6.6 for a Whisper of 518, more than 8.7 for a T5-small of 1,256. Seconds.
 _INSTRUMENTS_S = 3.0
@@ -42,7 +38,6 @@ _STAGES = {
     Kind.CONTROL: "instruments",
     Kind.PROFILE: "instruments",
     Kind.REFERENCE: "instruments",
-    Kind.HOST: "alone",
 }
 
 
@@ -72,8 +67,6 @@ class MoveTrials:
                 beside_s = _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * facts.operations
                 steps_s = 0.0 if facts.on_cuda else _INSTRUMENTED_STEPS * known.judge.speed(BASELINE)[0] / 1e3
                 return once_s + beside_s + steps_s
-            case Kind.HOST:
-                return _CPU_TRIAL_S
         return max(once_s, 0.1)
 
     def comes_first(self, move: Move) -> bool:
@@ -168,8 +161,6 @@ class MoveTrials:
                 evidence = self._profile(known)
             case Kind.REFERENCE:
                 evidence = self._reference(known)
-            case Kind.HOST:
-                evidence = self._on_the_cpu()
             case Kind.TURNS if may_be_side_by_side(known, move.settings):
                 evidence = side_by_side(self.bench, move.settings)
             case Kind.TURNS:
@@ -259,13 +250,6 @@ class MoveTrials:
         result = self.bench.run(spec)
         self.bench.emit(events.TrialActivity(spec.trial_id, result.reason or "done"))
         return Evidence(reference=result)
-
-    def _on_the_cpu(self) -> Evidence:
-        spec = self.bench.spec("the same step on the CPU", {})
-        target = replace(spec.target, device="cpu", sized_for=spec.target.device)  # the same batch
-        limit_s = min(_CPU_TRIAL_S, spec.timeout_s)
-        result = self.bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=limit_s))
-        return Evidence(cpu_step_ms=speed(result)[0]) if result.measured else Evidence()
 
     # --- events ---------------------------------------------------------------------------------------------------
 
