@@ -164,16 +164,21 @@ def _stack(state: SessionState) -> Json | None:
         **_some(stack, "confirmed", "verdict"),
         "exported": bool(settings_to_export(state)),
         **_some(stack, "dropped", "baseline_step_ms", "baseline_samples_per_s"),
-        "gain": by and by.gain(stack.result, stack.comparison),
+        "gain": _gain(by, stack.result, stack.comparison),
         **_effect(stack),
     }
+
+
+def _gain(by: Yardstick | None, result: records.TrialResult, comparison: records.Comparison | None) -> Json | None:
+    gain = by and by.gain(result, comparison)
+    return {**gain._asdict(), "floor": by.floor} if by and gain else None
 
 
 def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
     return {
         **_some(item, "rank", "recipe"),
         **_some(item.record, "settings"),
-        "gain": by and by.gain(item.record.result, item.record.comparison),
+        "gain": _gain(by, item.record.result, item.record.comparison),
         **_some(item.record.comparison, *_OF_COMPARISON),
         "contribution": _contribution(item.record),
         **_some(item.record, "verdict", "confirmed"),
