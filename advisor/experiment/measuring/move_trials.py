@@ -62,7 +62,7 @@ class MoveTrials:
         facts, once_s = known.plan.facts, self.bench.expected_s(move.settings)
         match move.kind:
             case Kind.TURNS:
-                return turns_s(self.bench, known, move.settings)[1]
+                return turns_s(self.bench, known, move.settings)
             case Kind.PROFILE:
                 beside_s = _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * facts.operations
                 steps_s = 0.0 if facts.on_cuda else _INSTRUMENTED_STEPS * known.judge.speed(BASELINE)[0] / 1e3
@@ -84,7 +84,7 @@ class MoveTrials:
         if self.bench.steering.ending or self._is_behind_a_stack(move, known):
             return False
         if move.kind is Kind.TURNS:
-            return budget.allows(turns_s(self.bench, known, move.settings)[0])
+            return budget.allows(cost_s)
         if move.kind is Kind.STACK:
             return self._affords_stack(move, known)
         if not move.has_priority:
@@ -139,8 +139,8 @@ class MoveTrials:
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
             return 0.0
-        begin_s, needed_s = turns_s(self.bench, known, stack)
-        if not self.bench.budget.allows(begin_s):
+        needed_s = turns_s(self.bench, known, stack)
+        if not self.bench.budget.allows(needed_s):
             return 0.0
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
