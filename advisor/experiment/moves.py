@@ -55,9 +55,8 @@ def instruments(known: Known) -> Moves:
     """Moves that measure noise, rounding and the phases: after whole stacks, or when a result differs too much."""
     explaining = needs_explaining(known)
     for kind, (name, gain) in _INSTRUMENTS.items():
-        if kind in known.done or (explaining and kind is Kind.PROFILE):
-            continue
-        yield Move(kind, BASELINE, POLICY.stack_gain if explaining else gain, name)
+        if kind not in known.done and not (explaining and kind is Kind.PROFILE):
+            yield Move(kind, BASELINE, POLICY.stack_gain if explaining else gain, name)
     if explaining and {Kind.CONTROL, Kind.REFERENCE} <= known.done:
         yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, other random numbers")
 
@@ -86,51 +85,46 @@ def swaps(known: Known) -> Moves:
     """Replace a value of the stack by another of the same setting."""
     for candidate in known.plan.candidates:
         rest = known.stack.without(candidate.key)
-        settings = rest.merged(candidate.settings)
-        differs = known.stack.get(candidate.key, candidate.value) != candidate.value
-        possible = differs and known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)
-        ladder = known.plan.recipe(candidate).ladder
-        if not possible or known.judge.has_tried(settings) or (ladder and not is_neighbour(known, candidate)):
+        settings, ladder = rest.merged(candidate.settings), known.plan.recipe(candidate).ladder
+        if known.stack.get(candidate.key, candidate.value) == candidate.value or known.judge.has_tried(settings):
             continue
-        gain = _usual_gain(known, candidate)
-        if ladder:
-            gain = max(gain, POLICY.proof)
-        if gain > POLICY.least_gain:
+        gain = max(_usual_gain(known, candidate), POLICY.proof if ladder else 1.0)
+        possible = known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)
+        if possible and gain > POLICY.least_gain and (not ladder or is_neighbour(known, candidate)):
             yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
 
 
 def adds(known: Known) -> Moves:
     """Moves that add one setting to the stack. Those that the person accepted come first."""
-    company = known.plan.partnered(known.stack) if known.stack else []
-    members = [c for c in known.plan.candidates if known.stack.get(c.key) == c.value]
-    for candidate in (*known.plan.candidates, *company):
-        settings = known.stack.merged(candidate.settings)
-        if candidate.key in known.stack or known.judge.has_tried(settings):
+    plan, stack = known.plan, known.stack
+    company = plan.partnered(stack) if stack else []
+    members = [c for c in plan.candidates if stack.get(c.key) == c.value]
+    for candidate in (*plan.candidates, *company):
+        settings = stack.merged(candidate.settings)
+        if candidate.key in stack or known.judge.has_tried(settings) or not plan.may_stack(candidate):
             continue
-        if not (known.plan.may_stack(candidate) and known.plan.fits(candidate, known.stack)):
+        # A setting of the stack that has no effect beside it would be replaced.
+        if not (plan.fits(candidate, stack) and all(plan.applies(member, settings) for member in members)):
             continue
-        if any(not known.plan.applies(member, settings) for member in members):
-            continue  # one of the stack's settings has no effect beside it: it would replace that, and not add to it
-        gain = POLICY.stack_gain
-        if not known.plan.consent.accepts(candidate.recipe, candidate.value):
-            was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
-            turn = is_next_rung(known, candidate) and not (was_tried or _comes_alone_first(known, candidate))
-            gain = _gain_on_top(known, candidate) if turn else 1.0
+        gain = _gain_on_top(known, candidate)
         if gain > POLICY.least_gain:
-            kind, name = (Kind.ADD, f"stack with {candidate.name}") if known.stack else (Kind.ALONE, candidate.name)
-            yield Move(kind, settings, gain, name, known.stack, candidate)
+            kind, name = (Kind.ADD, f"stack with {candidate.name}") if stack else (Kind.ALONE, candidate.name)
+            yield Move(kind, settings, gain, name, stack, candidate)
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
-    """The usual gain of a candidate, corrected by its trials alone and with others."""
+    """The usual gain of a candidate, corrected by its trials alone and with others; 1 while it is not its turn."""
+    if known.plan.consent.accepts(candidate.recipe, candidate.value):
+        return POLICY.stack_gain
+    was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
+    if was_tried or not is_next_rung(known, candidate) or _comes_alone_first(known, candidate):
+        return 1.0
     usual, alone = _usual_gain(known, candidate), Settings(candidate.settings)
     if not known.judge.has_tried(alone):
         return usual
-    if not known.judge.measured_runs(alone):
+    if not known.judge.measured_runs(alone) or known.plan.consent.why_not(alone, known.numerics(alone)):
         return 1.0
     comparison = known.judge.compare(alone)
-    if known.plan.consent.why_not(alone, known.numerics(alone)):
-        return 1.0
     if comparison.verdict is Verdict.FASTER:
         return max(usual, comparison.ci_low)
     return 1 + (usual - 1) * POLICY.unclear
@@ -159,15 +153,14 @@ def singles(known: Known) -> Moves:
         alone = Settings(candidate.settings)
         if known.judge.has_tried(alone) or plan.consent.rejects(candidate.recipe) or plan.catalog.conflict(alone):
             continue
-        if not is_next_rung(known, candidate):
-            continue
         joins = plan.may_stack(candidate) and candidate.key not in known.stack and plan.fits(candidate, known.stack)
         gain = POLICY.information
         if joins and _comes_alone_first(known, candidate):
             gain = max(gain, plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0]))
         elif known.record(candidate) is not None and (plan.may_stack(candidate) or not plan.recipe(candidate).ladder):
             continue
-        yield Move(Kind.ALONE, alone, gain, candidate.name, BASELINE, candidate)
+        if is_next_rung(known, candidate):
+            yield Move(Kind.ALONE, alone, gain, candidate.name, BASELINE, candidate)
 
 
 def repeats(known: Known) -> Moves:
@@ -175,40 +168,27 @@ def repeats(known: Known) -> Moves:
 
     First either of the stack and what is reported in its place.
     """
-    judge, stack, found, compiles = known.judge, known.stack, known.found, known.plan.catalog.compiles
-    less = _less_measured(known, stack, found)
-    if found and found != stack and len(judge.measured_runs(less)) < POLICY.most_runs:
-        yield from _again(known, less, POLICY.proof)
+    judge, stack = known.judge, known.stack
+
+    def again(gain: float, *combinations: Settings) -> Moves:
+        """Run the one that fewest processes have run, unless it failed the last time: it would fail again."""
+        settings = min(combinations, key=lambda one: len(judge.measured_runs(one)))
+        runs = judge.runs.get(settings)
+        if len(judge.measured_runs(settings)) < POLICY.most_runs and not (runs and not runs[-1].measured):
+            yield Move(Kind.AGAIN, settings, gain, f"again: {settings}")
+
+    if known.found and known.found != stack:
+        yield from again(POLICY.proof, stack, known.found)
     for settings in sorted(judge.runs, key=len):
         runs = judge.measured_runs(settings)
         if settings == stack or len(runs) >= POLICY.most_runs - 1 or not known.may_be_stack(settings):
             continue
-        if len(runs) == 1 and len(settings) > 1 and runs[0].disturbed and not judge.crowded:
-            yield from _again(known, settings, POLICY.large_gain)  # it was reported without a repeat
-            continue
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
-        unlucky = len(runs) == 1 and compiles(settings) and not compiles(stack)  # compiling is worth a second run
-        ratio = max(gain.ratio, math.sqrt(gain.high)) if unlucky else gain.ratio
-        if gain.high >= 1 and ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
-            yield from _again(known, _less_measured(known, settings, stack), max(POLICY.least_gain, _discounted(ratio)))
-
-
-def _again(known: Known, settings: Settings, gain: float) -> Moves:
-    """Run settings once more, unless they failed the last time: they would fail again for as long as time is left."""
-    runs = known.judge.runs.get(settings)
-    if not runs or runs[-1].measured:
-        alone = (candidate.name for candidate in known.plan.candidates if candidate.settings == settings)
-        yield Move(Kind.AGAIN, settings, gain, f"again: {next(alone, str(settings)) or 'baseline'}")
-
-
-def _less_measured(known: Known, *combinations: Settings) -> Settings:
-    """The first of the combinations that the fewest processes have run."""
-    return min(combinations, key=lambda settings: len(known.judge.measured_runs(settings)))
-
-
-def _discounted(ratio: float) -> float:
-    """Half of a gain that few runs have shown: the settings that seem best were usually lucky."""
-    return 1 + (ratio - 1) / 2
+        if len(runs) == 1 and len(settings) > 1 and runs[0].disturbed and not judge.crowded:
+            yield from again(POLICY.large_gain, settings)  # it was reported without a repeat
+        elif gain.high >= 1 and gain.ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
+            # Half of what few runs have shown: the settings that seem best were usually lucky.
+            yield from again(max(POLICY.least_gain, 1 + (gain.ratio - 1) / 2), settings, stack)
 
 
 def turns(known: Known) -> Moves:
