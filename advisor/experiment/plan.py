@@ -17,7 +17,7 @@ from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value
+from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Value
 
 COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
@@ -64,16 +64,34 @@ class Plan:
 
     def _without_what_cannot_gain(self, speedup: float) -> Plan:
         """The plan without recipes that cannot serve the goal; usual ones stay, since others may give them a chance."""
-        reasons = without_gain(self.catalog, self.facts.profile, self.candidates, speedup=speedup)
-        if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
-            reasons = {recipe: why for recipe, why in reasons.items() if not self.catalog[recipe].saves_memory}
-        larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in self.candidates)
-        if larger and not self.request.goal.tries_larger_batches:
-            reasons[BATCH_SIZE] = self.request.goal.words.larger_batch
         spared = {c.recipe for c in self.candidates if self.is_usual(c) or self.consent.accepts(c.recipe)}
+        reasons = {c.recipe: why for c in self.candidates if (why := self._why_no_gain(c, speedup))}
         passed_over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
         left = tuple(c for c in self.candidates if c.recipe not in passed_over)
         return replace(self, candidates=left, skipped={**self.skipped, **passed_over})
+
+    def _why_no_gain(self, candidate: Candidate, speedup: float) -> str:
+        """The reason that a candidate cannot gain what counts as a change; empty where it may.
+
+        ``speedup`` is how many times as fast the rest of the step may have become: the phases weigh as much more then.
+        What is on already is measured off, whatever is left to gain.
+        """
+        recipe, profile, goal = self.recipe(candidate), self.facts.profile, self.request.goal
+        if candidate.already_on:
+            return ""
+        if recipe.id == BATCH_SIZE and not goal.tries_larger_batches:
+            return goal.words.larger_batch
+        bound = upper_bound(profile, recipe.phases) if profile else None
+        by_memory = goal.objective is Objective.MEMORY and recipe.saves_memory  # what the profile bounds is time
+        if profile is None or bound is None or by_memory or speedup * (bound - 1) > CHANGE - 1:
+            return ""
+        share = sum(profile.phases.get(phase, 0.0) for phase in recipe.phases) / profile.step_ms
+        named = " and ".join(phase.value for phase in sorted(recipe.phases, key=list(Phase).index))
+        takes = "takes" if len(recipe.phases) == 1 else "take"
+        return (
+            f"{named} {takes} {format_percent(share, digits=2)} of the step, so it can gain no more than that, and "
+            f"less than {format_percent(CHANGE - 1)} counts as no change"
+        )
 
     # --- kinds of candidates --------------------------------------------------------------------------------------
 
@@ -294,35 +312,3 @@ def facts_under(facts: Facts, settings: Mapping[str, Value]) -> Facts:
         loader = replace(loader, num_workers=workers, persistent_workers=workers > 0 and loader.persistent_workers)
     current = {**facts.workload.current, **settings}
     return replace(facts, workload=replace(facts.workload, loader=loader, current=current))
-
-
-# --- bounds by the profile ------------------------------------------------------------------------------------
-
-
-def without_gain(
-    catalog: Catalog,
-    profile: Profile | None,
-    candidates: Iterable[Candidate],
-    *,
-    speedup: float = 1.0,
-) -> dict[str, str]:
-    """The recipes among the candidates that cannot gain what counts as a change, each with the reason.
-
-    ``speedup`` is how many times as fast the rest of the step may have become: the phases weigh as much more then.
-    A recipe that is on already is never among them: what it is worth shows when it is off.
-    """
-    if profile is None:
-        return {}
-    reasons: dict[str, str] = {}
-    for candidate in candidates:
-        phases = catalog[candidate.recipe].phases
-        bound = upper_bound(profile, phases)
-        if bound is None or candidate.already_on or speedup * (bound - 1) > CHANGE - 1:
-            continue
-        share = sum(profile.phases.get(phase, 0.0) for phase in phases) / profile.step_ms
-        named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
-        reasons[candidate.recipe] = (
-            f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, so it "
-            f"can gain no more than that, and less than {format_percent(CHANGE - 1)} counts as no change"
-        )
-    return reasons
