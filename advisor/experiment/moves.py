@@ -27,11 +27,10 @@ def moves(known: Known) -> tuple[Move, ...]:
 
 def _cost_of_compiling_too_long(known: Known) -> float:
     """The least cost of a compilation that was not done when its time was over; infinite where any was done."""
-    tried = [(known.plan.catalog.cost(s), known.judge.result(s)) for s in known.judge.runs]
-    compiled = [(cost, result) for cost, result in tried if cost and result is not None]
-    if any(result.measured for _, result in compiled):
-        return math.inf
-    return min((cost for cost, result in compiled if result.outcome is Outcome.TIMED_OUT), default=math.inf)
+    compiled = {s: known.judge.result(s) for s in known.judge.runs if known.plan.catalog.compiles(s)}
+    late = [s for s, result in compiled.items() if result is not None and result.outcome is Outcome.TIMED_OUT]
+    any_done = any(known.judge.measured_runs(settings) for settings in compiled)
+    return math.inf if any_done else min(map(known.plan.catalog.cost, late), default=math.inf)
 
 
 def disagreements(known: Known) -> Moves:
@@ -184,9 +183,7 @@ def repeats(known: Known) -> Moves:
         if settings == stack or len(runs) >= POLICY.most_runs - 1 or not known.may_be_stack(settings):
             continue
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
-        if len(runs) == 1 and len(settings) > 1 and runs[0].disturbed and not judge.crowded:
-            yield from again(POLICY.large_gain, settings)  # it was reported without a repeat
-        elif gain.high >= 1 and gain.ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
+        if gain.high >= 1 and gain.ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
             # Half of what few runs have shown: the settings that seem best were usually lucky.
             yield from again(max(POLICY.least_gain, 1 + (gain.ratio - 1) / 2), settings, stack)
 

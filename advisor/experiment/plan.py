@@ -17,7 +17,7 @@ from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Value
+from advisor.records import CHANGE, Candidate, Facts, Objective, Phase, Value
 
 COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
@@ -237,11 +237,6 @@ class Plan:
         best = max(gains.values(), default=1.0)
         enough = [number for number in numbers if gains[number] >= _AS_GOOD * best]
         return next(iter(enough[1:] or enough), recipe.default)
-
-    def feeds(self, settings: Mapping[str, Value]) -> bool:
-        """Whether settings have the data loaded in another way."""
-        recipes = map(self.catalog.by_key, settings)
-        return any(Bottleneck.INPUT in recipe.attacks and (recipe.ladder or recipe.spares) for recipe in recipes)
 
     def _is_hinted(self, candidate: Candidate) -> bool:
         return self.hints.get(candidate.key) == candidate.value

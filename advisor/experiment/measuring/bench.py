@@ -106,16 +106,14 @@ class Bench:
         *,
         kind: TrialKind = TrialKind.CANDIDATE,
         at_least_s: float = 0.0,
-        soon: bool = False,
     ) -> TrialSpec:
-        """A trial's spec, with its limits from the budget; shorter ones if its result is wanted ``soon``."""
-        measure_s = self.budget.first_measure_s if soon else self.budget.measure_s
+        """A trial's spec, with its limits from the budget."""
         return TrialSpec(
             trial_id=name,
             target=self.request.target,
             settings=dict(settings),
-            measure_s=measure_s,
-            warmup_limit_s=_WARMUP_FACTOR * measure_s,
+            measure_s=self.budget.measure_s,
+            warmup_limit_s=_WARMUP_FACTOR * self.budget.measure_s,
             timeout_s=self.budget.timeout_s,
             at_least_s=max(at_least_s, ENERGY_S if self.request.objective is Objective.ENERGY else 0.0),
             log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),
@@ -241,18 +239,17 @@ class Bench:
 
     # --- running trials -------------------------------------------------------------------------------------------
 
-    def run(self, spec: TrialSpec, *, may_repeat: bool = True) -> TrialResult:
+    def run(self, spec: TrialSpec) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 
-        A trial that was disturbed from outside is repeated once, unless its result is to be shown first (not
-        ``may_repeat``); of two disturbed ones the faster is the less disturbed. What disturbs the repeat as well goes
-        on, so that no other is repeated.
+        A trial that was disturbed from outside is repeated once; of two disturbed ones the faster is the less
+        disturbed. What disturbs the repeat as well goes on, so that no other is repeated.
         """
         result = self._run_once(spec)
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
         # The next trial has to fit as well.
         affordable = expected_s <= _REPEAT_SHARE * self.budget.total_s and self.budget.allows(2 * expected_s)
-        if not (may_repeat and result.disturbed and self.repeats_help and affordable):
+        if not (result.disturbed and self.repeats_help and affordable):
             return result
         self.emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(replace(spec, timeout_s=min(self.budget.timeout_s, spec.timeout_s, 2 * expected_s)))
@@ -295,7 +292,7 @@ class Bench:
         Of a trial that failed, all since its first step counts as warming up. Of one that compiled, so does what was
         prepared before the first step: that was loading the compiler.
         """
-        budget, cost, startup_s = self.budget, self.catalog.cost(spec.settings), result.startup_s or 0.0
+        budget, cost = self.budget, self.catalog.cost(spec.settings)
         self.measuring_s += result.measuring_s
         if not result.measured:
             self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
@@ -311,9 +308,7 @@ class Bench:
         elif spec.kind.inspects and budget.baseline_s is None:
             budget.baseline_s = min(wall_s, _ordinary_s(result))
             # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
-            budget.interpreter_s = max(budget.interpreter_s, budget.build_s + startup_s)
-        elif spec.environment:
-            budget.interpreter_s = max(budget.interpreter_s, startup_s + (result.build_s or 0.0))
+            budget.interpreter_s = budget.build_s + (result.startup_s or 0.0)
 
     def time_spent(self) -> TimeSpent:
         """The session's wall time so far, by use."""

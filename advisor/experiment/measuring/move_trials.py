@@ -27,8 +27,6 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 _INSTRUMENTED_STEPS = 12
 # A compilation without priority is given up after this many times its expected duration.
 _GIVEN_UP_AFTER = 2.0
-# Moves whose trials also time how long a step waits for its data, where that is loaded in another way.
-_TIMING_PHASES = frozenset({Kind.STACK, Kind.SWAP, Kind.ADD})
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
 _STAGES = {
@@ -193,9 +191,7 @@ class MoveTrials:
         spec = self._spec(move, known)
         if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
             self.bench.compile_beside(settings)
-        # A person waits for what a whole stack shows; where it was disturbed, the search itself asks for another run.
-        result = self.bench.run(spec, may_repeat=move.kind is not Kind.STACK)
-        return Evidence(runs=((move.settings, result),))
+        return Evidence(runs=((move.settings, self.bench.run(spec)),))
 
     def _compiled_next(self, move: Move, known: Known) -> Settings | None:
         """The settings most likely compiled next, to be compiled beside this move; None where that may disturb.
@@ -216,13 +212,12 @@ class MoveTrials:
     def _spec(self, move: Move, known: Known) -> TrialSpec:
         at_least_s = ENERGY_S if len(move.settings) > 1 else 0.0
         baseline_again = move.kind is Kind.AGAIN and not move.settings
-        soon = (move.kind is Kind.STACK and not known.stack) or baseline_again
-        spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s, soon=soon)
+        spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s)
         if baseline_again and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
         if not self.bench.catalog.compiles(move.settings):
-            return replace(spec, times_phases=move.kind in _TIMING_PHASES and known.plan.feeds(move.settings))
+            return spec
         if move.has_priority:
             limit_s = spec.timeout_s - self._reserve_s_beside(move, known)
         else:
