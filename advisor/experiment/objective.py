@@ -151,14 +151,10 @@ class Yardstick:
     goal: Goal
     baseline: BaselineRecord
 
-    @property
-    def saving_floor(self) -> float:
-        """The smallest relative difference of two peaks that counts."""
-        return max(SMALLEST_SAVING, self.baseline.memory_floor)
-
-    @property
-    def energy_floor(self) -> float:
-        """The smallest relative difference of two energies that counts: a noisy time is a noisy energy."""
+    def least_difference(self, objective: Objective) -> float:
+        """The smallest relative difference of two peaks, or energies, that counts: a noisy time is a noisy energy."""
+        if objective is Objective.MEMORY:
+            return max(SMALLEST_SAVING, self.baseline.memory_floor)
         return max(_SMALLEST_ENERGY, self.baseline.energy_floor, self.baseline.half_width)
 
     @property
@@ -180,7 +176,7 @@ class Yardstick:
         if objective is Objective.LATENCY:
             return speedup.times(samples_per_step(old) / samples_per_step(new))
         one, other = WORDS[objective].figure(old), WORDS[objective].figure(new)
-        floor = 1 + (self.saving_floor if objective is Objective.MEMORY else self.energy_floor)
+        floor = 1 + self.least_difference(objective)
         return Interval(one / other, one / other / floor, one / other * floor) if one and other else None
 
     # --- against the baseline -------------------------------------------------------------------------------------

@@ -125,8 +125,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
 def _ranking_rule(state: SessionState) -> Iterator[str]:
     by = state.yardstick
     if rule := state.goal.words.rule.format(share=format_percent(state.goal.keep_speed)):
-        floors = {Objective.MEMORY: by.saving_floor, Objective.ENERGY: by.energy_floor} if by else {}
-        floor = floors.get(state.goal.objective)
+        floor = by.least_difference(state.goal.objective) if by and not state.goal.by_time else 0.0
         yield f"{rule} A difference counts above {format_percent(floor, digits=1)}." if floor else rule
     if state.goal.memory_limit_bytes is not None:
         limit = format_bytes(state.goal.memory_limit_bytes)
