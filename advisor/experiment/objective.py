@@ -174,7 +174,8 @@ class Yardstick:
         if objective is Objective.THROUGHPUT:
             return speedup
         if objective is Objective.LATENCY:
-            return speedup.times(samples_per_step(old) / samples_per_step(new))
+            step_of_old, step_of_new = (median(b.samples / b.steps for b in result.blocks) for result in (old, new))
+            return speedup.times(step_of_old / step_of_new)
         one, other = WORDS[objective].figure(old), WORDS[objective].figure(new)
         floor = 1 + self.least_difference(objective)
         return Interval(one / other, one / other / floor, one / other * floor) if one and other else None
@@ -248,8 +249,3 @@ class Yardstick:
         return (
             f"takes {more} more memory at {speed} the speed" if gain.high < 1 else f"{speed} as fast in as much memory"
         )
-
-
-def samples_per_step(result: TrialResult) -> float:
-    """The samples of a step of a result that measured."""
-    return median(block.samples / block.steps for block in result.blocks)

@@ -163,14 +163,14 @@ class Plan:
     # --- the expert's stack ---------------------------------------------------------------------------------------
 
     def usual_stack(self) -> Settings:
-        """The stack that an expert would write for these facts without compiling: every usual setting that applies."""
+        """The stack that an expert would write for these facts without compiling: every usual setting that applies.
+
+        With the usual ones for a loader that only apply beside them, as those of its workers.
+        """
         chosen = [c for c in self.candidates if self._belongs(c)]
         spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
         left = [candidate for candidate in chosen if candidate.recipe not in spared]
-        return self._with_workers_options(self._together(sorted(left, key=lambda c: not self._is_hinted(c))))
-
-    def _with_workers_options(self, settings: Settings) -> Settings:
-        """These settings with the usual ones for a loader that only apply beside them, as those of its workers."""
+        settings = self._together(sorted(left, key=lambda c: self.hints.get(c.key) != c.value))
         for candidate in self.partnered(settings):
             belongs = self.recipe(candidate).stage is Stage.DATA and self.is_usual(candidate)
             if belongs and self.may_stack(candidate) and self.fits(candidate, settings):
@@ -195,51 +195,37 @@ class Plan:
         time, as far as anybody looked.
         """
         recipe, profile = self.recipe(candidate), self.facts.profile
-        if (
-            recipe.expensive
-            or recipe.times_kernels
-            or recipe.stage is Stage.ENVIRONMENT
-            or not self.may_stack(candidate)
-        ):
+        slow = recipe.expensive or recipe.times_kernels or recipe.stage is Stage.ENVIRONMENT
+        if slow or not self.may_stack(candidate):
             return False
         bound = upper_bound(profile, recipe.phases) if profile else None
         if not (bound is None or candidate.already_on or bound > POLICY.least_gain):
             return False
         if recipe.ladder:
-            return self._waits_for_data and candidate.value == self._enough_of(recipe, self._tuned_ms)
+            return candidate.value == self._enough_of(recipe)
         if self.request.objective is Objective.MEMORY:
             return recipe.saves_memory or self.is_usual(candidate)
-        return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or self._is_hinted(candidate)
+        hinted = self.hints.get(candidate.key) == candidate.value
+        return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or hinted
 
-    @property
-    def _waits_for_data(self) -> bool:
-        """Whether getting the data, which takes as long as in the baseline, holds up a step of the usual stack."""
-        profile = self.facts.profile
-        return profile is not None and profile.phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * self._tuned_ms
+    def _enough_of(self, recipe: Recipe) -> Value | None:
+        """The number of a ladder that the usual stack has; None where getting the data does not hold up its step.
 
-    @property
-    def _tuned_ms(self) -> float:
-        """The expected length of a step of the usual stack: a GPU computes faster, and waits for data as long."""
+        A GPU computes faster then, and waits for data as long. The number is the one after the smallest that is
+        expected to gain as much as any: one more, since workers share the machine.
+        """
         profile = self.facts.profile
         if profile is None:
-            return 0.0
+            return None
         waiting = profile.share(Phase.DATA_WAIT)
         faster = POLICY.stack_gain * POLICY.large_gain if self.facts.on_cuda else 1.0
-        return profile.step_ms * (waiting + (1 - waiting) / faster)
-
-    def _enough_of(self, recipe: Recipe, step_ms: float) -> Value:
-        """The number after the smallest that is expected to gain as much as any, in a step of this length.
-
-        One more than that, since workers share the machine. No ladder that changes what is trained is asked for it.
-        """
+        step_ms = profile.step_ms * (waiting + (1 - waiting) / faster)
+        if profile.phases.get(Phase.DATA_WAIT, 0.0) <= INPUT_BOUND_SHARE * step_ms:
+            return None
         gains = {c.value: self.expected_gain(c, Settings(), step_ms) for c in self.candidates if c.recipe == recipe.id}
         numbers = sorted(value for value in gains if isinstance(value, int))
-        best = max(gains.values(), default=1.0)
-        enough = [number for number in numbers if gains[number] >= _AS_GOOD * best]
+        enough = [number for number in numbers if gains[number] >= _AS_GOOD * max(gains.values())]
         return next(iter(enough[1:] or enough), recipe.default)
-
-    def _is_hinted(self, candidate: Candidate) -> bool:
-        return self.hints.get(candidate.key) == candidate.value
 
     def _together(self, candidates: Iterable[Candidate]) -> Settings:
         """These candidates as one stack, without those that conflict with an earlier one or have no effect beside it.

@@ -99,16 +99,10 @@ def _draws_are_few(known: Known) -> bool:
 
 def _usable_form(known: Known, goal: Settings) -> Settings:
     """The strongest form of a goal that is untried or usable: each form that failed gives way to a simpler one."""
-    settings = _permitted(known, goal)
+    consent = known.plan.consent
+    settings = goal.filtered(lambda key: consent.permits({key: goal[key]}))
+    if known.plan.catalog.conflict(settings):
+        return BASELINE
     while settings and not known.may_be_usable(settings):
         settings = fallback(known, settings)
     return settings
-
-
-def _permitted(known: Known, settings: Settings) -> Settings:
-    """The settings that the person permits; none if these conflict with each other."""
-    catalog, consent = known.plan.catalog, known.plan.consent
-    for key in settings:
-        if not consent.permits({key: settings[key]}):
-            settings = settings.without(key)
-    return settings if not catalog.conflict(settings) else BASELINE

@@ -207,10 +207,6 @@ class Judge:
         """Whether these settings were measured in turn with the baseline."""
         return Settings(settings) in self.in_turn
 
-    def confirms(self, settings: Mapping[str, Value]) -> bool:
-        """Whether turns with the baseline settled what these settings gain."""
-        return self.took_turns(settings) and self.holds_where_busy(settings)
-
     def holds_where_busy(self, settings: Mapping[str, Value]) -> bool:
         """Whether nothing else uses the machine, or these settings are faster whatever it does: by a tenth at least."""
         return not self.is_busy or self.compare(settings).ci_low > _CONFIRMED_WHERE_BUSY

@@ -53,7 +53,7 @@ def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str,
         "break_even_steps": steps_to_break_even(judge, settings, result),
         "step_ms": step_ms,
         "samples_per_s": rate,
-        "confirmed": judge.confirms(settings),
+        "confirmed": judge.took_turns(settings) and judge.holds_where_busy(settings),
     }
 
 

@@ -75,11 +75,8 @@ class Turns:
             key=lambda pair: pair[0].samples_per_s / pair[1].samples_per_s,
         )
         new, old = zip(*pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1], strict=True)
-        return _mean_of_blocks(new), _mean_of_blocks(old)
-
-
-def _mean_of_blocks(blocks: Sequence[Block]) -> tuple[float, float]:
-    return geometric_mean([block.step_ms for block in blocks]), geometric_mean(rates(blocks))
+        ours, theirs = ((geometric_mean([b.step_ms for b in side]), geometric_mean(rates(side))) for side in (new, old))
+        return ours, theirs
 
 
 def prior_spread(facts: Facts) -> float:

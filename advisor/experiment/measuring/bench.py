@@ -145,7 +145,7 @@ class Bench:
         self.emit(events.TrialActivity("baseline", events.BUILDING))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         build_limit_s = max(_LEAST_BUILD_S, _BUILD_SHARE * self.budget.total_s)
-        within_s = self.budget.build_within_s
+        within_s = max(_LEAST_BUILD_S, self.budget.left_s)  # with the import of PyTorch
         self.why_not_built_once = self.runner.build_once(
             request.target,
             request.seed,

@@ -95,11 +95,6 @@ class Budget:
         return min(_FIRST_TRIAL_S, within_s)
 
     @property
-    def build_within_s(self) -> float:
-        """Seconds after which building counts as hanging, including the import of PyTorch."""
-        return max(_FIRST_AT_LEAST_S, self.left_s)
-
-    @property
     def timeout_s(self) -> float:
         """Seconds after which a trial that compiles is given up: its process has to end before the budget does."""
         return max(_LAST_S, self.left_s - _LAST_S)
