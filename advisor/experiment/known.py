@@ -230,7 +230,7 @@ class Known:
                 return BASELINE
             best = max(former, key=lambda s: (took_turns(s), self.judge.gain(s, BASELINE).ratio), default=best)
         simplest, compiles = best, self.plan.catalog.compiles
-        while rests := [s for s in self._without_one(simplest) if s in ran and self._does_as_well(s, best)]:
+        while rests := [s for s in ran if s in self._without_one(simplest) and self._does_as_well(s, best)]:
             simplest = max(rests, key=lambda s: (not compiles(s), self.judge.gain(s, BASELINE).ratio))
         return simplest
 
@@ -258,9 +258,8 @@ class Known:
         return sure and within and self.judge.gain(best, simpler).low <= 1
 
     def _without_one(self, settings: Settings) -> list[Settings]:
-        """The measured combinations that are these settings less one."""
-        rests = [self.plan.without(settings, key) for key in settings]
-        return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
+        """The combinations that are these settings less one."""
+        return [self.plan.without(settings, key) for key in settings]
 
     # --- what a move changes --------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ four: where a result exceeds it, less memory comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -86,19 +85,17 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """An objective: its figure, and its words. ``better`` and ``not_better``: what one candidate does, and several do.
+    """The words of an objective. ``better`` and ``not_better``: what one candidate does, and several do.
 
     ``short``: what is optimised. ``ranked``: how the recommendations are ordered. ``rule``: the sentence of a report
     about it, empty where the speed-up says it all. ``larger_batch``: why a larger batch serves it not, empty where it
-    may. ``{speed}`` stands for the speed that is asked for. ``figure``: what is compared, of a result that measured;
-    None where it was not measured.
+    may. ``{speed}`` stands for the speed that is asked for.
     """
 
     short: str
     ranked: str
     better: tuple[str, str]
     not_better: tuple[str, str]
-    figure: Callable[[TrialResult], float | None]
     rule: str = ""
     larger_batch: str = ""
 
@@ -109,14 +106,12 @@ WORDS = {
         "best first",
         ("is measurably faster", "are measurably faster"),
         ("is not measurably faster", "are not measurably faster"),
-        lambda result: median(block.samples_per_s for block in result.blocks),
     ),
     Objective.LATENCY: Words(
         "a shorter step",
         "the shortest step first",
         ("makes a step measurably shorter", "make a step measurably shorter"),
         ("does not make a step measurably shorter", "do not make a step measurably shorter"),
-        lambda result: median(block.step_ms for block in result.blocks),
         "The objective is latency, the time of a step: a larger batch never counts.",
         "a larger batch makes no step shorter, and short steps are the objective",
     ),
@@ -125,7 +120,6 @@ WORDS = {
         "the smallest memory first",
         ("saves memory at {speed}", "save memory at {speed}"),
         ("does not save memory at {speed}", "do not save memory at {speed}"),
-        lambda result: result.peak_reserved_bytes,
         "The objective is memory: the smallest peak whose speed, with its whole interval, is {share} of the baseline's "
         "or more. Of two that take as much, the faster counts.",
         "a larger batch takes more memory, and less memory is the objective",
@@ -135,7 +129,6 @@ WORDS = {
         "the least energy first",
         ("takes measurably less energy", "take measurably less energy"),
         ("does not take measurably less energy", "do not take measurably less energy"),
-        lambda result: result.energy_j_per_sample,
         "The objective is energy: joules a sample, of the whole GPU while it is timed.",
     ),
 }
@@ -176,7 +169,10 @@ class Yardstick:
         if objective is Objective.LATENCY:
             step_of_old, step_of_new = (median(b.samples / b.steps for b in result.blocks) for result in (old, new))
             return speedup.times(step_of_old / step_of_new)
-        one, other = WORDS[objective].figure(old), WORDS[objective].figure(new)
+        one: float | None = old.energy_j_per_sample
+        other: float | None = new.energy_j_per_sample
+        if objective is Objective.MEMORY:
+            one, other = old.peak_reserved_bytes, new.peak_reserved_bytes
         floor = 1 + self.least_difference(objective)
         return Interval(one / other, one / other / floor, one / other * floor) if one and other else None
 

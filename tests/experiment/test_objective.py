@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.experiment.judging.judge import Judge
-from advisor.experiment.objective import SMALLEST_SAVING, WORDS, Goal, Yardstick
+from advisor.experiment.objective import SMALLEST_SAVING, Goal, Yardstick
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import BaselineRecord, Block, Comparison, Latency, Mode, Objective, Outcome, TrialResult, Verdict
@@ -68,20 +68,6 @@ def beats(objective, new, old, *, limit=None):
 
 
 # --- the figure and the gain ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("objective", "value"),
-    [
-        (Objective.THROUGHPUT, 200.0),
-        (Objective.LATENCY, 50.0),
-        (Objective.MEMORY, 500 * MIB),
-        (Objective.ENERGY, 0.25),
-    ],
-)
-def test_each_objective_has_a_figure(objective, value):
-    found = WORDS[objective].figure(result(2.0, memory=0.5, energy=0.25))
-    assert found == pytest.approx(value)
 
 
 def test_a_figure_that_was_not_measured_is_none():
