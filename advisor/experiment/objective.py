@@ -168,7 +168,7 @@ class Yardstick:
             return speedup
         if objective is Objective.LATENCY:
             step_of_old, step_of_new = (median(b.samples / b.steps for b in result.blocks) for result in (old, new))
-            return speedup.times(step_of_old / step_of_new)
+            return Interval(*(one * step_of_old / step_of_new for one in speedup))
         one: float | None = old.energy_j_per_sample
         other: float | None = new.energy_j_per_sample
         if objective is Objective.MEMORY:

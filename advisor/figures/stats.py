@@ -44,10 +44,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def times(self, factor: float) -> Interval:
-        """The same of a ratio that is larger by this factor."""
-        return Interval(*(factor * one for one in self))
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpread:
