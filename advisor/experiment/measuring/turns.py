@@ -23,6 +23,8 @@ LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
 # Largest share of the free memory for two processes together.
 _MEMORY_MARGIN = 0.9
+# Share of the duration of whole trials and the blocks that live ones take: neither measures by itself. Estimated.
+_LIVE_SHARE = 0.75
 # A block of a turn takes this share of what a trial measures.
 _BLOCK_SHARE = 0.2
 
@@ -41,7 +43,7 @@ def turns_s(bench: Bench, known: Known, settings: Settings) -> float:
     """The seconds that turns are expected to take: two whole trials at least, or live ones and their fewest blocks."""
     pair_s = bench.expected_s(settings) + bench.expected_s(BASELINE)
     live = may_be_side_by_side(known, settings)
-    return 0.75 * (pair_s + 2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s) if live else pair_s
+    return _LIVE_SHARE * (pair_s + 2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s) if live else pair_s
 
 
 def in_turn(bench: Bench, settings: Settings) -> Evidence:
