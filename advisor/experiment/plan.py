@@ -89,8 +89,8 @@ class Plan:
         named = " and ".join(phase.value for phase in sorted(recipe.phases, key=list(Phase).index))
         takes = "takes" if len(recipe.phases) == 1 else "take"
         return (
-            f"{named} {takes} {format_percent(share, digits=2)} of the step, so it can gain no more than that, and "
-            f"less than {format_percent(CHANGE - 1)} counts as no change"
+            f"{named} {takes} {format_percent(share, digits=2)} of the step, the most that it can gain; less than "
+            f"{format_percent(CHANGE - 1)} counts as no change"
         )
 
     # --- kinds of candidates --------------------------------------------------------------------------------------

@@ -105,20 +105,21 @@ class BuildWatch:
     def watching(self, function: Any) -> Iterator[None]:
         """Watch what the function does inside this context."""
         tracing, code = sys.gettrace(), getattr(function, "__code__", None)
+
+        def noting(original: Any) -> Any:
+            def make(made: Any, *args: Any, **kwargs: Any) -> None:
+                original(made, *args, **kwargs)
+                if call := call_in_users_code():
+                    self._made[made] = call
+
+            return functools.wraps(original)(make)
+
         with contextlib.ExitStack() as stack:
             for owner in (Optimizer, DataLoader):
-                stack.enter_context(replaced(owner, "__init__", self._noting(owner.__init__)))
+                stack.enter_context(replaced(owner, "__init__", noting(owner.__init__)))
             sys.settrace(lambda frame, *_: self._at_return if frame.f_code is code else None)
             stack.callback(sys.settrace, tracing)
             yield
-
-    def _noting(self, original: Any) -> Any:
-        def make(made: Any, *args: Any, **kwargs: Any) -> None:
-            original(made, *args, **kwargs)
-            if call := call_in_users_code():
-                self._made[made] = call
-
-        return functools.wraps(original)(make)
 
     def _at_return(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "return":
@@ -160,12 +161,10 @@ def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
     """The last statement that gives a value its name, moves it or fills it, before the loop; and that name."""
     for view in views:
         for name in _names_of(value, view.names):
-            scopes = [(scope_of(view.code), view.line)]
-            if name.startswith("self."):
-                tree = tree_of_file(view.code.co_filename)
-                functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-                methods = [one for one in functions if one.args.args and one.args.args[0].arg == "self"]
-                scopes = [(one, 1 + (one.end_lineno or 0)) for one in methods]
+            scopes: list[tuple[Any, int]] = [(scope_of(view.code), view.line)]
+            if name.startswith("self."):  # of whatever method
+                functions = ast.walk(tree_of_file(view.code.co_filename))
+                scopes = [(one, 1 + (one.end_lineno or 0)) for one in functions if isinstance(one, ast.FunctionDef)]
             for scope, line in scopes:
                 if found := _last_of(name, scope, line):
                     return _at(kind, view.code.co_filename, found, name=name)
@@ -229,19 +228,17 @@ class LoopPlaces:
         """The loop, its forward passes, the whole of its step, and the copies of its batches."""
         file = self.code.co_filename
         yield _at("loop", file, self.loop)
-        yield _at("above", file, self._outermost())
+        # Above is the outermost loop around it that does not make the model anew.
+        made, line = list(_names_of(self.model, self._names_in(self.code))), self.loop.body[0].lineno
+        loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, ast.For | ast.While)]
+        around = [one for one in loops if one.lineno <= self.loop.lineno and line <= (one.end_lineno or 0)]
+        whole = (one for one in around if not any(_concerns(one, name) for name in made))
+        yield _at("above", file, next(whole, self.loop))
         yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
         scopes = {self.code: self.loop} | {one: scope_of(one) for each in passes for one, _ in each.at[:1]}
         scopes[self.code] = self.loop
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
-
-    def _outermost(self) -> ast.AST:
-        """The outermost loop around the loop that does not make the model anew."""
-        made, line = list(_names_of(self.model, self._names_in(self.code))), self.loop.body[0].lineno
-        loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, ast.For | ast.While)]
-        around = [one for one in loops if one.lineno <= self.loop.lineno and line <= (one.end_lineno or 0)]
-        return next((one for one in around if not any(_concerns(one, name) for name in made)), self.loop)
 
     def _names_in(self, code: CodeType) -> Mapping[str, Any]:
         return next((view.names for view in self.views if view.code is code), {})
@@ -275,24 +272,46 @@ class LoopPlaces:
                 owner = call.func.value if isinstance(call.func, ast.Attribute) else call
                 if isinstance(value_of(owner, self._names_in(code)), Optimizer):  # and no scaler
                     yield _at("update", file, call, name=ast.unparse(owner))
-            yield self._step(_with_clearing(block, begin, done), code, whole)
+            yield self._step(block, begin, done, code, whole)
 
-    def _step(self, statements: list[ast.stmt], code: CodeType, whole: ast.AST) -> Place:
+    def _step(self, block: list[ast.stmt], begin: int, done: int, code: CodeType, whole: ast.AST) -> Place:
+        """The place of a step: from its forward pass to its update, with what clears the gradients beside them.
+
+        What only notes numbers of it, such as ``total += loss.item()``, may stand behind it.
+        """
+        clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
+        while begin and clearing[begin - 1]:
+            begin -= 1
+        while done + 1 < len(block) and clearing[done + 1]:
+            done += 1
         names = self._names_in(code)
-        model = next(_names_of(self.model, names), "")
-        place = _Piece(statements, self.loop, whole).place("step", code.co_filename, names, on_device=True)
+        inside = block[begin : done + 1]
+        behind = _only_noting(inside, names)
+        piece = _Piece([one for one in inside if one not in behind], self.loop, whole)
+        place = piece.place("step", code.co_filename, names, on_device=True)
+        place = replace(place, behind=tuple(one.lineno for one in behind))
         problem = place.problem if code is self.code else "it is in a function that the loop calls"
-        return replace(place, name=model, problem=problem)
+        return replace(place, name=next(_names_of(self.model, names), ""), problem=problem)
 
 
-def _with_clearing(block: list[ast.stmt], begin: int, done: int) -> list[ast.stmt]:
-    """Statements of a block with those beside them that clear the gradients."""
-    clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
-    while begin and clearing[begin - 1]:
-        begin -= 1
-    while done + 1 < len(block) and clearing[done + 1]:
-        done += 1
-    return block[begin : done + 1]
+def _only_noting(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> list[ast.stmt]:
+    """The statements that read values on the host, and that the others do not need: they may run after all of them.
+
+    They name neither a model nor an optimizer, whose values are others then, and nothing that is bound anew meanwhile.
+    """
+    found: list[ast.stmt] = []
+    for at, one in reversed(list(enumerate(statements[:-1]))):
+        nodes = list(ast.walk(one))
+        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
+        later = [other for other in statements[at + 1 :] if other not in found]
+        on_host = any(isinstance(node, ast.Call) and name_called(node) in _HOSTS for node in nodes)
+        leaves = any(isinstance(node, _LEAVES) or getattr(node, "attr", "") == "grad" for node in nodes)
+        held = any(isinstance(names.get(name), nn.Module | Optimizer) for name in reads)
+        needed = bound_in(one) & _named((node for other in later for node in ast.walk(other)), ast.Load)
+        anew = reads & {name for other in later for name in bound_in(other)}
+        if on_host and not (leaves or held or needed or anew):
+            found.append(one)
+    return found[::-1]
 
 
 def _nearest(lines: set[int], block: list[ast.stmt], backward: int) -> set[int]:
@@ -357,8 +376,8 @@ class _Piece:
 
     def _outside(self, scope: ast.AST) -> Iterator[Any]:
         """The nodes of a scope that are not among the statements."""
-        first, last = self.statements[0].lineno, self.statements[-1].end_lineno or 0
-        return (node for node in ast.walk(scope) if not first <= getattr(node, "lineno", 0) <= last)
+        lines = {line for one in self.statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
+        return (node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines)
 
     def _on_host(self, *, on_device: bool) -> Iterator[str]:
         """Reasons why the statements cannot become a function; with ``on_device`` one that a graph records."""

@@ -61,7 +61,7 @@ class OptimizerFacts:
 class Place:
     """A call or some statements of the user's that settings concern. Lines count from 1, columns from 0."""
 
-    kind: str  # of PLACES in advisor/python/places.py
+    kind: str  # what is there, such as a loop, a model or a loader call: advisor/python/places.py
     file: str
     line: int
     column: int
@@ -71,6 +71,7 @@ class Place:
     takes: tuple[str, ...] = ()  # the names that the statements get from the rest of their round
     gives: tuple[str, ...] = ()  # the names that they give to the rest of the function
     problem: str = ""  # why the statements cannot become a function
+    behind: tuple[int, ...] = ()  # the lines of statements among these that may as well stand behind them
 
 
 @dataclass(frozen=True, slots=True)
