@@ -111,7 +111,7 @@ class MadeUpTrials:
                 return Evidence(control=result_at(1.0))
             case Kind.PROFILE:
                 return Evidence(runs=((BASELINE, result_at(1.0)),), facts=known.plan.facts)
-            case Kind.REFERENCE | Kind.HOST:
+            case Kind.REFERENCE:
                 return Evidence()
             case Kind.TURNS:
                 new, old = self.run(move.settings), result_at(1.0)

@@ -26,32 +26,27 @@ def fallback(known: Known, settings: Settings) -> Settings:
 
     A form that failed for another reason is without the first cause: the search goes on from there.
     """
-    for form in _forms(known, settings):
-        if known.may_be_usable(form):
-            return form
-        if _fails_differently(known, form, settings) and (found := fallback(known, form)):
-            return found
+    for remove in _order(known, settings):
+        for form in remove(known, settings):
+            if form == settings or known.plan.catalog.conflict(form):
+                continue
+            if known.may_be_usable(form):
+                return form
+            if _failure(known, form) != _failure(known, settings) and (found := fallback(known, form)):
+                return found
     return Settings()
 
 
-def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
-    """The simpler forms of settings, the one most likely to run first."""
-    for remove in _order(known, settings):
-        for form in remove(known, settings):
-            if form != settings and not known.plan.catalog.conflict(form):
-                yield form
-
-
-def _fails_differently(known: Known, settings: Settings, stronger: Settings) -> bool:
-    """Whether two unusable sets of settings fail differently. Those that ran fail alike: they change the results."""
-    results = known.judge.result(settings), known.judge.result(stronger)
-    return len({"" if result.measured else result.reason for result in results if result is not None}) == len(results)
+def _failure(known: Known, settings: Settings) -> str:
+    """The reason that tried settings failed; the same for all that ran, which change the results."""
+    result = known.judge.result(settings)
+    return "" if result is None or result.measured else result.reason
 
 
 def _order(known: Known, settings: Settings) -> list[Fallback]:
     """The fallbacks, the one most likely to remove the cause of the failure first."""
     usual: list[Fallback] = [_around_loss, _graph, _compiling, _without_half_precision, _others]
-    result, compiled = known.judge.result(settings), known.plan.catalog.compiles(settings)
+    result = known.judge.result(settings)
     if result is None:
         return usual
     if result.measured or result.outcome is Outcome.NON_FINITE:  # it ran, and changed too much or took too much memory
@@ -63,10 +58,10 @@ def _order(known: Known, settings: Settings) -> list[Fallback]:
         Cause.HOST_COPY: _on_device,
         Cause.COMPILER: _compiling,
         Cause.LAYOUT: _without(LAYOUT),
-        Cause.OPERATION: _compiling if compiled else _without_half_precision,
+        Cause.OPERATION: _compiling if known.plan.catalog.compiles(settings) else _without_half_precision,
     }
-    first = [remove for cause, remove in blamed.items() if cause in result.causes]
-    return [*first[:1], *([_compiling] if result.outcome is Outcome.TIMED_OUT else []), *usual]
+    first = [remove for cause, remove in blamed.items() if cause in result.causes][:1]
+    return [*first, *([_compiling] if result.outcome is Outcome.TIMED_OUT else []), *usual]
 
 
 def may_be_compiled_away(result: TrialResult | None) -> bool:
@@ -132,10 +127,9 @@ def _without(prefix: str) -> Fallback:
 
 def _without_half_precision(known: Known, settings: Settings) -> Iterator[Settings]:
     """The settings with TensorFloat-32 instead of half precision, then in the user's own precision."""
-    present = [key for key in _PRECISION if key in settings]
-    for key in present:
+    rounded = [c for c in known.plan.candidates if c.key == MATMUL and known.plan.is_usual(c)]
+    for key in filter(settings.__contains__, _PRECISION):
         rest = settings.without(key)
-        rounded = [c for c in known.plan.candidates if c.key == MATMUL and known.plan.is_usual(c)]
         for candidate in rounded:
             if key != MATMUL and MATMUL not in rest and known.plan.fits(candidate, rest):
                 yield rest.merged(candidate.settings)

@@ -39,10 +39,9 @@ class Kind(StrEnum):
     CONTROL = "control"  # run the baseline once more under another name: the difference is noise
     PROFILE = "profile"  # the instrumented pass: phases, operators, ceilings, habits
     REFERENCE = "reference"  # the baseline's first steps in a higher precision: tells rounding from faults
-    HOST = "host"  # the baseline's step on the CPU: what the GPU is worth
 
 
-_INSTRUMENTS = frozenset({Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE, Kind.HOST})
+_INSTRUMENTS = frozenset({Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,6 @@ class Evidence:
     control: TrialResult | None = None
     reference: TrialResult | None = None
     facts: Facts | None = None
-    cpu_step_ms: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +230,7 @@ class Known:
                 return BASELINE
             best = max(former, key=lambda s: (took_turns(s), self.judge.gain(s, BASELINE).ratio), default=best)
         simplest, compiles = best, self.plan.catalog.compiles
-        while rests := [s for s in self._without_one(simplest) if s in ran and self._does_as_well(s, best)]:
+        while rests := [s for s in ran if s in self._without_one(simplest) and self._does_as_well(s, best)]:
             simplest = max(rests, key=lambda s: (not compiles(s), self.judge.gain(s, BASELINE).ratio))
         return simplest
 
@@ -257,12 +255,11 @@ class Known:
         """Whether a simpler combination is as good as the best within the noise, and as sure to be better at all."""
         sure = self.may_recommend(simpler) or not (self.may_recommend(best) or self.judge.took_turns(simpler))
         within = self.judge.compare(simpler).speedup >= self.judge.compare(best).ci_low
-        return sure and within and not self.judge.gain(best, simpler).is_better
+        return sure and within and self.judge.gain(best, simpler).low <= 1
 
     def _without_one(self, settings: Settings) -> list[Settings]:
-        """The measured combinations that are these settings less one."""
-        rests = [self.plan.without(settings, key) for key in settings]
-        return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
+        """The combinations that are these settings less one."""
+        return [self.plan.without(settings, key) for key in settings]
 
     # --- what a move changes --------------------------------------------------------------------------------------
 
@@ -321,8 +318,6 @@ class Known:
             judge = judge.with_control(evidence.control)
         if evidence.reference is not None and evidence.reference.probed:
             judge = replace(judge, reference=evidence.reference)
-        if evidence.cpu_step_ms is not None:
-            judge = replace(judge, cpu_step_ms=evidence.cpu_step_ms)
         done = self.done | (_INSTRUMENTS & {move.kind})
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
         unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
@@ -401,7 +396,7 @@ class Known:
         wanted, present = ({key for key in one if self._is_accepted(key, one)} for one in (new, old))
         if wanted != present:
             joined = old.merged(new.filtered(lambda key: key in wanted))
-            return wanted > present and joined == new and not gain.is_worse
+            return wanted > present and joined == new and gain.high >= 1
         once = min(len(self.judge.measured_runs(one)) for one in (new, old)) < 2
         is_clear = not once and gain.ratio <= POLICY.small_gain * gain.low
         if not added and is_clear and gain.ratio >= 1 / POLICY.least_gain:
@@ -409,7 +404,7 @@ class Known:
         if len(added) > 1:
             return gain.ratio > 1 and {self.dropped.get(key, _NOT_FASTER) for key in added} == {_NOT_FASTER}
         margin = max((self.plan.catalog.by_key(key).replacement_margin for key in added if key in old), default=1.0)
-        return gain.is_better and gain.low > margin and (not once or gain.ratio >= POLICY.small_gain)
+        return gain.low > max(1.0, margin) and (not once or gain.ratio >= POLICY.small_gain)
 
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
@@ -417,4 +412,4 @@ class Known:
         if turns is None or turns.by_block or len(turns.new) >= POLICY.most_runs or result is None:
             return False
         gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
-        return gain is not None and gain.ratio > 1 and not gain.is_better
+        return gain is not None and gain.ratio > 1 and not self.judge.yardstick.is_better(gain)

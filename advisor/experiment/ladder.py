@@ -3,30 +3,43 @@
 Pure functions. A rung is one value of such a recipe.
 """
 
-from collections.abc import Sequence
-
 from advisor.experiment.known import Known
-from advisor.records import Candidate, Outcome, TrialRecord
+from advisor.records import Candidate, Outcome
 
 # A ladder that gains less than this from one value to the next has passed its knee. A factor.
 _LEAST_CLIMB = 1.01
 
 
 def is_next_rung(known: Known, candidate: Candidate) -> bool:
-    """Whether all values of a ladder before this one were tried, and the last of them was worth it."""
+    """Whether all values of a ladder before this one were tried, and the last was better than all before it.
+
+    One that leads down begins with the value that is expected to be best, and goes on only while it gets better, or
+    where memory ran out.
+    """
     before = _rungs_before(known, candidate)
     tried = [record for rung in before if (record := known.record(rung)) is not None]
     if not before or len(tried) < len(before):
         return not before
     first, last = before[0].value, candidate.value
     leads_down = not isinstance(first, str) and not isinstance(last, str) and first > last
-    return goes_on(tried, known.judge.baseline_rate, leads_down=leads_down)
+    if leads_down and tried[-1].result.outcome is Outcome.OUT_OF_MEMORY:
+        return True
+    *earlier, latest = (record.samples_per_s or 0.0 for record in tried)
+    best = max([known.judge.speed({})[1], *earlier])
+    return latest > (_LEAST_CLIMB if earlier and not leads_down else 1.0) * best
 
 
 def why_ended(known: Known, candidate: Candidate) -> str:
     """The reason that a value is not tried: the last tried value before it; empty where none was tried."""
     records = (known.record(rung) for rung in reversed(_rungs_before(known, candidate)))
-    return next((end_of_ladder(record) for record in records if record is not None), "")
+    record = next(filter(None, records), None)
+    if record is None:
+        return ""
+    if record.result.outcome is Outcome.OUT_OF_MEMORY:
+        return f"{record.candidate.name} ran out of memory, so larger values would too"
+    if not record.result.measured:
+        return f"{record.candidate.name} failed: {record.result.reason}"
+    return f"{record.candidate.name} was no better than the value before it"
 
 
 def is_neighbour(known: Known, candidate: Candidate) -> bool:
@@ -44,25 +57,3 @@ def _rungs_before(known: Known, candidate: Candidate) -> list[Candidate]:
         return []
     rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
     return rungs[: rungs.index(candidate)] if candidate in rungs else []
-
-
-def goes_on(tried: Sequence[TrialRecord], baseline_rate: float, *, leads_down: bool) -> bool:
-    """Whether a ladder's next value is tried after these: the last was better than all before it.
-
-    One that leads down begins with the value that is expected to be best, and goes on only while it gets better, or
-    where memory ran out. ``baseline_rate`` is in samples per second.
-    """
-    *earlier, last = tried
-    if leads_down and last.result.outcome is Outcome.OUT_OF_MEMORY:
-        return True
-    best = max([baseline_rate, *(other.samples_per_s or 0.0 for other in earlier)])
-    return (last.samples_per_s or 0.0) > (_LEAST_CLIMB if earlier and not leads_down else 1.0) * best
-
-
-def end_of_ladder(record: TrialRecord) -> str:
-    """The reason for leaving out the larger values of a ladder."""
-    if record.result.outcome is Outcome.OUT_OF_MEMORY:
-        return f"{record.candidate.name} ran out of memory, so larger values would too"
-    if not record.result.measured:
-        return f"{record.candidate.name} failed: {record.result.reason}"
-    return f"{record.candidate.name} was no better than the value before it"

@@ -27,11 +27,10 @@ def moves(known: Known) -> tuple[Move, ...]:
 
 def _cost_of_compiling_too_long(known: Known) -> float:
     """The least cost of a compilation that was not done when its time was over; infinite where any was done."""
-    tried = [(known.plan.catalog.cost(s), known.judge.result(s)) for s in known.judge.runs]
-    compiled = [(cost, result) for cost, result in tried if cost and result is not None]
-    if any(result.measured for _, result in compiled):
-        return math.inf
-    return min((cost for cost, result in compiled if result.outcome is Outcome.TIMED_OUT), default=math.inf)
+    compiled = {s: known.judge.result(s) for s in known.judge.runs if known.plan.catalog.compiles(s)}
+    late = [s for s, result in compiled.items() if result is not None and result.outcome is Outcome.TIMED_OUT]
+    any_done = any(known.judge.measured_runs(settings) for settings in compiled)
+    return math.inf if any_done else min(map(known.plan.catalog.cost, late), default=math.inf)
 
 
 def disagreements(known: Known) -> Moves:
@@ -48,7 +47,6 @@ _INSTRUMENTS = {
     Kind.CONTROL: (f"{CONTROL}=true", 1.04),
     Kind.PROFILE: (INSTRUMENTED, 1.08),
     Kind.REFERENCE: ("baseline in a higher precision", 1.02),
-    Kind.HOST: ("the same step on the CPU", 1.0001),
 }
 
 
@@ -56,10 +54,8 @@ def instruments(known: Known) -> Moves:
     """Moves that measure noise, rounding and the phases: after whole stacks, or when a result differs too much."""
     explaining = needs_explaining(known)
     for kind, (name, gain) in _INSTRUMENTS.items():
-        explains = kind in (Kind.CONTROL, Kind.REFERENCE)
-        if kind in known.done or (explaining and not explains) or (kind is Kind.HOST and not known.plan.facts.on_cuda):
-            continue
-        yield Move(kind, BASELINE, POLICY.stack_gain if explaining else gain, name)
+        if kind not in known.done and not (explaining and kind is Kind.PROFILE):
+            yield Move(kind, BASELINE, POLICY.stack_gain if explaining else gain, name)
     if explaining and {Kind.CONTROL, Kind.REFERENCE} <= known.done:
         yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, other random numbers")
 
@@ -88,51 +84,46 @@ def swaps(known: Known) -> Moves:
     """Replace a value of the stack by another of the same setting."""
     for candidate in known.plan.candidates:
         rest = known.stack.without(candidate.key)
-        settings = rest.merged(candidate.settings)
-        differs = known.stack.get(candidate.key, candidate.value) != candidate.value
-        possible = differs and known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)
-        ladder = known.plan.recipe(candidate).ladder
-        if not possible or known.judge.has_tried(settings) or (ladder and not is_neighbour(known, candidate)):
+        settings, ladder = rest.merged(candidate.settings), known.plan.recipe(candidate).ladder
+        if known.stack.get(candidate.key, candidate.value) == candidate.value or known.judge.has_tried(settings):
             continue
-        gain = _usual_gain(known, candidate)
-        if ladder:
-            gain = max(gain, POLICY.proof)
-        if gain > POLICY.least_gain:
+        gain = max(_usual_gain(known, candidate), POLICY.proof if ladder else 1.0)
+        possible = known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)
+        if possible and gain > POLICY.least_gain and (not ladder or is_neighbour(known, candidate)):
             yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
 
 
 def adds(known: Known) -> Moves:
     """Moves that add one setting to the stack. Those that the person accepted come first."""
-    company = known.plan.partnered(known.stack) if known.stack else []
-    members = [c for c in known.plan.candidates if known.stack.get(c.key) == c.value]
-    for candidate in (*known.plan.candidates, *company):
-        settings = known.stack.merged(candidate.settings)
-        if candidate.key in known.stack or known.judge.has_tried(settings):
+    plan, stack = known.plan, known.stack
+    company = plan.partnered(stack) if stack else []
+    members = [c for c in plan.candidates if stack.get(c.key) == c.value]
+    for candidate in (*plan.candidates, *company):
+        settings = stack.merged(candidate.settings)
+        if candidate.key in stack or known.judge.has_tried(settings) or not plan.may_stack(candidate):
             continue
-        if not (known.plan.may_stack(candidate) and known.plan.fits(candidate, known.stack)):
+        # A setting of the stack that has no effect beside it would be replaced.
+        if not (plan.fits(candidate, stack) and all(plan.applies(member, settings) for member in members)):
             continue
-        if any(not known.plan.applies(member, settings) for member in members):
-            continue  # one of the stack's settings has no effect beside it: it would replace that, and not add to it
-        gain = POLICY.stack_gain
-        if not known.plan.consent.accepts(candidate.recipe, candidate.value):
-            was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
-            turn = is_next_rung(known, candidate) and not (was_tried or _comes_alone_first(known, candidate))
-            gain = _gain_on_top(known, candidate) if turn else 1.0
+        gain = _gain_on_top(known, candidate)
         if gain > POLICY.least_gain:
-            kind, name = (Kind.ADD, f"stack with {candidate.name}") if known.stack else (Kind.ALONE, candidate.name)
-            yield Move(kind, settings, gain, name, known.stack, candidate)
+            kind, name = (Kind.ADD, f"stack with {candidate.name}") if stack else (Kind.ALONE, candidate.name)
+            yield Move(kind, settings, gain, name, stack, candidate)
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
-    """The usual gain of a candidate, corrected by its trials alone and with others."""
+    """The usual gain of a candidate, corrected by its trials alone and with others; 1 while it is not its turn."""
+    if known.plan.consent.accepts(candidate.recipe, candidate.value):
+        return POLICY.stack_gain
+    was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
+    if was_tried or not is_next_rung(known, candidate) or _comes_alone_first(known, candidate):
+        return 1.0
     usual, alone = _usual_gain(known, candidate), Settings(candidate.settings)
     if not known.judge.has_tried(alone):
         return usual
-    if not known.judge.measured_runs(alone):
+    if not known.judge.measured_runs(alone) or known.plan.consent.why_not(alone, known.numerics(alone)):
         return 1.0
     comparison = known.judge.compare(alone)
-    if known.plan.consent.why_not(alone, known.numerics(alone)):
-        return 1.0
     if comparison.verdict is Verdict.FASTER:
         return max(usual, comparison.ci_low)
     return 1 + (usual - 1) * POLICY.unclear
@@ -161,15 +152,14 @@ def singles(known: Known) -> Moves:
         alone = Settings(candidate.settings)
         if known.judge.has_tried(alone) or plan.consent.rejects(candidate.recipe) or plan.catalog.conflict(alone):
             continue
-        if not is_next_rung(known, candidate):
-            continue
         joins = plan.may_stack(candidate) and candidate.key not in known.stack and plan.fits(candidate, known.stack)
         gain = POLICY.information
         if joins and _comes_alone_first(known, candidate):
             gain = max(gain, plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0]))
         elif known.record(candidate) is not None and (plan.may_stack(candidate) or not plan.recipe(candidate).ladder):
             continue
-        yield Move(Kind.ALONE, alone, gain, candidate.name, BASELINE, candidate)
+        if is_next_rung(known, candidate):
+            yield Move(Kind.ALONE, alone, gain, candidate.name, BASELINE, candidate)
 
 
 def repeats(known: Known) -> Moves:
@@ -177,40 +167,25 @@ def repeats(known: Known) -> Moves:
 
     First either of the stack and what is reported in its place.
     """
-    judge, stack, found, compiles = known.judge, known.stack, known.found, known.plan.catalog.compiles
-    less = _less_measured(known, stack, found)
-    if found and found != stack and len(judge.measured_runs(less)) < POLICY.most_runs:
-        yield from _again(known, less, POLICY.proof)
+    judge, stack = known.judge, known.stack
+
+    def again(gain: float, *combinations: Settings) -> Moves:
+        """Run the one that fewest processes have run, unless it failed the last time: it would fail again."""
+        settings = min(combinations, key=lambda one: len(judge.measured_runs(one)))
+        runs = judge.runs.get(settings)
+        if len(judge.measured_runs(settings)) < POLICY.most_runs and not (runs and not runs[-1].measured):
+            yield Move(Kind.AGAIN, settings, gain, f"again: {settings}")
+
+    if known.found and known.found != stack:
+        yield from again(POLICY.proof, stack, known.found)
     for settings in sorted(judge.runs, key=len):
         runs = judge.measured_runs(settings)
         if settings == stack or len(runs) >= POLICY.most_runs - 1 or not known.may_be_stack(settings):
             continue
-        if len(runs) == 1 and len(settings) > 1 and runs[0].disturbed and not judge.crowded:
-            yield from _again(known, settings, POLICY.large_gain)  # it was reported without a repeat
-            continue
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
-        unlucky = len(runs) == 1 and compiles(settings) and not compiles(stack)  # compiling is worth a second run
-        ratio = max(gain.ratio, math.sqrt(gain.high)) if unlucky else gain.ratio
-        if not gain.is_worse and ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
-            yield from _again(known, _less_measured(known, settings, stack), max(POLICY.least_gain, _discounted(ratio)))
-
-
-def _again(known: Known, settings: Settings, gain: float) -> Moves:
-    """Run settings once more, unless they failed the last time: they would fail again for as long as time is left."""
-    runs = known.judge.runs.get(settings)
-    if not runs or runs[-1].measured:
-        alone = (candidate.name for candidate in known.plan.candidates if candidate.settings == settings)
-        yield Move(Kind.AGAIN, settings, gain, f"again: {next(alone, str(settings)) or 'baseline'}")
-
-
-def _less_measured(known: Known, *combinations: Settings) -> Settings:
-    """The first of the combinations that the fewest processes have run."""
-    return min(combinations, key=lambda settings: len(known.judge.measured_runs(settings)))
-
-
-def _discounted(ratio: float) -> float:
-    """Half of a gain that few runs have shown: the settings that seem best were usually lucky."""
-    return 1 + (ratio - 1) / 2
+        if gain.high >= 1 and gain.ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
+            # Half of what few runs have shown: the settings that seem best were usually lucky.
+            yield from again(max(POLICY.least_gain, 1 + (gain.ratio - 1) / 2), settings, stack)
 
 
 def turns(known: Known) -> Moves:

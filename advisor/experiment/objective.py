@@ -7,19 +7,11 @@ four: where a result exceeds it, less memory comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
-from advisor.figures.formatting import (
-    format_bytes,
-    format_energy,
-    format_interval,
-    format_ms,
-    format_percent,
-    format_rate,
-    format_ratio,
-)
+from advisor.figures.formatting import format_interval, format_percent, format_ratio
+from advisor.figures.stats import Interval
 from advisor.records import CHANGE, BaselineRecord, Comparison, Numerics, Objective, TrialResult, Verdict
 
 DEFAULT_KEEP_SPEED = 0.9
@@ -27,6 +19,7 @@ DEFAULT_KEEP_SPEED = 0.9
 SMALLEST_SAVING = 0.01
 # The same of energy: the counter of a GPU is updated ten times a second. A share.
 _SMALLEST_ENERGY = 0.005
+_EVEN = Interval(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +85,17 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """An objective: its figure, and its words. ``better`` and ``not_better``: what one candidate does, and several do.
+    """The words of an objective. ``better`` and ``not_better``: what one candidate does, and several do.
 
     ``short``: what is optimised. ``ranked``: how the recommendations are ordered. ``rule``: the sentence of a report
     about it, empty where the speed-up says it all. ``larger_batch``: why a larger batch serves it not, empty where it
-    may. ``{speed}`` stands for the speed that is asked for. ``figure``: what is compared, of a result that measured;
-    None where it was not measured. ``shown``: that figure as a person reads it.
+    may. ``{speed}`` stands for the speed that is asked for.
     """
 
     short: str
     ranked: str
     better: tuple[str, str]
     not_better: tuple[str, str]
-    figure: Callable[[TrialResult], float | None]
-    shown: Callable[[float | None], str]
     rule: str = ""
     larger_batch: str = ""
 
@@ -116,16 +106,12 @@ WORDS = {
         "best first",
         ("is measurably faster", "are measurably faster"),
         ("is not measurably faster", "are not measurably faster"),
-        lambda result: median(block.samples_per_s for block in result.blocks),
-        format_rate,
     ),
     Objective.LATENCY: Words(
         "a shorter step",
         "the shortest step first",
         ("makes a step measurably shorter", "make a step measurably shorter"),
         ("does not make a step measurably shorter", "do not make a step measurably shorter"),
-        lambda result: median(block.step_ms for block in result.blocks),
-        format_ms,
         "The objective is latency, the time of a step: a larger batch never counts.",
         "a larger batch makes no step shorter, and short steps are the objective",
     ),
@@ -134,8 +120,6 @@ WORDS = {
         "the smallest memory first",
         ("saves memory at {speed}", "save memory at {speed}"),
         ("does not save memory at {speed}", "do not save memory at {speed}"),
-        lambda result: result.peak_reserved_bytes,
-        format_bytes,
         "The objective is memory: the smallest peak whose speed, with its whole interval, is {share} of the baseline's "
         "or more. Of two that take as much, the faster counts.",
         "a larger batch takes more memory, and less memory is the objective",
@@ -145,51 +129,25 @@ WORDS = {
         "the least energy first",
         ("takes measurably less energy", "take measurably less energy"),
         ("does not take measurably less energy", "do not take measurably less energy"),
-        lambda result: result.energy_j_per_sample,
-        format_energy,
         "The objective is energy: joules a sample, of the whole GPU while it is timed.",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """The factor over the baseline by the goal, with its interval; below ``1 + floor`` nothing is shown.
-
-    Memory and energy are one figure a trial: their interval is that figure, and the floor is all their noise.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    floor: float
-
-    @property
-    def is_better(self) -> bool:
-        """Whether it is better beyond the noise."""
-        return self.low > 1 + self.floor
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether it is worse beyond the noise."""
-        return self.high < 1 / (1 + self.floor)
-
-
-@dataclass(frozen=True, slots=True)
 class Yardstick:
-    """A goal, and the baseline against which results are held. All results that are asked about must have measured."""
+    """A goal, and the baseline against which results are held. All results that are asked about must have measured.
+
+    A gain is the factor over another result by the objective, with its interval.
+    """
 
     goal: Goal
     baseline: BaselineRecord
 
-    @property
-    def saving_floor(self) -> float:
-        """The smallest relative difference of two peaks that counts."""
-        return max(SMALLEST_SAVING, self.baseline.memory_floor)
-
-    @property
-    def energy_floor(self) -> float:
-        """The smallest relative difference of two energies that counts: a noisy time is a noisy energy."""
+    def least_difference(self, objective: Objective) -> float:
+        """The smallest relative difference of two peaks, or energies, that counts: a noisy time is a noisy energy."""
+        if objective is Objective.MEMORY:
+            return max(SMALLEST_SAVING, self.baseline.memory_floor)
         return max(_SMALLEST_ENERGY, self.baseline.energy_floor, self.baseline.half_width)
 
     @property
@@ -197,33 +155,49 @@ class Yardstick:
         """Whether the baseline exceeds the memory limit: then less memory is a gain even above the limit."""
         return not self.goal.fits_memory(self.baseline.result)
 
+    def gain_over(
+        self, new: TrialResult, old: TrialResult, speedup: Interval, objective: Objective | None = None
+    ) -> Interval | None:
+        """The gain of one result over another by the objective; None where that was not measured.
+
+        ``speedup`` is the ratio of their samples per second. Memory and energy are one figure a trial: the interval of
+        their ratio is as wide as the smallest difference that counts.
+        """
+        objective = objective or self.goal.objective
+        if objective is Objective.THROUGHPUT:
+            return speedup
+        if objective is Objective.LATENCY:
+            step_of_old, step_of_new = (median(b.samples / b.steps for b in result.blocks) for result in (old, new))
+            return Interval(*(one * step_of_old / step_of_new for one in speedup))
+        one: float | None = old.energy_j_per_sample
+        other: float | None = new.energy_j_per_sample
+        if objective is Objective.MEMORY:
+            one, other = old.peak_reserved_bytes, new.peak_reserved_bytes
+        floor = 1 + self.least_difference(objective)
+        return Interval(one / other, one / other / floor, one / other * floor) if one and other else None
+
     # --- against the baseline -------------------------------------------------------------------------------------
 
-    def gain(self, result: TrialResult, comparison: Comparison | None) -> Gain | None:
+    def gain(self, result: TrialResult, comparison: Comparison | None) -> Interval | None:
         """The gain over the baseline by the objective; None where that was not measured."""
         if comparison is None:
             return None
-        if self.goal.by_time:
-            factor = 1.0
-            if self.goal.objective is Objective.LATENCY:
-                factor = samples_per_step(self.baseline.result) / samples_per_step(result)
-            ratio, low, high = (factor * one for one in (comparison.speedup, comparison.ci_low, comparison.ci_high))
-            return Gain(ratio, low, high, CHANGE - 1)
-        floor = self.saving_floor if self.goal.objective is Objective.MEMORY else self.energy_floor
-        figure = self.goal.words.figure
-        return gain_of_figure(figure(self.baseline.result), figure(result), floor)
+        speedup = Interval(comparison.speedup, comparison.ci_low, comparison.ci_high)
+        return self.gain_over(result, self.baseline.result, speedup)
 
-    def saving(self, result: TrialResult) -> Gain | None:
-        """The baseline's peak memory over that of a result; None where a peak is not known."""
-        return gain_of_figure(self.baseline.result.peak_reserved_bytes, result.peak_reserved_bytes, self.saving_floor)
+    @property
+    def floor(self) -> float:
+        """The gain that the whole interval has to lie above: for a speed as for its verdict."""
+        return CHANGE - 1 if self.goal.by_time else 0.0
 
-    def keeps_speed(self, comparison: Comparison) -> bool:
-        """Whether a result is as fast as the objective asks: its whole interval lies above the share to keep."""
-        return self.goal.objective is not Objective.MEMORY or comparison.ci_low >= self.goal.keep_speed
+    def is_better(self, gain: Interval | None) -> bool:
+        """Whether a gain is one beyond the noise."""
+        return gain is not None and gain.low > 1 + self.floor
 
-    def may_keep_speed(self, comparison: Comparison) -> bool:
-        """Whether a result seems as fast as the objective asks, where few runs leave a wide interval."""
-        return self.keeps_speed(comparison if comparison.paired else replace(comparison, ci_low=comparison.speedup))
+    def may_keep_speed(self, comparison: Comparison, *, surely: bool = False) -> bool:
+        """Whether a result is as fast as the objective asks, or seems so where few runs leave a wide interval."""
+        speed = comparison.ci_low if surely or comparison.paired else comparison.speedup
+        return self.goal.objective is not Objective.MEMORY or speed >= self.goal.keep_speed
 
     def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings are worth a place in a combination: better than the baseline beyond the noise.
@@ -231,12 +205,12 @@ class Yardstick:
         With memory as the objective, settings that are faster in the same memory count too. Where the baseline exceeds
         the memory limit, settings that save memory count at any speed.
         """
-        if comparison is None or not self.keeps_speed(comparison):
+        if comparison is None or not self.may_keep_speed(comparison, surely=True):
             return False
-        gain, saving = self.gain(result, comparison), self.saving(result)
-        saves = self.too_large and saving is not None and saving.is_better
-        free = self.goal.objective is Objective.MEMORY and saving is not None and not saving.is_worse
-        return (gain is not None and gain.is_better) or saves or (free and comparison.verdict is Verdict.FASTER)
+        saving = self.gain_over(result, self.baseline.result, _EVEN, Objective.MEMORY) or _EVEN
+        saves = self.too_large and saving.low > 1
+        free = self.goal.objective is Objective.MEMORY and saving.high >= 1
+        return self.is_better(self.gain(result, comparison)) or saves or (free and comparison.verdict is Verdict.FASTER)
 
     def may_recommend(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings may be recommended: they help, and stay within the limits."""
@@ -248,8 +222,9 @@ class Yardstick:
         The others follow by their speed.
         """
         gain = self.gain(result, comparison)
-        is_better = gain is not None and gain.is_better
-        return is_better, gain.ratio if gain and is_better else comparison.speedup if comparison else 0.0
+        if gain is not None and self.is_better(gain):
+            return True, gain.ratio
+        return False, comparison.speedup if comparison else 0.0
 
     # --- in words -------------------------------------------------------------------------------------------------
 
@@ -259,24 +234,14 @@ class Yardstick:
         if comparison is None or gain is None or self.goal.objective is Objective.THROUGHPUT:
             return format_ratio(comparison)
         if self.goal.objective is Objective.LATENCY:
-            return format_ratio(Comparison(gain.ratio, gain.low, gain.high))
+            return format_ratio(Comparison(*gain))
         speed, less = format_interval(comparison), format_percent(1 - 1 / gain.ratio)
         more = format_percent(1 / gain.ratio - 1)
         if self.goal.objective is Objective.ENERGY:
-            share = f"{less} less" if gain.is_better else f"{more} more" if gain.is_worse else "as much"
+            share = f"{less} less" if gain.low > 1 else f"{more} more" if gain.high < 1 else "as much"
             return f"takes {share} energy a sample at {speed} the speed"
-        if gain.is_better:
+        if gain.low > 1:
             return f"saves {less} of the memory at {speed} the speed"
         return (
-            f"takes {more} more memory at {speed} the speed" if gain.is_worse else f"{speed} as fast in as much memory"
+            f"takes {more} more memory at {speed} the speed" if gain.high < 1 else f"{speed} as fast in as much memory"
         )
-
-
-def gain_of_figure(old: float | None, new: float | None, floor: float) -> Gain | None:
-    """The gain of a figure that is measured once a trial and should be low; None where it is not known."""
-    return Gain(old / new, old / new, old / new, floor) if old and new else None
-
-
-def samples_per_step(result: TrialResult) -> float:
-    """The samples of a step of a result that measured."""
-    return median(block.samples / block.steps for block in result.blocks)

@@ -17,7 +17,7 @@ from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import CHANGE, Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value
+from advisor.records import CHANGE, Candidate, Facts, Objective, Phase, Value
 
 COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
@@ -64,16 +64,34 @@ class Plan:
 
     def _without_what_cannot_gain(self, speedup: float) -> Plan:
         """The plan without recipes that cannot serve the goal; usual ones stay, since others may give them a chance."""
-        reasons = without_gain(self.catalog, self.facts.profile, self.candidates, speedup=speedup)
-        if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
-            reasons = {recipe: why for recipe, why in reasons.items() if not self.catalog[recipe].saves_memory}
-        larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in self.candidates)
-        if larger and not self.request.goal.tries_larger_batches:
-            reasons[BATCH_SIZE] = self.request.goal.words.larger_batch
         spared = {c.recipe for c in self.candidates if self.is_usual(c) or self.consent.accepts(c.recipe)}
+        reasons = {c.recipe: why for c in self.candidates if (why := self._why_no_gain(c, speedup))}
         passed_over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
         left = tuple(c for c in self.candidates if c.recipe not in passed_over)
         return replace(self, candidates=left, skipped={**self.skipped, **passed_over})
+
+    def _why_no_gain(self, candidate: Candidate, speedup: float) -> str:
+        """The reason that a candidate cannot gain what counts as a change; empty where it may.
+
+        ``speedup`` is how many times as fast the rest of the step may have become: the phases weigh as much more then.
+        What is on already is measured off, whatever is left to gain.
+        """
+        recipe, profile, goal = self.recipe(candidate), self.facts.profile, self.request.goal
+        if candidate.already_on:
+            return ""
+        if recipe.id == BATCH_SIZE and not goal.tries_larger_batches:
+            return goal.words.larger_batch
+        bound = upper_bound(profile, recipe.phases) if profile else None
+        by_memory = goal.objective is Objective.MEMORY and recipe.saves_memory  # what the profile bounds is time
+        if profile is None or bound is None or by_memory or speedup * (bound - 1) > CHANGE - 1:
+            return ""
+        share = sum(profile.phases.get(phase, 0.0) for phase in recipe.phases) / profile.step_ms
+        named = " and ".join(phase.value for phase in sorted(recipe.phases, key=list(Phase).index))
+        takes = "takes" if len(recipe.phases) == 1 else "take"
+        return (
+            f"{named} {takes} {format_percent(share, digits=2)} of the step, the most that it can gain; less than "
+            f"{format_percent(CHANGE - 1)} counts as no change"
+        )
 
     # --- kinds of candidates --------------------------------------------------------------------------------------
 
@@ -145,14 +163,14 @@ class Plan:
     # --- the expert's stack ---------------------------------------------------------------------------------------
 
     def usual_stack(self) -> Settings:
-        """The stack that an expert would write for these facts without compiling: every usual setting that applies."""
+        """The stack that an expert would write for these facts without compiling: every usual setting that applies.
+
+        With the usual ones for a loader that only apply beside them, as those of its workers.
+        """
         chosen = [c for c in self.candidates if self._belongs(c)]
         spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
         left = [candidate for candidate in chosen if candidate.recipe not in spared]
-        return self._with_workers_options(self._together(sorted(left, key=lambda c: not self._is_hinted(c))))
-
-    def _with_workers_options(self, settings: Settings) -> Settings:
-        """These settings with the usual ones for a loader that only apply beside them, as those of its workers."""
+        settings = self._together(sorted(left, key=lambda c: self.hints.get(c.key) != c.value))
         for candidate in self.partnered(settings):
             belongs = self.recipe(candidate).stage is Stage.DATA and self.is_usual(candidate)
             if belongs and self.may_stack(candidate) and self.fits(candidate, settings):
@@ -177,56 +195,37 @@ class Plan:
         time, as far as anybody looked.
         """
         recipe, profile = self.recipe(candidate), self.facts.profile
-        if (
-            recipe.expensive
-            or recipe.times_kernels
-            or recipe.stage is Stage.ENVIRONMENT
-            or not self.may_stack(candidate)
-        ):
+        slow = recipe.expensive or recipe.times_kernels or recipe.stage is Stage.ENVIRONMENT
+        if slow or not self.may_stack(candidate):
             return False
         bound = upper_bound(profile, recipe.phases) if profile else None
         if not (bound is None or candidate.already_on or bound > POLICY.least_gain):
             return False
         if recipe.ladder:
-            return self._waits_for_data and candidate.value == self._enough_of(recipe, self._tuned_ms)
+            return candidate.value == self._enough_of(recipe)
         if self.request.objective is Objective.MEMORY:
             return recipe.saves_memory or self.is_usual(candidate)
-        return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or self._is_hinted(candidate)
+        hinted = self.hints.get(candidate.key) == candidate.value
+        return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or hinted
 
-    @property
-    def _waits_for_data(self) -> bool:
-        """Whether getting the data, which takes as long as in the baseline, holds up a step of the usual stack."""
-        profile = self.facts.profile
-        return profile is not None and profile.phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * self._tuned_ms
+    def _enough_of(self, recipe: Recipe) -> Value | None:
+        """The number of a ladder that the usual stack has; None where getting the data does not hold up its step.
 
-    @property
-    def _tuned_ms(self) -> float:
-        """The expected length of a step of the usual stack: a GPU computes faster, and waits for data as long."""
+        A GPU computes faster then, and waits for data as long. The number is the one after the smallest that is
+        expected to gain as much as any: one more, since workers share the machine.
+        """
         profile = self.facts.profile
         if profile is None:
-            return 0.0
+            return None
         waiting = profile.share(Phase.DATA_WAIT)
         faster = POLICY.stack_gain * POLICY.large_gain if self.facts.on_cuda else 1.0
-        return profile.step_ms * (waiting + (1 - waiting) / faster)
-
-    def _enough_of(self, recipe: Recipe, step_ms: float) -> Value:
-        """The number after the smallest that is expected to gain as much as any, in a step of this length.
-
-        One more than that, since workers share the machine. No ladder that changes what is trained is asked for it.
-        """
+        step_ms = profile.step_ms * (waiting + (1 - waiting) / faster)
+        if profile.phases.get(Phase.DATA_WAIT, 0.0) <= INPUT_BOUND_SHARE * step_ms:
+            return None
         gains = {c.value: self.expected_gain(c, Settings(), step_ms) for c in self.candidates if c.recipe == recipe.id}
         numbers = sorted(value for value in gains if isinstance(value, int))
-        best = max(gains.values(), default=1.0)
-        enough = [number for number in numbers if gains[number] >= _AS_GOOD * best]
+        enough = [number for number in numbers if gains[number] >= _AS_GOOD * max(gains.values())]
         return next(iter(enough[1:] or enough), recipe.default)
-
-    def feeds(self, settings: Mapping[str, Value]) -> bool:
-        """Whether settings have the data loaded in another way."""
-        recipes = map(self.catalog.by_key, settings)
-        return any(Bottleneck.INPUT in recipe.attacks and (recipe.ladder or recipe.spares) for recipe in recipes)
-
-    def _is_hinted(self, candidate: Candidate) -> bool:
-        return self.hints.get(candidate.key) == candidate.value
 
     def _together(self, candidates: Iterable[Candidate]) -> Settings:
         """These candidates as one stack, without those that conflict with an earlier one or have no effect beside it.
@@ -294,35 +293,3 @@ def facts_under(facts: Facts, settings: Mapping[str, Value]) -> Facts:
         loader = replace(loader, num_workers=workers, persistent_workers=workers > 0 and loader.persistent_workers)
     current = {**facts.workload.current, **settings}
     return replace(facts, workload=replace(facts.workload, loader=loader, current=current))
-
-
-# --- bounds by the profile ------------------------------------------------------------------------------------
-
-
-def without_gain(
-    catalog: Catalog,
-    profile: Profile | None,
-    candidates: Iterable[Candidate],
-    *,
-    speedup: float = 1.0,
-) -> dict[str, str]:
-    """The recipes among the candidates that cannot gain what counts as a change, each with the reason.
-
-    ``speedup`` is how many times as fast the rest of the step may have become: the phases weigh as much more then.
-    A recipe that is on already is never among them: what it is worth shows when it is off.
-    """
-    if profile is None:
-        return {}
-    reasons: dict[str, str] = {}
-    for candidate in candidates:
-        phases = catalog[candidate.recipe].phases
-        bound = upper_bound(profile, phases)
-        if bound is None or candidate.already_on or speedup * (bound - 1) > CHANGE - 1:
-            continue
-        share = sum(profile.phases.get(phase, 0.0) for phase in phases) / profile.step_ms
-        named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
-        reasons[candidate.recipe] = (
-            f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, the "
-            f"most that it can gain; less than {format_percent(CHANGE - 1)} counts as no change"
-        )
-    return reasons

@@ -4,7 +4,6 @@ Without compiling first, then compiled; a form that failed gives way to a simple
 ``moves.py`` has the moves around the stack that is known then.
 """
 
-import math
 from collections.abc import Iterator
 
 from advisor.experiment.fallbacks import GRAPH, compiled_without_loss, fallback, may_be_compiled_away
@@ -12,10 +11,8 @@ from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE
 from advisor.experiment.policy import POLICY
-from advisor.figures.roof import INPUT_BOUND_SHARE
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
-from advisor.records import Phase
 
 Moves = Iterator[Move]
 
@@ -72,21 +69,10 @@ def compiled_next(known: Known, plain: Settings) -> Settings:
 
 def _gain_of_compiling(known: Known, settings: Settings) -> float:
     """The expected gain of compiling as these settings say; any of several that compile would do it by itself."""
-    plain = settings.filtered(lambda key: key not in NOT_COMPILED)
-    gain = 1.0
-    for candidate in known.plan.candidates:
-        if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
-            gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
-    waiting = share_of_waiting(known, plain)
-    if waiting > INPUT_BOUND_SHARE:  # half of it, since data that loads beside a shorter step is waited for longer
-        gain = math.sqrt(1 / (waiting + (1 - waiting) / gain))
-    return max(gain, POLICY.proof)
-
-
-def share_of_waiting(known: Known, settings: Settings) -> float:
-    """The share of the step of measured settings in which it waits for its data; 0 where that was not timed."""
-    phases = next((run.phases for run in known.judge.measured_runs(settings) if run.phases), {})
-    return phases.get(Phase.DATA_WAIT, 0.0) / max(sum(phases.values()), 1e-9)
+    plain, plan = settings.filtered(lambda key: key not in NOT_COMPILED), known.plan
+    compiling = [c for c in plan.candidates if settings.get(c.key) == c.value and plan.recipe(c).expensive]
+    gains = (plan.expected_gain(c, plain.without(c.key), known.step_ms) for c in compiling)
+    return max([POLICY.proof, *gains])
 
 
 def _wanted(known: Known, settings: Settings) -> Settings:
@@ -113,16 +99,10 @@ def _draws_are_few(known: Known) -> bool:
 
 def _usable_form(known: Known, goal: Settings) -> Settings:
     """The strongest form of a goal that is untried or usable: each form that failed gives way to a simpler one."""
-    settings = _permitted(known, goal)
+    consent = known.plan.consent
+    settings = goal.filtered(lambda key: consent.permits({key: goal[key]}))
+    if known.plan.catalog.conflict(settings):
+        return BASELINE
     while settings and not known.may_be_usable(settings):
         settings = fallback(known, settings)
     return settings
-
-
-def _permitted(known: Known, settings: Settings) -> Settings:
-    """The settings that the person permits; none if these conflict with each other."""
-    catalog, consent = known.plan.catalog, known.plan.consent
-    for key in settings:
-        if not consent.permits({key: settings[key]}):
-            settings = settings.without(key)
-    return settings if not catalog.conflict(settings) else BASELINE

@@ -23,7 +23,7 @@ SCHEMA = 2
 _COMPARISON = "speedup ci_low ci_high"
 _RESULT = """batch_size disturbed energy_j_per_sample gpu event_step_ms latency peak_allocated_bytes peak_reserved_bytes
     device_used_bytes startup_s build_s prepare_s warmup_s warmup_steps skipped_steps wall_s notes"""
-_BASELINE = "step_ms samples_per_s half_width apart cpu_step_ms"
+_BASELINE = "step_ms samples_per_s half_width apart"
 _EFFECT = """step_ms samples_per_s comparison.speedup comparison.ci_low comparison.ci_high comparison.paired
     break_even_steps"""
 _TRIAL = """candidate.recipe candidate=candidate.settings settings result.outcome result.reason result.hint
@@ -168,12 +168,17 @@ def _stack(state: SessionState) -> Json | None:
     stack, by = state.stack, state.yardstick
     if stack is None:
         return None
-    gain = by and by.gain(stack.result, stack.comparison)
+    gain = _gain(by, stack.result, stack.comparison)
     return {**_fields(stack, _STACK), "exported": bool(settings_to_export(state)), "gain": gain, **_effect(stack)}
 
 
+def _gain(by: Yardstick | None, result: records.TrialResult, comparison: records.Comparison | None) -> Json | None:
+    gain = by and by.gain(result, comparison)
+    return {**gain._asdict(), "floor": by.floor} if by and gain else None
+
+
 def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
-    gain = by and by.gain(item.record.result, item.record.comparison)
+    gain = _gain(by, item.record.result, item.record.comparison)
     return {**_fields(item, _RECOMMENDATION), "gain": gain, "contribution": _contribution(item.record)}
 
 

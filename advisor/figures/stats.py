@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, fmean, median, median_low
+from typing import NamedTuple
 
 # The levels of intervals: of what the search chooses among many, and of what is then measured again by processes that
 # chose nothing. At 99 %, one of a hundred settings that do nothing is called different.
@@ -35,8 +36,13 @@ FARTHEST = math.log(1.28)
 # Fewer blocks than this are too few for an interval of their median by order statistics: five hold it in 94 % of cases.
 FEWEST_BLOCKS = 5
 
-Interval = tuple[float, float, float]
-"""A ratio, and the lower and the upper end of its interval."""
+
+class Interval(NamedTuple):
+    """A ratio, and the lower and the upper end of its interval."""
+
+    ratio: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,7 @@ def half_width(variance: float, degrees: float, confidence: float) -> float:
 
 def _interval(estimate: float, variance: float, degrees: float, confidence: float) -> Interval:
     half = half_width(variance, degrees, confidence)
-    return math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half)
+    return Interval(*map(math.exp, (estimate, estimate - half, estimate + half)))
 
 
 def _side(side: Sequence[Sequence[float]]) -> float:

@@ -57,7 +57,6 @@ class TargetSpec:
     input_shape: tuple[int, ...] | None = None
     config: dict[str, Any] | None = None
     arguments: tuple[str, ...] = ()  # the target's own, which follow its name in sys.argv
-    sized_for: str = ""  # the device whose size decides made-up batches, where it is another one
     read_as: dict[str, str] = field(default_factory=dict)  # the file that is run in place of one of the user's
 
     @property
@@ -411,7 +410,7 @@ class ParetoPoint:
 
 @dataclass(frozen=True, slots=True)
 class BaselineRecord:
-    """The user's own settings, measured. ``cpu_step_ms`` is the same step on the CPU, when a GPU session tried that.
+    """The user's own settings, measured.
 
     ``half_width`` is half the width of the 95 % interval of its speed, as a share: of one run, what other machines
     showed. ``memory_floor`` and ``energy_floor`` are the relative differences in peak memory and in energy that
@@ -422,8 +421,7 @@ class BaselineRecord:
     result: TrialResult
     step_ms: float
     samples_per_s: float
-    cpu_step_ms: float | None = None
-    half_width: float = field(default=0.0, kw_only=True)
+    half_width: float = 0.0
     memory_floor: float = 0.0
     energy_floor: float = 0.0
     runs: int = 2

@@ -1,6 +1,5 @@
 """The evidence for a verdict: caveats, the baseline, the machine, the profile, the roof, batch sizes."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from advisor.experiment.state import SessionState
@@ -63,8 +62,6 @@ def _caveats(state: SessionState) -> Iterator[str]:
     if baseline is not None and baseline.result.gpu is not None and baseline.result.gpu.foreign_processes:
         others = figures.company(baseline.result.gpu.foreign_processes)
         yield f"While the baseline was timed, {others}; even an idle one can slow launches."
-    if baseline is not None and (baseline.cpu_step_ms or math.inf) < baseline.step_ms:
-        yield f"On this machine's CPU the same step takes {figures.on_cpu(baseline)}."
     if stack and stack.result.disturbed:
         yield f"The settings together are unreliable: {stack.result.disturbed}."
     for reached in filter(None, roof_shares(state)):
@@ -147,8 +144,6 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
         yield "Energy", f"{energy}, whole GPU"
     if result.gpu is not None and result.gpu.samples:
         yield "GPU", figures.gpu_sentence(result.gpu)
-    if on_cpu := figures.on_cpu(baseline):
-        yield "On the CPU", on_cpu
     yield "Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"
 
 

@@ -160,17 +160,6 @@ def company(count: int | None) -> str:
     return f"{count} other process{'es' * (count != 1)} held a context on the GPU"
 
 
-def on_cpu(baseline: BaselineRecord) -> str:
-    """The same step on the CPU against the GPU; empty where that was not tried."""
-    cpu_ms = baseline.cpu_step_ms
-    if not cpu_ms or cpu_ms < 0 or baseline.step_ms <= 0:
-        return ""
-    factor, step = cpu_ms / baseline.step_ms, f"{format_ms(cpu_ms)} in one short trial"
-    if factor >= 1:
-        return f"{step}, {format_times(factor)} as long as on the GPU"
-    return f"{step}: the CPU is {format_times(1 / factor)} as fast as the GPU"
-
-
 def energy_words(result: TrialResult, baseline: TrialResult | None = None) -> str:
     """Energy a sample, with the baseline's where that is given and known; empty where it was not measured."""
     now, before = result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None

@@ -10,7 +10,7 @@ from advisor.experiment.objective import Yardstick
 from advisor.experiment.ranking import CONTROL, fills_the_device
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records import ParetoPoint, TrialRecord
+from advisor.records import Objective, ParetoPoint, TrialRecord
 
 BASELINE = "baseline"
 STACK = "stack"
@@ -76,5 +76,5 @@ def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
     """The front of a session so far; empty before the baseline is measured."""
     if state.baseline is None:
         return ()
-    floor = Yardstick(state.goal, state.baseline).saving_floor
+    floor = Yardstick(state.goal, state.baseline).least_difference(Objective.MEMORY)
     return pareto_front(measured_points(state), saving_floor=floor, within=state.baseline.half_width)

@@ -84,8 +84,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
     yield from METHOD
     goal, by = state.goal, state.yardstick
     if rule := goal.words.rule.format(share=format_percent(goal.keep_speed)):
-        floors = {Objective.MEMORY: by.saving_floor, Objective.ENERGY: by.energy_floor} if by else {}
-        floor = floors.get(goal.objective)
+        floor = by.least_difference(goal.objective) if by and not goal.by_time else 0.0
         yield f"{rule} A difference counts above {format_percent(floor, digits=1)}." if floor else rule
     if goal.memory_limit_bytes is not None:
         limit = format_bytes(goal.memory_limit_bytes)

@@ -61,7 +61,7 @@ def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetS
 
 def runs_on_gpu(spec: TargetSpec) -> bool:
     """Whether batches are made for a GPU, as far as the options and the machine say."""
-    return (spec.sized_for or spec.device) != "cpu" and torch.cuda.is_available()
+    return spec.device != "cpu" and torch.cuda.is_available()
 
 
 def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:

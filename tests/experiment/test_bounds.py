@@ -1,41 +1,31 @@
-from dataclasses import replace
+"""What the profile shows to gain nothing is passed over, with the reason."""
 
 import pytest
-from facts import profile_facts
+from facts import gpu_facts, loader_facts, profile_facts
+from made_up import known_of
 
 from advisor.experiment.objective import Goal
-from advisor.experiment.plan import without_gain
-from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, Objective
+from advisor.records import Objective
 
-CATALOG = load_catalog()
-WORKERS = Candidate("num_workers", "data.num_workers", 4)
-TF32 = Candidate("tf32", "precision.float32_matmul", "high")
+WORKERS = "num_workers"
 
 
-def profile(**phases):
+def passed_over(workers=0, **phases):
+    """The reasons of a plan for steps of 100 ms with these phases."""
     named = {name.replace("_", " "): ms for name, ms in phases.items()}
-    return replace(profile_facts(), step_ms=100.0, phases=named)
-
-
-def test_a_recipe_that_can_gain_less_than_counts_is_passed_over_with_its_share():
-    reasons = without_gain(CATALOG, profile(data_wait=0.3, forward=60.0), [WORKERS, TF32])
-    assert list(reasons) == ["num_workers"]
-    assert "data wait takes 0.30 % of the step" in reasons["num_workers"]
+    facts = gpu_facts(profile=profile_facts(step_ms=100.0, phases=named), loader=loader_facts(num_workers=workers))
+    return known_of(facts).plan.skipped
 
 
 @pytest.mark.parametrize(("wait_ms", "tried"), [(2.5, True), (1.1, True), (0.9, False)])
 def test_what_can_gain_one_per_cent_is_tried(wait_ms, tried):
-    assert (without_gain(CATALOG, profile(data_wait=wait_ms), [WORKERS]) == {}) is tried
+    reasons = passed_over(data_wait=wait_ms, forward=60.0)
+    assert (WORKERS not in reasons) is tried
+    assert tried or "data wait takes 0.90 % of the step" in reasons[WORKERS]
 
 
 def test_nothing_is_passed_over_without_a_measured_phase():
-    assert without_gain(CATALOG, None, [WORKERS]) == {}
-    assert without_gain(CATALOG, profile(forward=50.0), [WORKERS]) == {}
-
-
-def test_what_is_on_already_is_measured_off_whatever_is_left_to_gain():
-    assert without_gain(CATALOG, profile(data_wait=0.1), [replace(WORKERS, value=0, already_on=True)]) == {}
+    assert WORKERS not in known_of(gpu_facts(loader=loader_facts(num_workers=0))).plan.skipped
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_the_turns_of_a_slow_baseline_get_their_reserve_and_begin_with_no_more(t
     for _ in range(5):
         trials.bench.budget.learn(19.0, BASELINE)
     trials.bench.budget.learn(3.0, STACK)
-    assert trials.cost_s(turns, known) > 22.0
+    assert 15.0 < trials.cost_s(turns, known) < 22.0
     assert trials.reserve_s(known) == 20.0
     trials.clock.now = 79.0
     assert trials.affords(turns, known)
@@ -133,12 +133,11 @@ def test_baselines_that_disagree_are_run_again_at_once_up_to_four_times_in_all(t
     assert (first.kind is Kind.AGAIN and first.settings == BASELINE) is again
 
 
-def test_a_repeat_of_the_baseline_is_short_and_leaves_a_stack_with_priority_its_time(trials):
+def test_a_repeat_of_the_baseline_leaves_a_stack_with_priority_its_time(trials):
     known = with_stack(STACK)
     known = replace(known, judge=known.judge.with_control(result_at(1.3)), done=frozenset({Kind.CONTROL}))
     [again] = [move for move in moves(known) if move.kind is Kind.AGAIN and not move.settings]
     assert again.has_priority
-    assert trials._spec(again, known).measure_s == trials.bench.budget.first_measure_s
     assert trials.affords(again, known)
     for _ in range(5):
         trials.bench.budget.learn(11.0, BASELINE)
@@ -157,14 +156,6 @@ def test_a_compilation_that_may_end_too_late_is_started_only_for_a_stack_with_pr
     trials.clock.now = 88.0
     cold = WHOLE.without(BF16.key)
     assert trials.affords(stack_move(cold, gain), known_of(gpu_facts())) is started
-
-
-def test_trials_measure_for_longer_once_a_stack_is_known(trials, monkeypatch):
-    specs = []
-    monkeypatch.setattr(trials.bench.runner, "run", lambda spec, listener: specs.append(spec) or result_at(2.0))
-    trials.measure(stack_move(STACK), known_of(gpu_facts()))
-    trials.measure(stack_move(STACK.merged(FUSED.settings)), with_stack(STACK))
-    assert [(spec.measure_s, spec.warmup_limit_s) for spec in specs] == [(1.0, 1.5), (1.5, 2.25)]
 
 
 def test_no_trial_may_run_much_longer_than_the_budget(trials):

@@ -90,7 +90,6 @@ PROFILE = (
     Move(Kind.PROFILE, BASELINE, 1.0, "baseline, instrumented"),
     Evidence(runs=((BASELINE, result(10.02)),), facts=PROFILED),
 )
-HOST = Move(Kind.HOST, BASELINE, 1.0, "the same step on the CPU"), Evidence(cpu_step_ms=80.0)
 NEW, OLD = result(5.02), result(10.03)
 IN_TURN = (
     Move(Kind.TURNS, STACK, 1.0, "stack, confirmed"),
@@ -200,7 +199,7 @@ def test_what_was_confirmed_stays_confirmed(turns):
         ((), set()),
         ((CONTROL,), {Kind.CONTROL}),
         ((PROFILE,), {Kind.PROFILE}),
-        ((CONTROL, PROFILE, HOST), {Kind.CONTROL, Kind.PROFILE, Kind.HOST}),
+        ((CONTROL, PROFILE), {Kind.CONTROL, Kind.PROFILE}),
     ],
 )
 def test_instruments_that_were_used_need_not_be_used_again(steps, done):
@@ -208,7 +207,6 @@ def test_instruments_that_were_used_need_not_be_used_again(steps, done):
     after = resumed(told)
     assert after.done == before.done == done
     assert done.isdisjoint(move.kind for move in moves(after))
-    assert after.judge.cpu_step_ms == before.judge.cpu_step_ms
 
 
 def test_the_profile_says_again_what_is_worth_trying_and_how_much_noise_to_expect():

@@ -55,7 +55,7 @@ def test_a_stack_that_nothing_proves_gives_way_to_one_that_turns_have_proven():
 
 def test_what_is_confirmed_stays_unless_the_whole_interval_of_another_lies_above():
     known, proven, later = after_turns(1.26, noisy=False)
-    assert known.judge.gain(later, proven).is_better
+    assert known.judge.gain(later, proven).low > 1
     assert known.judge.compare(later).ci_low < known.judge.compare(proven).ci_high
     assert known.found == proven
     assert known.to_confirm == later
@@ -175,23 +175,6 @@ def test_a_stack_that_its_turns_show_to_be_no_better_is_given_up():
     assert "not measurably faster" in known.dropped[LAST.key]
 
 
-def test_an_uncompiled_stack_gives_way_to_the_compiled_one_that_is_measured_twice():
-    """The compiled stack was unlucky once: the next process shows that it is the better one."""
-    runs = []
-    compiled = WHOLE.without(GRAPH.key)
-
-    def speed(settings):
-        if GRAPH.key in settings:
-            return "RuntimeError: operation not permitted when stream is capturing"
-        runs.append(settings)
-        if settings == compiled:
-            return 1.38 if runs.count(settings) == 1 else 1.6
-        return 1.4 if set(settings) == set(PLAIN.without(GRAPH.key)) else 1.0
-
-    known, _ = found_by(speed)
-    assert set(compiled) <= set(known.stack)
-
-
 def test_a_repeat_that_fails_is_not_made_for_as_long_as_time_is_left():
     """On a busy machine a repeat found no end within its time, and was made until the session had none."""
     runs, compiled = [], WHOLE.without(GRAPH.key)
@@ -202,7 +185,7 @@ def test_a_repeat_that_fails_is_not_made_for_as_long_as_time_is_left():
             return "RuntimeError: operation not permitted when stream is capturing"
         if settings == compiled and runs.count(settings) > 1:
             return failed("no result after 4 s (compiling)", Outcome.TIMED_OUT)
-        return {UNCAPTURED: 1.4, compiled: 1.38}.get(settings, 1.0)
+        return {UNCAPTURED: 1.4, compiled: 1.41}.get(settings, 1.0)
 
     known, trials = found_by(speed)
     assert trials.settings_of(Kind.AGAIN).count(compiled) == 1

@@ -30,7 +30,6 @@ from made_up import (
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import why_not
-from advisor.experiment.policy import POLICY
 from advisor.experiment.search import search
 from advisor.records import Bottleneck, Cause, Numerics, Outcome
 
@@ -283,34 +282,6 @@ def test_a_step_that_waits_for_its_data_changes_loader_and_step_at_once():
     facts = gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0))
     _, trials = found_by(product(num_workers=4.0, autocast=1.2), facts, most=1)
     assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(trials.asked[0].settings)
-
-
-@pytest.mark.parametrize(("wait_ms", "is_first"), [(60.0, False), (2.0, True)])
-def test_a_step_that_still_waits_for_its_data_with_workers_is_not_compiled_before_all_else(wait_ms, is_first):
-    def speed(settings):
-        return result_at(4.0 if settings else 1.0, phases={"data wait": wait_ms, "replay": 40.0} if settings else {})
-
-    waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
-    _, trials = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0)), most=12)
-    kinds = [move.kind for move in trials.asked]
-    compiled = next(place for place, move in enumerate(trials.asked) if CATALOG.compiles(move.settings))
-    assert (compiled < kinds.index(Kind.PROFILE)) == is_first
-    gain, computing = trials.asked[compiled].gain, 40.0 / (40.0 + wait_ms)
-    assert POLICY.proof < gain < 1 / (1 - computing), "compiling shortens what is not waiting"
-
-
-@pytest.mark.parametrize(("wait_ms", "is_next"), [(60.0, True), (2.0, False)])
-def test_a_stack_that_still_waits_for_its_data_gets_more_workers_before_all_else(wait_ms, is_next):
-    """The number of the stack was computed: more of them share the machine than were expected to be enough."""
-
-    def speed(settings):
-        return result_at(1.0 + settings.get(WORKERS.key, 0), phases={"data wait": wait_ms, "replay": 40.0})
-
-    waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 60.0})
-    _, trials = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=160.0)), most=5)
-    first, *others = [move.settings for move in trials.asked if move.kind is not Kind.CONTROL]
-    assert first[WORKERS.key] < 16
-    assert (others[0] == first.with_value(WORKERS.key, 2 * first[WORKERS.key])) is is_next
 
 
 def test_a_stack_that_gained_nothing_is_made_again_once_the_step_no_longer_waits():

@@ -25,7 +25,7 @@ from advisor.records import Comparison, Verdict
 rates = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=20)
 sides = st.lists(rates, min_size=1, max_size=4)
 quick = settings(max_examples=25, deadline=None)
-# The priors of the kinds of steps, as ``judging/spreads.py`` has them.
+# The priors of the kinds of steps, as ``judging/runs.py`` has them.
 CAPTURED, DEVICE_BOUND, ON_CPU, HOST_BOUND, FED = 0.01, 0.01, 0.03, 0.04, 0.05
 
 

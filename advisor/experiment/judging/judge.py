@@ -7,9 +7,10 @@ longer budget judge by the same evidence. The arithmetic is that of ``figures/st
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from statistics import median
 
 from advisor.experiment.cached import cached
@@ -17,17 +18,16 @@ from advisor.experiment.judging.numerics import Spread, compare_numerics, spread
 from advisor.experiment.judging.runs import (
     DEVICE_BOUND,
     Turns,
+    as_one,
     captured_prior,
-    floor_between,
     is_captured,
     mean_speed,
     rates,
     speed,
     undisturbed,
-    with_figures_of,
-    with_peaks,
 )
-from advisor.experiment.objective import Gain, Goal, Yardstick, gain_of_figure, samples_per_step
+from advisor.experiment.objective import Goal, Yardstick
+from advisor.figures.samples import largest_difference
 from advisor.figures.stats import (
     REPORT,
     SELECTION,
@@ -55,8 +55,7 @@ from advisor.records import (
 BASELINE = Settings()
 # Where other programs take cores or the GPU, the whole interval of the turns has to lie above this to confirm anything.
 _CONFIRMED_WHERE_BUSY = 1.1
-_EVEN = Gain(1.0, 1.0, 1.0, 0.0)
-_MUCH_BETTER, _MUCH_WORSE = Gain(2.0, 2.0, 2.0, 0.0), Gain(0.5, 0.5, 0.5, 0.0)
+_EVEN, _MUCH_BETTER, _MUCH_WORSE = Interval(1.0, 1.0, 1.0), Interval(2.0, 2.0, 2.0), Interval(0.5, 0.5, 0.5)
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,7 @@ class Judge:
     failed ones too. ``controls`` changed nothing but the random streams. ``in_turn`` are the settings that took turns
     with the baseline, block by block or process by process. ``reference`` are the baseline's first steps in a higher
     precision, ``own_rounding`` the unit round-off of the user's own arithmetic. ``prior`` is the expected standard
-    deviation between processes. ``crowded``: other programs keep the cores busy. ``cpu_step_ms`` is the baseline's step
-    on the CPU.
+    deviation between processes. ``crowded``: other programs keep the cores busy.
     """
 
     catalog: Catalog
@@ -82,7 +80,6 @@ class Judge:
     own_rounding: float = 0.0
     prior: float = DEVICE_BOUND
     crowded: bool = False
-    cpu_step_ms: float | None = None
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
@@ -98,12 +95,9 @@ class Judge:
         return replace(self, runs=runs, in_turn={other: turns for other, turns in self.in_turn.items() if other != key})
 
     def with_turns(self, settings: Mapping[str, Value], turns: Turns) -> Judge:
-        """The judge with turns of these settings and the baseline; those of processes add to earlier ones."""
+        """The judge with turns of these settings and the baseline, after earlier ones."""
         key = Settings(settings)
-        before = self.in_turn.get(key)
-        if before is not None and not turns.by_block:
-            turns = before.with_more(turns)
-        return replace(self, in_turn={**self.in_turn, key: turns})
+        return replace(self, in_turn={**self.in_turn, key: self.in_turn.get(key, Turns()).with_more(turns)})
 
     def with_control(self, result: TrialResult) -> Judge:
         """The judge with one more run of the control."""
@@ -152,26 +146,25 @@ class Judge:
         """The largest differences in numerics between two runs of the baseline; the control counts as one."""
         return spread_of(self.unchanged_runs)
 
-    @property
-    def baseline_rate(self) -> float:
-        """The baseline's samples per second: the mean of its runs."""
-        return mean_speed(self.baseline_runs)[1]
-
     def baseline_record(self) -> BaselineRecord:
         """The baseline as the session reports it."""
-        step_ms, rate = mean_speed(self.baseline_runs)
+        spread, side = self.spread_of(BASELINE), [rates(run.blocks) for run in self.baseline_runs]
         # The first run inspected the model as well, which takes memory: later ones are what trials are held against.
         later = [run for run in (*self.baseline_runs[1:], *self.controls) if run.measured]
-        own = with_figures_of(self.baseline_runs, self.baseline)
-        spread, side = self.spread_of(BASELINE), [rates(run.blocks) for run in self.baseline_runs]
+        typical, all_runs = as_one(later or self.baseline_runs, peak=median), as_one(self.baseline_runs)
+        result = replace(
+            self.baseline,
+            latency=all_runs.latency,
+            energy_j_per_sample=all_runs.energy_j_per_sample,
+            peak_reserved_bytes=typical.peak_reserved_bytes,
+            peak_allocated_bytes=typical.peak_allocated_bytes,
+        )
         return BaselineRecord(
-            with_peaks(median, later, own),
-            step_ms,
-            rate,
-            self.cpu_step_ms,
+            result,
+            *mean_speed(self.baseline_runs),
             half_width=math.expm1(half_width(side_variance(side, spread), spread.degrees, REPORT)),
-            memory_floor=floor_between(Objective.MEMORY, later),
-            energy_floor=floor_between(Objective.ENERGY, [run for run in later if not run.disturbed]),
+            memory_floor=_floor([run.peak_reserved_bytes for run in later]),
+            energy_floor=_floor([run.energy_j_per_sample for run in later if not run.disturbed]),
             runs=1 + len(later),
             apart=self.apart,
         )
@@ -208,16 +201,11 @@ class Judge:
     def _results(self) -> Mapping[Settings, TrialResult]:
         known = {settings: self._measured[settings] or tried[-1:] for settings, tried in self.runs.items() if tried}
         known[BASELINE] = self.baseline_runs
-        calmest = {settings: min(runs, key=lambda run: bool(run.disturbed)) for settings, runs in known.items()}
-        return {s: with_figures_of(runs, calmest[s]) if runs[1:] else runs[0] for s, runs in known.items()}
+        return {settings: as_one(runs) for settings, runs in known.items()}
 
     def took_turns(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were measured in turn with the baseline."""
         return Settings(settings) in self.in_turn
-
-    def confirms(self, settings: Mapping[str, Value]) -> bool:
-        """Whether turns with the baseline settled what these settings gain."""
-        return self.took_turns(settings) and self.holds_where_busy(settings)
 
     def holds_where_busy(self, settings: Mapping[str, Value]) -> bool:
         """Whether nothing else uses the machine, or these settings are faster whatever it does: by a tenth at least."""
@@ -226,7 +214,7 @@ class Judge:
     def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
         """Milliseconds per step and samples per second of settings that were measured; of turns, where there were."""
         turns = self.in_turn.get(Settings(settings))
-        return mean_speed(self._undisturbed_runs(settings)) if turns is None else turns.speeds[0]
+        return turns.speeds[0] if turns else mean_speed(self._undisturbed_runs(settings))
 
     def baseline_speed_beside(self, settings: Mapping[str, Value]) -> tuple[float, float]:
         """Milliseconds per step and samples per second of the baseline, as timed in turn with these settings if it was.
@@ -234,7 +222,7 @@ class Judge:
         The speed-up of the settings is the ratio of their samples per second to these.
         """
         turns = self.in_turn.get(Settings(settings))
-        return mean_speed(self.baseline_runs) if turns is None else turns.speeds[1]
+        return turns.speeds[1] if turns else mean_speed(self.baseline_runs)
 
     # --- comparisons ----------------------------------------------------------------------------------------------
 
@@ -244,16 +232,17 @@ class Judge:
         Of 95 % where they took turns with the baseline, by processes that chose nothing; else of 99 %.
         """
         key = Settings(settings)
-        turns = self.in_turn.get(key)
-        if turns is not None:
+        if not key:
+            return Comparison(1.0, 1.0, 1.0)
+        if turns := self.in_turn.get(key):
             return Comparison(*turns.interval(self.spread_of(key), self.spread_of(BASELINE)), paired=True)
-        return Comparison(*self._ratio(key, BASELINE))
+        return Comparison(*self._ratio(key, BASELINE, SELECTION))
 
     def contribution(self, whole: Mapping[str, Value], rest: Mapping[str, Value]) -> Comparison:
         """Samples per second of one combination over those of another; both were measured."""
-        return Comparison(*self._ratio(Settings(whole), Settings(rest)))
+        return Comparison(*self._ratio(Settings(whole), Settings(rest), SELECTION))
 
-    def gain(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Gain:
+    def gain(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Interval:
         """The gain of one measured combination over another, by the goal; 1 is no difference.
 
         It says which of them the search goes on from and is reported nowhere, so its interval is of 95 %. Where only
@@ -266,26 +255,18 @@ class Judge:
         goal, by = self.goal, self.yardstick
         if goal.fits(one) != goal.fits(other):
             return _MUCH_BETTER if goal.fits(one) else _MUCH_WORSE
-        smaller = gain_of_figure(other.peak_reserved_bytes, one.peak_reserved_bytes, by.saving_floor) or _EVEN
+        objective = goal.objective
         if not goal.fits_memory(other):
-            return smaller
-        objective = goal.objective if goal.fits(other) else Objective.LATENCY
-        if objective is Objective.MEMORY:
-            return smaller if smaller.is_better or smaller.is_worse else self._faster(new, old, objective)
-        if objective is Objective.ENERGY:
-            return gain_of_figure(other.energy_j_per_sample, one.energy_j_per_sample, by.energy_floor) or _EVEN
-        return self._faster(new, old, objective)
-
-    def _faster(self, new: Mapping[str, Value], old: Mapping[str, Value], objective: Objective) -> Gain:
-        """The ratio of samples per second; for latency that of steps per second."""
-        factor = 1.0
-        if objective is Objective.LATENCY:
-            factor = samples_per_step(self.measured_runs(old)[0]) / samples_per_step(self.measured_runs(new)[0])
-        ratio, low, high = self._ratio(Settings(new), Settings(old), REPORT)
-        return Gain(factor * ratio, factor * low, factor * high, 0.0)
+            objective = Objective.MEMORY
+        elif not goal.fits(other):
+            objective = Objective.LATENCY
+        speedup = self._ratio(Settings(new), Settings(old), REPORT)
+        gain = by.gain_over(one, other, speedup, objective) or _EVEN
+        as_much = goal.fits_memory(other) and gain.low <= 1 <= gain.high
+        return speedup if objective is Objective.MEMORY and as_much else gain
 
     @cached
-    def _ratio(self, new: Settings, old: Settings, confidence: float = SELECTION) -> Interval:
+    def _ratio(self, new: Settings, old: Settings, confidence: float) -> Interval:
         ours, theirs = ([rates(run.blocks) for run in self._undisturbed_runs(settings)] for settings in (new, old))
         return ratio_interval(ours, theirs, self.spread_of(new), self.spread_of(old), confidence=confidence)
 
@@ -313,3 +294,8 @@ class Judge:
         if not reason:
             return result
         return replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint="Do not use this setting here.")
+
+
+def _floor(figures: Sequence[float | None]) -> float:
+    """The largest relative difference between one and the next of the figures that are known; 0 of one."""
+    return largest_difference([after / before for before, after in pairwise(filter(None, figures))])

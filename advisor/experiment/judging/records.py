@@ -8,7 +8,7 @@ from advisor.experiment.judging.judge import Judge
 from advisor.experiment.judging.runs import Turns, speed
 from advisor.figures.samples import break_even_steps
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Comparison, Outcome, StackRecord, TrialRecord, TrialResult, Value
+from advisor.records import Candidate, Outcome, StackRecord, TrialRecord, TrialResult, Value
 
 
 def trial_record(
@@ -27,27 +27,19 @@ def trial_record(
 def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
     """A stack's record; of no settings, the baseline itself, once as fast by definition."""
     key = Settings(settings)
-    step_ms, rate = judge.baseline_speed_beside(key)
-    of_baseline: dict[str, Any] = {"baseline_step_ms": step_ms, "baseline_samples_per_s": rate}
-    if not key:
-        return StackRecord(
-            {},
-            judge.baseline_record().result,
-            Comparison(1.0, 1.0, 1.0),
-            judge.numerics(key),
-            break_even_steps=0,
-            step_ms=step_ms,
-            samples_per_s=rate,
-            dropped=dict(dropped),
-            **of_baseline,
-        )
-    result = judge.result(key)
+    result = judge.result(key) if key else judge.baseline_record().result
     assert result is not None, "the stack was measured"
-    effects = _effects(judge, key, result)
+    step_ms, rate = judge.baseline_speed_beside(key) if result.measured else (None, None)
     runs = (*judge.runs.get(key, ()), *judge.in_turn.get(key, Turns()).new)
     phases = next((run.phases for run in reversed(runs) if run.phases), {})
-    beside = of_baseline if result.measured else {}
-    return StackRecord(dict(key), replace(result, phases=phases), **effects, dropped=dict(dropped), **beside)
+    return StackRecord(
+        dict(key),
+        replace(result, phases=phases) if key else result,
+        **_effects(judge, key, result),
+        baseline_step_ms=step_ms,
+        baseline_samples_per_s=rate,
+        dropped=dict(dropped),
+    )
 
 
 def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str, Any]:
@@ -61,7 +53,7 @@ def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str,
         "break_even_steps": steps_to_break_even(judge, settings, result),
         "step_ms": step_ms,
         "samples_per_s": rate,
-        "confirmed": judge.confirms(settings),
+        "confirmed": judge.took_turns(settings) and judge.holds_where_busy(settings),
     }
 
 
@@ -70,6 +62,8 @@ def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: Tri
 
     The speeds are those that are compared; the start is that of ``result``.
     """
+    if not settings:
+        return 0
     step_ms, rate = judge.speed(settings)
     steps_like_baseline_s = step_ms / 1e3 * rate / judge.baseline_speed_beside(settings)[1]
     extra_s = overhead_s(result, speed(result)[0]) - overhead_s(judge.baseline, speed(judge.baseline)[0])

@@ -1,17 +1,14 @@
-"""Runs of the same settings: their speed, the spread to expect between them, turns, and one result for all."""
+"""Runs of the same settings: their speed, the spread to expect between them, and one result for all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import geometric_mean, median
 
-from advisor.experiment.objective import WORDS
-from advisor.figures.samples import largest_difference
 from advisor.figures.stats import Interval, ProcessSpread, mean_rate, paired_interval, ratio_interval
 from advisor.recipe import MODES_WITH_GRAPHS
-from advisor.records import Block, Facts, Objective, TrialResult, Value
+from advisor.records import Block, Facts, TrialResult, Value
 
 # Standard deviation between processes of one program before any was repeated, as a share of the step. H200 hosts and
 # two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound and captured steps repeat within 1 %,
@@ -51,8 +48,8 @@ class Turns:
     by_block: bool = False
 
     def with_more(self, other: Turns) -> Turns:
-        """These trials and those of further turns."""
-        return Turns((*self.new, *other.new), (*self.old, *other.old))
+        """These trials and those of further turns; blocks in turn replace those before them."""
+        return other if other.by_block else Turns((*self.new, *other.new), (*self.old, *other.old))
 
     def interval(self, spread: ProcessSpread, old_spread: ProcessSpread) -> Interval:
         """The ratio of the rates with its interval, where processes of the new and the old settings differ by these.
@@ -78,11 +75,8 @@ class Turns:
             key=lambda pair: pair[0].samples_per_s / pair[1].samples_per_s,
         )
         new, old = zip(*pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1], strict=True)
-        return _mean_of_blocks(new), _mean_of_blocks(old)
-
-
-def _mean_of_blocks(blocks: Sequence[Block]) -> tuple[float, float]:
-    return geometric_mean([block.step_ms for block in blocks]), geometric_mean(rates(blocks))
+        ours, theirs = ((geometric_mean([b.step_ms for b in side]), geometric_mean(rates(side))) for side in (new, old))
+        return ours, theirs
 
 
 def prior_spread(facts: Facts) -> float:
@@ -113,30 +107,22 @@ def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialRe
     return calm if len(calm) >= least else tuple(runs)
 
 
-def floor_between(objective: Objective, runs: Sequence[TrialResult]) -> float:
-    """The largest relative difference between runs of the baseline's settings that followed one another; 0 of one."""
-    values = [value for run in runs if (value := WORDS[objective].figure(run))]
-    return largest_difference([after / before for before, after in pairwise(values)])
+def as_one(runs: Sequence[TrialResult], *, peak: Callable[[list[int]], float] = max) -> TrialResult:
+    """One result for runs of the same settings: the calmest, with the largest peaks and latency, and median energy.
 
+    ``peak`` chooses another than the largest peak.
+    """
 
-# --- one result for several runs ------------------------------------------------------------------------------
+    def known(name: str) -> list[int]:
+        return [value for run in runs if (value := getattr(run, name))]
 
-
-def with_figures_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with the largest peaks and latency, and the median energy a sample, of runs of the same settings."""
     latencies = [run.latency for run in runs if run.latency is not None]
-    longest = max(latencies, key=lambda latency: latency.p95_ms, default=result.latency)
     energies = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
-    energy = median(energies) if energies else result.energy_j_per_sample
-    return with_peaks(max, runs, replace(result, latency=longest, energy_j_per_sample=energy))
-
-
-def with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with peaks chosen among those of runs of the same settings; its own where none are known."""
-    reserved = [run.peak_reserved_bytes for run in runs if run.peak_reserved_bytes]
-    allocated = [run.peak_allocated_bytes for run in runs if run.peak_allocated_bytes]
+    reserved, allocated = known("peak_reserved_bytes"), known("peak_allocated_bytes")
     return replace(
-        result,
-        peak_reserved_bytes=round(choose(reserved)) if reserved else result.peak_reserved_bytes,
-        peak_allocated_bytes=round(choose(allocated)) if allocated else result.peak_allocated_bytes,
+        min(runs, key=lambda run: bool(run.disturbed)),
+        latency=max(latencies, key=lambda latency: latency.p95_ms, default=None),
+        energy_j_per_sample=median(energies) if energies else None,
+        peak_reserved_bytes=round(peak(reserved)) if reserved else None,
+        peak_allocated_bytes=round(peak(allocated)) if allocated else None,
     )

@@ -44,9 +44,8 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
     cores = CoresInUse()
     bench.build_once()
     bench.repeats_help = not round(cores.foreign())  # what kept cores busy before the first trial goes on
-    spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S, soon=True)
-    spec = replace(spec, timeout_s=bench.budget.first_timeout_s)
-    result = bench.run(spec)
+    spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
+    result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     forked = not bench.why_not_built_once
     if result.outcome is Outcome.CRASHED or (result.outcome is Outcome.FAILED and forked):
         # What fails in a fork may run in a process of its own; what fails there too is the target's fault. One that
@@ -65,11 +64,10 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
         raise UsageError(*_NO_ENERGY)
     if bench.why_not_built_once:
         bench.emit(Said(f"every trial builds the model anew: {bench.why_not_built_once}"))
-    profile = bench.profiled.profile if bench.profiled else None
     facts = Facts(
         replace(hardware, host=replace(hardware.host, foreign_cores=cores.foreign())),
         bench.inspected.workload,
-        profile,
+        bench.profiled.profile if bench.profiled else None,
         bench.inspected.versions,
         peak_allocated_bytes=result.peak_allocated_bytes,
         peak_reserved_bytes=result.peak_reserved_bytes,
@@ -91,11 +89,7 @@ def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Sp
         return None
     step_s = min(block.seconds / block.steps for block in baseline.blocks)
     shortest_s = _START_S + (baseline.build_s or 0.0) + _STEP_FACTOR * step_s
-    # The device's memory that was free before the session.
-    gpu = facts.hardware.gpu_by_uuid(facts.workload.device_uuid)
     free_bytes = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
-    if gpu is not None:
-        free_bytes = gpu.memory_total_bytes - gpu.memory_used_bytes
     if shortest_s > limit_s or _MEMORY_FACTOR * (baseline.peak_reserved_bytes or 0) > free_bytes:
         return None
     return replace(bench.spec(REFERENCE, {}, kind=TrialKind.REFERENCE), timeout_s=limit_s)

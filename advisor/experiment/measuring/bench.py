@@ -93,8 +93,7 @@ class Bench:
         self.repeats_help = True
         self.compiling: Settings | None = None
         self._compiling_since_s = 0.0
-        self._compiled_beside: dict[Settings, float] = {}
-        self._failed_beside: dict[Settings, TrialResult] = {}
+        self._beside: dict[Settings, TrialResult] = {}
         self._stepping_since: float | None = None
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
@@ -106,16 +105,14 @@ class Bench:
         *,
         kind: TrialKind = TrialKind.CANDIDATE,
         at_least_s: float = 0.0,
-        soon: bool = False,
     ) -> TrialSpec:
-        """A trial's spec, with its limits from the budget; shorter ones if its result is wanted ``soon``."""
-        measure_s = self.budget.first_measure_s if soon else self.budget.measure_s
+        """A trial's spec, with its limits from the budget."""
         return TrialSpec(
             trial_id=name,
             target=self.request.target,
             settings=dict(settings),
-            measure_s=measure_s,
-            warmup_limit_s=_WARMUP_FACTOR * measure_s,
+            measure_s=self.budget.measure_s,
+            warmup_limit_s=_WARMUP_FACTOR * self.budget.measure_s,
             timeout_s=self.budget.timeout_s,
             at_least_s=max(at_least_s, ENERGY_S if self.request.objective is Objective.ENERGY else 0.0),
             log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),
@@ -129,13 +126,10 @@ class Bench:
 
     def expected_s(self, settings: Mapping[str, Value]) -> float:
         """The expected duration of a trial of these settings, in seconds."""
-        code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
         expected_s = self.budget.expected_s(Settings(settings))
-        if cost:
-            compile_s = self.budget.expected_s(code, cost=cost)
-            if self.compiling is not None and code == self.catalog.compiled_code(self.compiling):
-                compile_s = max(0.0, compile_s - self.compiling_s)
-            expected_s = max(expected_s, compile_s)
+        if self.catalog.compiles(settings):
+            begun_s = self.compiling_s if self.compiles_beside(settings) else 0.0
+            expected_s = max(expected_s, self._compile_s(Settings(settings)) - begun_s)
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
         return expected_s + (self.budget.interpreter_s if self.catalog.environment(settings) else 0.0)
@@ -150,7 +144,7 @@ class Bench:
         self.emit(events.TrialActivity("baseline", events.BUILDING))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         build_limit_s = max(_LEAST_BUILD_S, _BUILD_SHARE * self.budget.total_s)
-        within_s = self.budget.build_within_s
+        within_s = max(_LEAST_BUILD_S, self.budget.left_s)  # with the import of PyTorch
         self.why_not_built_once = self.runner.build_once(
             request.target,
             request.seed,
@@ -190,25 +184,25 @@ class Bench:
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
-        """Whether nothing compiles beside the trials any more; wait so long for its end.
-
-        A failure is the result of the later trial.
-        """
+        """Whether nothing compiles beside the trials any more; wait so long for its end."""
         if self.compiling is not None and (result := self.runner.compiled_beside(within_s)) is not None:
             settings, self.compiling = self.compiling, None
+            self._beside[settings] = result
             if result.outcome is Outcome.MEASURED:
-                self._compiled_beside[settings] = result.warmup_s or 0.0
-                code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
-                self.budget.learn(result.wall_s or 0.0, code, cost=cost)
-            elif result.outcome is Outcome.FAILED:
-                self._failed_beside[settings] = result
-            else:  # as for want of memory: it is tried alone
-                self._compiled_beside[settings] = 0.0
+                self.budget.learn(
+                    result.wall_s or 0.0, self.catalog.compiled_code(settings), cost=self.catalog.cost(settings)
+                )
         return self.compiling is None
 
     def has_compiled(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were compiled beside the trials, or failed there: their trial takes little time."""
-        return settings in self._compiled_beside or settings in self._failed_beside
+        return settings in self._beside
+
+    def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
+        """Whether the code of these settings is being compiled beside the trials."""
+        if self.has_compiled_beside() or self.compiling is None:
+            return False
+        return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
 
     @property
     def compiling_s(self) -> float:
@@ -220,14 +214,11 @@ class Bench:
         """The seconds that what compiles beside the trials should still take; 0 where nothing does, or it is late."""
         if self.has_compiled_beside() or self.compiling is None:
             return 0.0
-        code, cost = self.catalog.compiled_code(self.compiling), self.catalog.cost(self.compiling)
-        return max(0.0, self.budget.expected_s(code, cost=cost) - self.compiling_s)
+        return max(0.0, self._compile_s(self.compiling) - self.compiling_s)
 
-    def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
-        """Whether the code of these settings is being compiled beside the trials."""
-        if self.has_compiled_beside() or self.compiling is None:
-            return False
-        return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
+    def _compile_s(self, settings: Settings) -> float:
+        """The expected duration of a trial that compiles the code of these settings, in seconds."""
+        return self.budget.expected_s(self.catalog.compiled_code(settings), cost=self.catalog.cost(settings))
 
     def wait_until_compiled(self, name: str, within_s: float) -> bool:
         """Wait so long for the end of what compiles beside the trials; whether it has ended."""
@@ -247,18 +238,17 @@ class Bench:
 
     # --- running trials -------------------------------------------------------------------------------------------
 
-    def run(self, spec: TrialSpec, *, may_repeat: bool = True) -> TrialResult:
+    def run(self, spec: TrialSpec) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 
-        A trial that was disturbed from outside is repeated once, unless its result is to be shown first (not
-        ``may_repeat``); of two disturbed ones the faster is the less disturbed. What disturbs the repeat as well goes
-        on, so that no other is repeated.
+        A trial that was disturbed from outside is repeated once; of two disturbed ones the faster is the less
+        disturbed. What disturbs the repeat as well goes on, so that no other is repeated.
         """
         result = self._run_once(spec)
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
         # The next trial has to fit as well.
         affordable = expected_s <= _REPEAT_SHARE * self.budget.total_s and self.budget.allows(2 * expected_s)
-        if not (may_repeat and result.disturbed and self.repeats_help and affordable):
+        if not (result.disturbed and self.repeats_help and affordable):
             return result
         self.emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(replace(spec, timeout_s=min(self.budget.timeout_s, spec.timeout_s, 2 * expected_s)))
@@ -278,8 +268,10 @@ class Bench:
         if self.compiles_beside(spec.settings):
             self.wait_until_compiled(spec.trial_id, spec.timeout_s)
             spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (budget.spent_s - started)))
-        failed = self._failed_beside.pop(Settings(spec.settings), None)
-        result = failed or self.runner.run(spec, self.listener(spec))
+        # What failed there has failed; for want of memory, or of time, it is tried alone.
+        beside = self._beside.get(Settings(spec.settings), TrialResult(Outcome.SKIPPED))
+        failed = beside.outcome is Outcome.FAILED
+        result = self._beside.pop(Settings(spec.settings)) if failed else self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():
             self.end_compiling_beside()
             self.warming_up_s += budget.spent_s - started
@@ -290,8 +282,7 @@ class Bench:
         self.post_end(spec, result, wall_s)
         self._account(spec, result, wall_s)
         # The warm-up as if nothing had been compiled beside others, as in a person's own run.
-        beside_s = self._compiled_beside.get(Settings(spec.settings), 0.0)
-        warmup_s = None if result.warmup_s is None else max(beside_s, result.warmup_s)
+        warmup_s = None if result.warmup_s is None else max(beside.warmup_s or 0.0, result.warmup_s)
         return replace(result, wall_s=wall_s, warmup_s=warmup_s)
 
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
@@ -300,7 +291,7 @@ class Bench:
         Of a trial that failed, all since its first step counts as warming up. Of one that compiled, so does what was
         prepared before the first step: that was loading the compiler.
         """
-        budget, cost, startup_s = self.budget, self.catalog.cost(spec.settings), result.startup_s or 0.0
+        budget, cost = self.budget, self.catalog.cost(spec.settings)
         self.measuring_s += result.measuring_s
         if not result.measured:
             self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
@@ -316,9 +307,7 @@ class Bench:
         elif spec.kind.inspects and budget.baseline_s is None:
             budget.baseline_s = min(wall_s, _ordinary_s(result))
             # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
-            budget.interpreter_s = max(budget.interpreter_s, budget.build_s + startup_s)
-        elif spec.environment:
-            budget.interpreter_s = max(budget.interpreter_s, startup_s + (result.build_s or 0.0))
+            budget.interpreter_s = budget.build_s + (result.startup_s or 0.0)
 
     def time_spent(self) -> TimeSpent:
         """The session's wall time so far, by use."""

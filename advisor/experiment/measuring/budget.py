@@ -12,8 +12,6 @@ from advisor.records import Facts, Mode
 _SHORTEST_MEASURE_S = 0.5
 _LONGEST_MEASURE_S = 3.0
 _MEASURE_SHARE = 0.015
-# The same at most until a stack is known, since a person waits for it. A long session runs the baseline again. Seconds.
-_FIRST_MEASURE_S = 1.0
 # Expected duration of a first compilation before the workload is known. Seconds.
 _COMPILE_S = 25.0
 # A trial that finds its kernels in the compiler's cache takes this share of one that compiles: 0.19 to 0.35 on H200s.
@@ -91,20 +89,10 @@ class Budget:
         return min(_LONGEST_MEASURE_S, max(_SHORTEST_MEASURE_S, _MEASURE_SHARE * self.total_s))
 
     @property
-    def first_measure_s(self) -> float:
-        """The measuring time of a trial whose result a person waits for, before a stack is known."""
-        return min(self.measure_s, _FIRST_MEASURE_S)
-
-    @property
     def first_timeout_s(self) -> float:
         """Seconds after which the first trial counts as hanging; it may overrun a budget: nothing is known yet."""
         within_s = max(self.left_s + _LAST_S, _FIRST_GRACE_S - self.spent_s, min(_FIRST_AT_LEAST_S, _FIRST_GRACE_S))
         return min(_FIRST_TRIAL_S, within_s)
-
-    @property
-    def build_within_s(self) -> float:
-        """Seconds after which building counts as hanging, including the import of PyTorch."""
-        return max(_FIRST_AT_LEAST_S, self.left_s)
 
     @property
     def timeout_s(self) -> float:

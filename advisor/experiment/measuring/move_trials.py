@@ -6,7 +6,6 @@ from dataclasses import replace
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -19,9 +18,6 @@ from advisor.experiment.stacks import compiled_next
 from advisor.recipe.settings import Settings
 from advisor.records import TrialKind, TrialSpec, Value
 
-# The trial on the CPU is given up where a few steps take longer than this. Seconds.
-_CPU_TRIAL_S = 20.0
-_CPU_MEASURE_S = 0.5
 # The time of an instrumented pass beyond that of an ordinary trial, and what each operation of the forward pass adds.
 # Measured on an H200's host: 4.4 s for ResNet-50 (178 operations), 6.6 s for Whisper (518), over 8.7 s for T5-small
 # (1,256). Seconds.
@@ -32,8 +28,6 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 _INSTRUMENTED_STEPS = 12
 # A compilation without priority is given up after this many times its expected duration.
 _GIVEN_UP_AFTER = 2.0
-# Moves whose trials also time how long a step waits for its data, where that is loaded in another way.
-_TIMING_PHASES = frozenset({Kind.STACK, Kind.SWAP, Kind.ADD})
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
 _STAGES = {
@@ -43,7 +37,6 @@ _STAGES = {
     Kind.CONTROL: "instruments",
     Kind.PROFILE: "instruments",
     Kind.REFERENCE: "instruments",
-    Kind.HOST: "alone",
 }
 
 
@@ -68,13 +61,11 @@ class MoveTrials:
         facts, once_s = known.plan.facts, self.bench.expected_s(move.settings)
         match move.kind:
             case Kind.TURNS:
-                return turns_s(self.bench, known, move.settings)[1]
+                return turns_s(self.bench, known, move.settings)
             case Kind.PROFILE:
                 beside_s = _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * facts.operations
                 steps_s = 0.0 if facts.on_cuda else _INSTRUMENTED_STEPS * known.judge.speed(BASELINE)[0] / 1e3
                 return once_s + beside_s + steps_s
-            case Kind.HOST:
-                return _CPU_TRIAL_S
         return max(once_s, 0.1)
 
     def comes_first(self, move: Move) -> bool:
@@ -92,7 +83,7 @@ class MoveTrials:
         if self.bench.steering.ending or self._is_behind_a_stack(move, known):
             return False
         if move.kind is Kind.TURNS:
-            return budget.allows(turns_s(self.bench, known, move.settings)[0])
+            return budget.allows(cost_s)
         if move.kind is Kind.STACK:
             return self._affords_stack(move, known)
         if not move.has_priority:
@@ -147,8 +138,8 @@ class MoveTrials:
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
             return 0.0
-        begin_s, needed_s = turns_s(self.bench, known, stack)
-        if not self.bench.budget.allows(begin_s):
+        needed_s = turns_s(self.bench, known, stack)
+        if not self.bench.budget.allows(needed_s):
             return 0.0
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
@@ -169,8 +160,6 @@ class MoveTrials:
                 evidence = self._profile(known)
             case Kind.REFERENCE:
                 evidence = self._reference(known)
-            case Kind.HOST:
-                evidence = self._on_the_cpu()
             case Kind.TURNS if may_be_side_by_side(known, move.settings):
                 evidence = side_by_side(self.bench, move.settings)
             case Kind.TURNS:
@@ -203,9 +192,7 @@ class MoveTrials:
         spec = self._spec(move, known)
         if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
             self.bench.compile_beside(settings)
-        # A person waits for what a whole stack shows; where it was disturbed, the search itself asks for another run.
-        result = self.bench.run(spec, may_repeat=move.kind is not Kind.STACK)
-        return Evidence(runs=((move.settings, result),))
+        return Evidence(runs=((move.settings, self.bench.run(spec)),))
 
     def _compiled_next(self, move: Move, known: Known) -> Settings | None:
         """The settings most likely compiled next, to be compiled beside this move; None where that may disturb.
@@ -226,13 +213,12 @@ class MoveTrials:
     def _spec(self, move: Move, known: Known) -> TrialSpec:
         at_least_s = ENERGY_S if len(move.settings) > 1 else 0.0
         baseline_again = move.kind is Kind.AGAIN and not move.settings
-        soon = (move.kind is Kind.STACK and not known.stack) or baseline_again
-        spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s, soon=soon)
+        spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s)
         if baseline_again and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
         if not self.bench.catalog.compiles(move.settings):
-            return replace(spec, times_phases=move.kind in _TIMING_PHASES and known.plan.feeds(move.settings))
+            return spec
         if move.has_priority:
             limit_s = spec.timeout_s - self._reserve_s_beside(move, known)
         else:
@@ -260,13 +246,6 @@ class MoveTrials:
         result = self.bench.run(spec)
         self.bench.emit(events.TrialActivity(spec.trial_id, result.reason or "done"))
         return Evidence(reference=result)
-
-    def _on_the_cpu(self) -> Evidence:
-        spec = self.bench.spec("the same step on the CPU", {})
-        target = replace(spec.target, device="cpu", sized_for=spec.target.device)  # the same batch
-        limit_s = min(_CPU_TRIAL_S, spec.timeout_s)
-        result = self.bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=limit_s))
-        return Evidence(cpu_step_ms=speed(result)[0]) if result.measured else Evidence()
 
     # --- events ---------------------------------------------------------------------------------------------------
 

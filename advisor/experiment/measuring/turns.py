@@ -23,8 +23,8 @@ LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
 # Largest share of the free memory for two processes together.
 _MEMORY_MARGIN = 0.9
-# Share of the expected duration of turns side by side with which they may begin. Estimated.
-_BEGIN = 0.75
+# Share of the duration of whole trials and the blocks that live ones take: neither measures by itself. Estimated.
+_LIVE_SHARE = 0.75
 # A block of a turn takes this share of what a trial measures.
 _BLOCK_SHARE = 0.2
 
@@ -39,16 +39,11 @@ def may_be_side_by_side(known: Known, settings: Settings) -> bool:
     return needed_bytes < _MEMORY_MARGIN * available_bytes
 
 
-def turns_s(bench: Bench, known: Known, settings: Settings) -> tuple[float, float]:
-    """The seconds with which turns may begin, and those that the fewest are expected to take.
-
-    Whole trials have to end. Live ones time a few blocks: neither measures by itself before.
-    """
+def turns_s(bench: Bench, known: Known, settings: Settings) -> float:
+    """The seconds that turns are expected to take: two whole trials at least, or live ones and their fewest blocks."""
     pair_s = bench.expected_s(settings) + bench.expected_s(BASELINE)
-    if not may_be_side_by_side(known, settings):
-        return pair_s, pair_s
-    needed_s = pair_s + 2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s
-    return _BEGIN * needed_s, needed_s
+    live = may_be_side_by_side(known, settings)
+    return _LIVE_SHARE * (pair_s + 2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s) if live else pair_s
 
 
 def in_turn(bench: Bench, settings: Settings) -> Evidence:

@@ -30,7 +30,6 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         baseline=past.baseline.result,
         prior=prior_spread(facts),
         crowded=facts.hardware.host.is_crowded,
-        cpu_step_ms=past.baseline.cpu_step_ms,
     )
     control = past.trials.get(f"{CONTROL}=true")
     if control is not None and control.result.measured:  # one that crashed, perhaps with its parent, is measured again
@@ -43,7 +42,6 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     used = {
         Kind.CONTROL: bool(judge.controls),
         Kind.PROFILE: past.facts.profile is not None and bool(past.facts.profile.operators),
-        Kind.HOST: past.baseline.cpu_step_ms is not None,
     }
     done = frozenset(kind for kind, is_done in used.items() if is_done)
     taken = replace(Known.begin(plan, judge), tried=tried, done=done)

@@ -103,7 +103,7 @@ def failed(recipe: str, key: str, value: Value, outcome: Outcome, reason: str, *
     return TrialRecord(candidate, candidate.settings, TrialResult(outcome, reason, hint))
 
 
-BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, half_width=0.006, cpu_step_ms=1921.0)
+BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, half_width=0.006)
 CPU_BASELINE = BaselineRecord(result(4.6, 0.6), 4.6, 27_826.0, half_width=0.011)
 
 AUTOCAST = measured(
