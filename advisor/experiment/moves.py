@@ -7,6 +7,7 @@ most for its cost.
 import functools
 import math
 
+from advisor.experiment.fallbacks import LAYOUT
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import is_neighbour, is_next_rung, why_ended
@@ -14,7 +15,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.experiment.stacks import Moves, needs_explaining, whole_stacks
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Outcome, Verdict
+from advisor.records import Candidate, Cause, Outcome, Verdict
 
 
 @functools.lru_cache(maxsize=2)  # the progress and the next move are of one state
@@ -22,7 +23,20 @@ def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
     kinds = (disagreements, whole_stacks, instruments, drops, swaps, adds, singles, repeats, turns)
     too_long, cost = _cost_of_compiling_too_long(known), known.plan.catalog.cost
-    return tuple(move for kind in kinds for move in kind(known) if cost(move.settings) < too_long)
+    found = (move for kind in kinds for move in kind(known) if cost(move.settings) < too_long)
+    return tuple(move for move in found if not _compiles_in_vain(known, move.settings))
+
+
+def _compiles_in_vain(known: Known, settings: Settings) -> bool:
+    """Whether settings compile what the compiler has not taken: second derivatives, or this layout of the model."""
+    if not known.plan.catalog.compiles(settings):
+        return False
+    for tried, runs in known.judge.runs.items():
+        causes = runs[-1].causes if runs and known.plan.catalog.compiles(tried) else ()
+        same_layout = LAYOUT in tried and settings.get(LAYOUT) == tried[LAYOUT]
+        if Cause.DOUBLE_BACKWARD in causes or (Cause.LAYOUT in causes and same_layout):
+            return True
+    return False
 
 
 def _cost_of_compiling_too_long(known: Known) -> float:

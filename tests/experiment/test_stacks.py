@@ -107,6 +107,19 @@ def test_a_failure_that_names_its_cause_costs_one_trial(culprit, reason):
     assert without[:3] == [False, True, True]
 
 
+@pytest.mark.parametrize("cause", [Cause.DOUBLE_BACKWARD, Cause.LAYOUT])
+def test_what_the_compiler_does_not_take_is_not_compiled_again(cause):
+    def speed(settings):
+        compiles = any(key.startswith("compile.") for key in settings)
+        takes = cause is Cause.LAYOUT and LAST.key not in settings
+        return EVERYTHING_HELPS(settings) if takes or not compiles else failed("no", Outcome.FAILED, cause)
+
+    known, _ = found_by(speed)
+    compiled = [settings for settings in known.judge.runs if any(key.startswith("compile.") for key in settings)]
+    assert len([settings for settings in compiled if not known.judge.measured_runs(settings)]) == 1
+    assert any(known.judge.measured_runs(settings) for settings in compiled) is (cause is Cause.LAYOUT)
+
+
 def test_two_parts_that_fail_for_reasons_of_their_own_are_left_out_one_after_the_other():
     """A detector's own kernel knows no half precision, and its step cannot be captured."""
 
