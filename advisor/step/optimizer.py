@@ -51,7 +51,8 @@ def implementations_of(optimizer: Optimizer, sparse: Collection[Tensor] = ()) ->
 def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection[Tensor] = ()) -> str:
     """Return the reason why an optimizer cannot have these options; empty where it can.
 
-    The constructor of its class says which options there are and which exclude each other.
+    The constructor of its class says which options there are and which exclude each other; on which devices a fused
+    step runs, a first step on a parameter of one number.
     """
     name, base = type(optimizer).__name__, torch_class(optimizer)
     if base is None:
@@ -63,7 +64,12 @@ def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection
     known = inspect.signature(base).parameters.keys() & optimizer.defaults.keys()
     options = {**{option: optimizer.defaults[option] for option in known}, **changes}
     try:
-        base([torch.zeros(1, device=parameters[0].device)], **options)
+        number = torch.zeros(1, device=parameters[0].device)
+        made: Any = base([number], **options)
+        if changes.get("fused"):
+            number.grad = torch.zeros_like(number)
+            with torch.no_grad():
+                inspect.unwrap(base.step)(made)  # without the hooks of all optimizers' steps
     except (RuntimeError, TypeError, ValueError) as error:
         return f"{name} cannot be changed: {error}"
     return ""

@@ -226,11 +226,12 @@ def test_two_batches_make_the_update_of_one_of_twice_the_size(make_step, zero_gr
             torch.testing.assert_close(mine, theirs)
 
 
-def test_a_loop_that_clears_what_is_added_up_is_warned():
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_loop_that_clears_what_is_added_up_is_warned(set_to_none):
     model = net()
     step = tuned_step({"step.accumulate": 2}, model)
     step(batches()[0])
-    model.zero_grad()
+    model.zero_grad(set_to_none)
     with pytest.warns(UserWarning, match=r"leave out zero_grad\(\) in your loop"):
         step(batches()[1])
 
