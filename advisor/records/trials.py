@@ -101,6 +101,7 @@ class TrialSpec:
     times_phases: bool = False  # it times the parts of a step once the blocks are timed
     world: World | None = None  # it runs on torchrun, over these ranks
     loss_form: str = ""  # as the inspection found it; empty where none has been
+    beside: int | None = None  # the id of the process that compiles meanwhile for the same session
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class TrainStep(Step):
         gradients = [parameter.grad for parameter in self.parameters if parameter.requires_grad]
         there = [gradient for gradient in gradients if gradient is not None]
         if self._accumulated and not any(gradient.is_sparse or bool(gradient.any()) for gradient in there):
-            return "step.accumulate: the last gradients are gone: leave out zero_grad() in your loop, the step calls it."
+            return "step.accumulate: the last gradients are gone: leave zero_grad() to the step."
         if self.plan.zero_grad == "zeros" and 0 < len(there) < len(gradients):
             return (
                 "step.zero_grad: zeros: some parameters got no gradient. Once they had one, momentum and weight decay "

@@ -35,13 +35,14 @@ from advisor.step.optimizer import (
     sparse_parameters,
     torch_class,
 )
-from advisor.step.step import TrainStep, evaluating
+from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.step.transforms import without_last_transforms
 from advisor.workloads.loop import GivenBatches, Loop, describe
 from advisor.workloads.resizing import resizing_problem
 
-# Relative change of a loss up to which it is rounding: sums over more positions, in float32 and in half precision.
+# Relative change of a loss or of outputs that rounding explains: sums over more positions, in float32 and in half.
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
+_TINY = 1e-30
 _SINGLE_BYTES = 4
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
@@ -287,37 +288,39 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     )
 
 
-def _longest(batches: Sequence[Any]) -> int:
-    """The greatest length of batches that can be padded; 0 where one of them cannot."""
-    pads, lengths = PadsToMultiple(as_it_is, 1), [0]
-    for batch in batches:
-        tensors = list(tensors_of(batch))
-        fills = pads.find(tensors)
-        lengths.append(max((tensors[place].shape[1] for place in fills), default=0))
-    return max(lengths)
+def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: PadsToMultiple) -> str:
+    """The reason not to pad a model's batches further: with more padding its loss, or in inference its output, changes.
 
-
-def padding_problem(step: TrainStep, batches: Sequence[Any], longest: int) -> str:
-    """The reason not to pad a model's batches further: padding the shortest to the longest changes its loss.
-
-    Compared in evaluation mode. Empty where the loss is the same but for rounding, where no batch is shorter, and where
-    the model fails: then its first step will say how.
+    Compared in evaluation mode. Empty where they are the same but for rounding, where no batch is shorter, and where
+    the model fails: then its first step will say how. ``pads`` pads all batches to the longest of them. Nothing is run
+    of a step of the user's own.
     """
-    pads, lengths = PadsToMultiple(as_it_is, longest), [_longest([batch]) or longest for batch in batches]
-    batch = batches[lengths.index(min(lengths))]
-    longer = pads(map_tensors(torch.Tensor.clone, batch))
-    losses: list[float] = []
+    if isinstance(step, OwnStep):
+        return "the step is your own: nobody can see whether its model masks padding"
+    padded = [pads(map_tensors(torch.Tensor.clone, batch)) for batch in batches]
+    pair = max(zip(batches, padded, strict=True), key=lambda pair: _elements(pair[1]) - _elements(pair[0]))
+    results: list[torch.Tensor] = []
     try:
         with torch.no_grad(), torch.random.fork_rng(), evaluating(step.model):
-            losses.extend(float(step.loss(step.forward(one), one)) for one in map(step.to_device, (batch, longer)))
+            for batch in map(step.to_device, pair):
+                output = step.forward(batch)
+                parts = tensors_of(step.loss(output, batch) if isinstance(step, TrainStep) else output)
+                results.append(torch.cat([part.double().flatten() for part in parts]))
     except Exception:  # whatever the user's model raises
-        return "the model does not take batches that are padded further" if losses else ""
-    short, long = losses
-    is_half = step.plan.autocast != "none" or any(one.dtype.itemsize < _SINGLE_BYTES for one in step.parameters)
-    changed = abs(long / short - 1) if short else 0.0
+        return "the model does not take batches that are padded further" if results else ""
+    short, long = results
+    if short.shape != long.shape:
+        return "with padding the model's outputs become longer"
+    weights = step.model.parameters()
+    is_half = step.plan.autocast != "none" or any(one.dtype.itemsize < _SINGLE_BYTES for one in weights)
+    changed = float((long - short).norm() / short.norm().clamp(min=_TINY))
     if changed < (_PADDING_ROUNDS_HALF if is_half else _PADDING_ROUNDS):
         return ""
-    return f"the model takes padding for data: with more of it the loss changes by {format_percent(changed, digits=2)}"
+    return f"the model takes padding for data: with more of it results change by {format_percent(changed, digits=2)}"
+
+
+def _elements(batch: Any) -> int:
+    return sum(tensor.numel() for tensor in tensors_of(batch))
 
 
 def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: bool) -> LoaderFacts | None:
@@ -329,7 +332,9 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         problem = f"the batches come from {loader.made_by}, which is no DataLoader"
     else:
         problem = copy_problem(loader)
-    longest = _longest(batches)
+    pads = PadsToMultiple(as_it_is, 1)
+    pads.learn(batches)
+    pads.multiple = max(1, pads.longest)
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -345,6 +350,6 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         batched_reads_problem=one_by_one_problem(loader),
-        longest=longest,
-        padding_problem=padding_problem(step, batches, longest) if longest and isinstance(step, TrainStep) else "",
+        longest=pads.longest,
+        padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
     )

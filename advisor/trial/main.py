@@ -136,6 +136,11 @@ class _Parts:
     build_s: float
     prepare_s: float
 
+    @property
+    def eager(self) -> TrainStep | InferStep:
+        """The step without its graph, whose parts can be run one by one."""
+        return self.step.step if isinstance(self.step, GraphedStep) else self.step
+
 
 class Stages:
     """The stages of one trial. Each stage says what it does before it starts.
@@ -153,7 +158,8 @@ class Stages:
         self.deadline = deadline
         self.catalog = load_catalog(spec.recipe_folders)
         # Of two trials that take turns on one GPU each would report the other as a foreign process.
-        self.guards = Guards(watch_gpu=spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS)
+        watch_gpu = spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS
+        self.guards = Guards(watch_gpu=watch_gpu, beside=spec.beside)
 
     @schedules_that_go_on()
     def run(self) -> TrialResult:
@@ -198,7 +204,7 @@ class Stages:
         batches = draws.probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
         if self.spec.kind.inspects:
             draws.check_batches(batches, of_loader=parts.components.has_loader)
-            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.step)
+            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.eager)
             self.channel.send(Inspected(facts, versions(), imported_sources()))
         return batches
 
@@ -262,15 +268,14 @@ class Stages:
             *divergence_notes(probe, step, feed.next),
             *compilation_notes(frames_when_warm),
         )
-        eager = step.step if isinstance(step, GraphedStep) else step  # its parts can be run one by one
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
-            self._profile(eager, feed, step_ms)
+            self._profile(parts.eager, feed, step_ms)
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
-            self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
-        loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(eager, batches[0]), probe)
+            self.channel.send(Profiled(phases_alone(parts.eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+        loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(parts.eager, batches[0]), probe)
         timed = spec.times_phases and may_time_phases
         return TrialResult(
             Outcome.MEASURED,

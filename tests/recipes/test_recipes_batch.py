@@ -232,7 +232,7 @@ def test_a_loop_that_clears_what_is_added_up_is_warned(set_to_none):
     step = tuned_step({"step.accumulate": 2}, model)
     step(batches()[0])
     model.zero_grad(set_to_none)
-    with pytest.warns(UserWarning, match=r"leave out zero_grad\(\) in your loop"):
+    with pytest.warns(UserWarning, match=r"leave zero_grad\(\) to the step"):
         step(batches()[1])
 
 

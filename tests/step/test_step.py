@@ -78,7 +78,7 @@ def sharpness_aware(model, batch):
     nn.functional.cross_entropy(model(inputs).float(), targets).backward()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.5 * parameter.grad
+            parameter.add_(parameter.grad, alpha=0.5)
             parameter.grad = None
     return nn.functional.cross_entropy(model(inputs).float(), targets)
 
