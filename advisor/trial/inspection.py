@@ -1,5 +1,6 @@
 """Inspection: the facts about a loaded workload that recipes look at. Classes are told by inheritance, not by name."""
 
+import math
 import os
 import sys
 from collections import Counter
@@ -44,6 +45,11 @@ from advisor.workloads.resizing import resizing_problem
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
 _TINY = 1e-30
 _SINGLE_BYTES = 4
+_ALLOCATORS = {
+    "expandable_segments:True": "expandable_segments",
+    "max_split_size": "max_split_size",
+    "backend:cudaMallocAsync": "cuda_async",
+}
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -67,6 +73,11 @@ def inspect_loop(
     parameters = list(loop.model.parameters())
     own = backend_of(device).identity()
     in_a_row = pairs.layers_in_a_row(loop.model)
+    modules = list(loop.model.modules())
+    families = {name: sum(isinstance(one, classes) for one in modules) for name, classes in _FAMILIES.items()}
+    linear = Counter((one.in_features, one.out_features) for one in modules if isinstance(one, nn.Linear))
+    fixed = "" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data)
+    generates = loop.mode is Mode.INFER and loop.step is not None and hasattr(loop.model, "generation_config")
     return WorkloadFacts(
         mode=loop.mode,
         device=str(device),
@@ -79,11 +90,12 @@ def inspect_loop(
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_tensors=len(parameters),
         parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
-        families=_families(loop.model),
+        families={name: count for name, count in families.items() if count},
         batch_size=loop.batch_size,
         batch_text=describe(target_batch) if [*tensors_of(target_batch)] else "made within the step",
-        resizable_batch=_resizable(loop),
-        resizing_problem="" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data),
+        # A custom batch sampler decides the batch size itself; its batches leave the loader's batch_size None.
+        resizable_batch=(loop.batch_size if loop.loader is None else loop.loader.batch_size) is not None and not fixed,
+        resizing_problem=fixed,
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
@@ -99,24 +111,18 @@ def inspect_loop(
         paddable_outputs=_paddable_outputs(loop.model),
         current=current_settings(loop),
         notes=tuple(loop.notes),
-        linear_shapes=_linear_shapes(loop.model),
+        linear_shapes=tuple((*size, linear[size]) for size in sorted(linear, key=math.prod, reverse=True)),
         own_step=loop.step is not None,
         loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),
         spread_already=loop.spread_already,
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
-        generated_tokens=_generated_tokens(loop),
+        # 0 for a number that is not known.
+        generated_tokens=int(getattr(loop.step, "new_tokens", 0)) if generates else None,
         casts_inside=str(getattr(loop.step, "casts", "none")),
         trainer=loop.trainer,
         places=loop.places,
     )
-
-
-def _families(model: nn.Module) -> dict[str, int]:
-    """The number of modules of each family that the model has."""
-    modules = list(model.modules())
-    counts = {name: sum(isinstance(one, classes) for one in modules) for name, classes in _FAMILIES.items()}
-    return {name: count for name, count in counts.items() if count}
 
 
 def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
@@ -129,21 +135,18 @@ def block_shapes(model: nn.Module) -> int:
     return len({shape_of(block) for block in blocks_to_compile(model)})
 
 
-def _generated_tokens(loop: Loop) -> int | None:
-    """The tokens that a step generates for each sample; 0 for a number that is not known, None for no text at all."""
-    if loop.step is None or loop.mode is not Mode.INFER or not hasattr(loop.model, "generation_config"):
-        return None
-    return int(getattr(loop.step, "new_tokens", 0))
-
-
 def current_settings(loop: Loop) -> dict[str, Value]:
     """The settings as the user has them: read off the objects and the global flags, overridden by the declared ones.
 
     Batch size and threads are facts of their own: they have no value that means "off".
     """
+    # Variables of the environment decided these two before the process started.
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    types = {str(p.dtype).removeprefix("torch.") for p in loop.model.parameters() if p.is_floating_point()}
     current: dict[str, Value] = {
         "precision.float32_matmul": _float32_matmul(),
-        "precision.weights": _weights(loop.model),
+        "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
         "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "cpu.flush_denormal": _flushes_denormals(),
@@ -151,7 +154,8 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        **_allocators(),
+        "memory.allocator": next((value for word, value in _ALLOCATORS.items() if word in allocators), "default"),
+        "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
     }
     if loop.loader is not None:
         current["data.num_workers"] = loop.loader.num_workers
@@ -163,18 +167,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     if loop.optimizer is not None:
         current["optimizer.implementation"] = optimizer_implementation(loop.optimizer)
     return {**current, **loop.current}
-
-
-def _allocators() -> dict[str, Value]:
-    """The settings that variables of the environment decided before this process started."""
-    preloaded = os.environ.get("LD_PRELOAD", "")
-    allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
-    words = {"expandable_segments:True": "expandable_segments", "max_split_size": "max_split_size"}
-    words["backend:cudaMallocAsync"] = "cuda_async"
-    return {
-        "memory.allocator": next((value for word, value in words.items() if word in allocators), "default"),
-        "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
-    }
 
 
 def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
@@ -207,12 +199,6 @@ def _float32_matmul() -> str:
         return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
-def _weights(model: nn.Module) -> str:
-    """The half-precision type that all floating-point parameters have, or ``float32``."""
-    types = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()}
-    return next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32"
-
-
 def _attention_backend() -> str:
     """The one attention kernel that is permitted, or ``auto`` when PyTorch may choose among several."""
     flags = torch.backends.cuda
@@ -229,13 +215,6 @@ def _attention_backend() -> str:
 def _flushes_denormals() -> bool:
     """Whether this thread's arithmetic gives zero in place of a number below the smallest normal one."""
     return bool((torch.full((1,), 1e-30) * 1e-10).item() == 0)
-
-
-def _linear_shapes(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
-    """Inputs, outputs and count of each size of linear layer, the largest first."""
-    sizes = Counter((m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear))
-    ordered = sorted(sizes.items(), key=lambda item: item[0][0] * item[0][1], reverse=True)
-    return tuple((inputs, outputs, count) for (inputs, outputs), count in ordered)
 
 
 def _checkpointing(model: nn.Module) -> str:
@@ -266,13 +245,6 @@ def _memory_format(model: nn.Module) -> str:
     return "contiguous"
 
 
-def _resizable(loop: Loop) -> bool:
-    if loop.loader is None:
-        return loop.batch_size is not None and (loop.make_batch is not None or not resizing_problem(loop.data))
-    # A custom batch sampler decides the batch size itself; its batches leave the loader's batch_size None.
-    return loop.loader.batch_size is not None
-
-
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     each = optimizers_in(optimizer)
     offered = [implementations_of(one, sparse_parameters(model)) for one in each]
@@ -298,7 +270,9 @@ def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: P
     if isinstance(step, OwnStep):
         return "the step is your own: nobody can see whether its model masks padding"
     padded = [pads(map_tensors(torch.Tensor.clone, batch)) for batch in batches]
-    pair = max(zip(batches, padded, strict=True), key=lambda pair: _elements(pair[1]) - _elements(pair[0]))
+    sizes = [[sum(tensor.numel() for tensor in tensors_of(one)) for one in some] for some in (batches, padded)]
+    added = [long - short for short, long in zip(*sizes, strict=True)]
+    pair = batches[added.index(max(added))], padded[added.index(max(added))]
     results: list[torch.Tensor] = []
     try:
         with torch.no_grad(), torch.random.fork_rng(), evaluating(step.model):
@@ -317,10 +291,6 @@ def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: P
     if changed < (_PADDING_ROUNDS_HALF if is_half else _PADDING_ROUNDS):
         return ""
     return f"the model takes padding for data: with more of it results change by {format_percent(changed, digits=2)}"
-
-
-def _elements(batch: Any) -> int:
-    return sum(tensor.numel() for tensor in tensors_of(batch))
 
 
 def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: bool) -> LoaderFacts | None:

@@ -29,7 +29,6 @@ from advisor.records import (
     MEASURING,
     PLAIN_LOOP,
     Activity,
-    BatchForm,
     Block,
     BlockDone,
     Finished,
@@ -61,13 +60,13 @@ from advisor.trial.measurement.clock import (
     single_steps_ms,
     warm_up,
 )
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
-from advisor.trial.profile.phases import measure_phases
 from advisor.trial.profile.profiler import phases_alone, profile_step
+from advisor.trial.profile.recording import measure_phases
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
@@ -269,13 +268,23 @@ class Stages:
             *compilation_notes(frames_when_warm),
         )
         step_ms = median(block.step_ms for block in blocks)
-        may_time_phases = self._may_time_phases(blocks)
+        # Not shortly before the trial is given up, and all of it lost.
+        may_time_phases = time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_ms / 1e3) < self.deadline
         if spec.kind is TrialKind.PROFILE:
-            self._profile(parts.eager, feed, step_ms)
+            self._say("profiling")
+            stop_debugging()
+            trace = str(Path(spec.log_path).with_suffix(".trace.json.gz"))
+            limits: dict[str, float] = {"limit_s": _PHASES_LIMIT_S, "deadline": self.deadline}
+            profile = profile_step(parts.eager, feed, step_ms, trace_path=trace, **limits)
+            self.channel.send(Profiled(with_habits(profile, parts.eager, feed)))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
             self.channel.send(Profiled(phases_alone(parts.eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
-        loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(parts.eager, batches[0]), probe)
+        loss_form, batch_form = parts.form, batch_form_of(parts.eager, batches[0])
+        if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
+            # A loss that is chosen by the outputs gets output and target in an exported file.
+            own = with_own_loss(batch_form, probe.loss_at)
+            loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
         timed = spec.times_phases and may_time_phases
         return TrialResult(
             Outcome.MEASURED,
@@ -355,31 +364,5 @@ class Stages:
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks, []
 
-    def _may_time_phases(self, blocks: list[Block]) -> bool:
-        """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
-        step_s = median(block.step_ms for block in blocks) / 1e3
-        return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
-
-    def _profile(self, eager: TrainStep | InferStep, feed: Feed, step_ms: float) -> None:
-        self._say("profiling")
-        stop_debugging()
-        measured = profile_step(
-            eager,
-            feed,
-            step_ms,
-            limit_s=_PHASES_LIMIT_S,
-            trace_path=str(Path(self.spec.log_path).with_suffix(".trace.json.gz")),
-            deadline=self.deadline,
-        )
-        self.channel.send(Profiled(with_habits(measured, eager, feed)))
-
     def _say(self, text: str) -> None:
         self.channel.send(Activity(text))
-
-
-def _recorded_forms(form: LossForm, batch: BatchForm | None, probe: Probe) -> tuple[LossForm, BatchForm | None]:
-    """The forms of the loss and the batch for an exported file: a loss chosen by the outputs gets output and target."""
-    if form is not LossForm.OWN or batch is None or not probe.outputs:
-        return form, batch
-    own = with_own_loss(batch, probe.loss_at)
-    return (form, own) if own else (LossForm.OUTPUT_TARGET, batch)

@@ -46,12 +46,3 @@ def test_values_for_a_loader_with_workers():
     facts = cpu_facts(loader=loader_facts(num_workers=4, length=20), profile=profile_facts())
     assert proposed("prefetch", facts) == [4, 8]
     assert proposed("persistent_workers", facts) == [True]
-
-
-@pytest.mark.process
-def test_new_workers_see_what_the_loop_changed_in_the_dataset_since_the_last_epoch():
-    samples = [0.0] * 4
-    loader = applied("num_workers", 2, DataLoader(samples))
-    assert samples_of(loader) == [0.0] * 4
-    samples[:] = [1.0] * 4
-    assert samples_of(loader) == [1.0] * 4

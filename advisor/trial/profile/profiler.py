@@ -15,10 +15,9 @@ from advisor.records import Bottleneck, Phase, Profile
 from advisor.step.batch import tensors_of
 from advisor.step.compile import is_compiled
 from advisor.step.step import InferStep, TrainStep
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
-from advisor.trial.profile.phases import measure_phases
-from advisor.trial.profile.recording import record_step
+from advisor.trial.profile.recording import measure_phases, record_step
 from advisor.trial.profile.traffic import TrafficCounter
 
 # A step that takes longer is recorded without one before it. Milliseconds.
@@ -42,7 +41,9 @@ def profile_step(
     measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s))
     measured = record_step(measured, step, feed, trace_path=trace_path, warm=step_ms < _LONG_STEP_MS)
     measured = with_work(measured, step, feed)
-    measured = replace(measured, host_to_device_bytes=_host_to_device_bytes(step, feed))
+    if step.device.type != "cpu":
+        copied = [] if feed.resident else [one for one in tensors_of(feed.next()) if one.device.type == "cpu"]
+        measured = replace(measured, host_to_device_bytes=sum(tensor.nbytes for tensor in copied))
     measured = _under_the_roof(measured, step, deadline)
     bottleneck, evidence = judge(measured)
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
@@ -108,15 +109,6 @@ def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: fl
         copy_bytes_per_s=ceilings.copy_bytes_per_s,
         call_overhead_s=ceilings.call_overhead_s,
     )
-
-
-def _host_to_device_bytes(step: TrainStep | InferStep, feed: Feed) -> int | None:
-    """The bytes of a batch that each step copies to the device: none of a resident one; None on the CPU."""
-    if step.device.type == "cpu":
-        return None
-    if feed.resident:
-        return 0
-    return sum(tensor.nbytes for tensor in tensors_of(feed.next()) if tensor.device.type == "cpu")
 
 
 _LAUNCH_BOUND_BUSY = 0.7
