@@ -154,7 +154,6 @@ class RankTrial:
             warmup_steps=len(losses) + warm.steps,
             measuring_s=time.perf_counter() - measuring,
             losses=tuple(losses),
-            parameters=sum(parameter.numel() for parameter in components.model.parameters()),
             notes=tuple(loop.notes),
             ranks=ranks,
         )
