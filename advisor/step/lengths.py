@@ -36,8 +36,8 @@ class PadsToMultiple:
         examples = list(map(_tensors_of, batches))
         for tensors in examples:
             self.find(tensors)
-        places = [(self.find(tensors), tensors) for tensors in examples]
-        self.longest = max((tensors[place].shape[1] for found, tensors in places for place in found), default=0)
+        known = [tensors[min(found)] for tensors in examples if (found := self.find(tensors))]
+        self.longest = max((tensor.shape[1] for tensor in known), default=0)
 
     def __call__(self, samples: Any) -> Any:
         """Collate the samples, and pad the batch to the next multiple of its length."""

@@ -177,26 +177,6 @@ def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str
     return {**saved, "state": state, "param_groups": groups}
 
 
-def expected_state_bytes(optimizer: Optimizer) -> int:
-    """Return the bytes of state that an optimizer keeps once it has made a step; 0 where that cannot be told.
-
-    A copy over tensors without contents makes one step, so shapes and options count and nothing is computed.
-    """
-    parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
-    empty = [torch.empty_like(one, device="meta", requires_grad=True) for one in parameters]
-    for parameter in empty:
-        parameter.grad = torch.empty_like(parameter)
-    plain: dict[str, Any] = {name: False for name in ("foreach", "fused", "capturable") if name in optimizer.defaults}
-    try:
-        plain["lr"] = float(optimizer.defaults["lr"])
-        copy: Any = type(optimizer)([{**optimizer.defaults, **plain, "params": empty}], **plain)
-        copy.step()
-    except Exception:  # any class may be given, and some ask for values or closures: then it is not known
-        return 0
-    kept = (value for state in copy.state.values() for value in state.values())
-    return sum(value.nbytes for value in kept if isinstance(value, Tensor))
-
-
 class TensorRates:
     """Learning rates that are numbers for the loop and tensors for a compiled or captured step.
 

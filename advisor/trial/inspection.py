@@ -29,7 +29,6 @@ from advisor.step.loader import (
     workers_problem,
 )
 from advisor.step.optimizer import (
-    expected_state_bytes,
     implementations_of,
     optimizer_implementation,
     optimizers_in,
@@ -243,6 +242,14 @@ def _memory_format(model: nn.Module) -> str:
         if weights and all(w.is_contiguous(memory_format=layout) for w in weights):
             return str(layout).removeprefix("torch.")
     return "contiguous"
+
+
+def expected_state_bytes(optimizer: Any) -> int:
+    """The bytes that an optimizer keeps after its first step: as many moments of each parameter as its options say."""
+    options = optimizer.defaults
+    moments: int = (len(options.get("betas", ())) or bool(options.get("momentum"))) + bool(options.get("amsgrad"))
+    parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
+    return sum(moments * parameter.nbytes for parameter in parameters)
 
 
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
