@@ -301,11 +301,6 @@ class Comparison:
     paired: bool = field(default=False, kw_only=True)
 
     @property
-    def seems_faster(self) -> bool:
-        """Whether the estimate alone, without its interval, is that of something faster."""
-        return self.speedup > CHANGE
-
-    @property
     def is_open(self) -> bool:
         """Whether the interval is too wide to tell anything: it may be much faster, or much slower."""
         return self.verdict is Verdict.UNCLEAR and self.ci_high > _OPEN_RATIO * self.ci_low

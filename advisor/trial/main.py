@@ -268,8 +268,7 @@ class Stages:
             *compilation_notes(frames_when_warm),
         )
         step_ms = median(block.step_ms for block in blocks)
-        # Not shortly before the trial is given up, and all of it lost.
-        may_time_phases = time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_ms / 1e3) < self.deadline
+        may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
             self._say("profiling")
             stop_debugging()
@@ -361,6 +360,11 @@ class Stages:
                 blocks.append(clock.run(steps))
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks, []
+
+    def _may_time_phases(self, blocks: list[Block]) -> bool:
+        """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
+        step_s = median(block.step_ms for block in blocks) / 1e3
+        return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
     def _say(self, text: str) -> None:
         self.channel.send(Activity(text))
