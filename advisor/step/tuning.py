@@ -110,7 +110,9 @@ class Tuning:
         wholes = [module for module in modules if module not in parts]
         # Beside others no modules without tensors, such as losses.
         models = [one for one in wholes if next(chain(one.parameters(), one.buffers()), None) is not None] or wholes
-        optimizers = list(dict.fromkeys(_bare(item) for item in once if isinstance(item, Optimizer)))
+        # One that hands everything on to another, such as Accelerate's, stands for that.
+        bare = [(item, getattr(item, "optimizer", None)) for item in once if isinstance(item, Optimizer)]
+        optimizers = list(dict.fromkeys(inner if isinstance(inner, Optimizer) else item for item, inner in bare))
         loaders = [item for item in once if isinstance(item, DataLoader)]
         if not models and (optimizers or not loaders or not self._prepared):
             raise TypeError("prepare() needs the model: tuning.prepare(model, optimizer, loader)")
@@ -277,9 +279,3 @@ class Tuning:
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     """Warn that a setting is left out because these objects do not take it."""
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=6)
-
-
-def _bare(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside one that hands everything on to it, such as Accelerate's."""
-    inner = getattr(optimizer, "optimizer", None)
-    return inner if isinstance(inner, Optimizer) else optimizer

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
@@ -21,11 +22,11 @@ from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models, as_prepared
 from advisor.step.lengths import PadsToMultiple
 from advisor.step.loader import (
-    copy_problem,
     divides_samples,
     hears_of_epochs,
     length_of,
     one_by_one_problem,
+    rebuild,
     workers_problem,
 )
 from advisor.step.optimizer import (
@@ -305,10 +306,14 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
     if loader is None:
         return None
     moved = without_last_transforms(loader.dataset)[1] if on_device else []
+    problem = ""
     if isinstance(loader, GivenBatches):
         problem = f"the batches come from {loader.made_by}, which is no DataLoader"
     else:
-        problem = copy_problem(loader)
+        try:
+            rebuild(loader)
+        except RefusedError as error:
+            problem = str(error)
     pads = PadsToMultiple(as_it_is, 1)
     pads.learn(batches)
     pads.multiple = max(1, pads.longest)

@@ -178,7 +178,12 @@ class Stages:
         step = captured(make_step(components, loop.loss, form=form), refuse_graph)
         parts = _Parts(loop, device, components, step, form, build_s, time.perf_counter() - started)
         began = time.perf_counter()
-        batches = self._first_batches(parts)
+        self._say("reading the first batches")
+        batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
+        if self.spec.kind.inspects:
+            draws.check_batches(batches, of_loader=components.has_loader)
+            facts = inspect_loop(loop, device, batches, loss_form=form, step=parts.eager)
+            self.channel.send(Inspected(facts, versions(), imported_sources()))
         probe = self._probe(parts, batches)
         del batches[1:]  # they may lie on the device
         if self.spec.kind is TrialKind.COMPILE:
@@ -196,16 +201,6 @@ class Stages:
         loop.to(device)
         set_mode(loop)
         return loop, device
-
-    def _first_batches(self, parts: _Parts) -> list[Any]:
-        """The batches of the first steps; the baseline's trial sends all the facts of the workload."""
-        self._say("reading the first batches")
-        batches = draws.probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
-        if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=parts.components.has_loader)
-            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.eager)
-            self.channel.send(Inspected(facts, versions(), imported_sources()))
-        return batches
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
         """The first steps, whose losses and outputs are compared. They also compile, so they count as warm-up.

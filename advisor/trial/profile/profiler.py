@@ -44,7 +44,22 @@ def profile_step(
     if step.device.type != "cpu":
         copied = [] if feed.resident else [one for one in tensors_of(feed.next()) if one.device.type == "cpu"]
         measured = replace(measured, host_to_device_bytes=sum(tensor.nbytes for tensor in copied))
-    measured = _under_the_roof(measured, step, deadline)
+    own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
+    dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
+    # By default convolutions of float32 run in TF32, and matrix products do not.
+    convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
+    in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
+    tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
+    name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
+    ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
+    measured = replace(
+        measured,
+        ceilings=ceilings,
+        ceiling_dtype=name,
+        ceiling_flops_per_s=ceilings.matmul_flops_per_s.get(name),
+        copy_bytes_per_s=ceilings.copy_bytes_per_s,
+        call_overhead_s=ceilings.call_overhead_s,
+    )
     bottleneck, evidence = judge(measured)
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
@@ -89,26 +104,6 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: fl
         return phases
     others_ms = sum(duration for phase, duration in phases.items() if phase != Phase.DATA_WAIT)
     return {**phases, Phase.DATA_WAIT: max(phases[Phase.DATA_WAIT], step_ms - others_ms)}
-
-
-def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float) -> Profile:
-    """The profile with the machine's ceilings."""
-    own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
-    dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
-    # By default convolutions of float32 run in TF32, and matrix products do not.
-    convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
-    in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
-    tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
-    name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
-    ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
-    return replace(
-        measured,
-        ceilings=ceilings,
-        ceiling_dtype=name,
-        ceiling_flops_per_s=ceilings.matmul_flops_per_s.get(name),
-        copy_bytes_per_s=ceilings.copy_bytes_per_s,
-        call_overhead_s=ceilings.call_overhead_s,
-    )
 
 
 _LAUNCH_BOUND_BUSY = 0.7
