@@ -15,6 +15,8 @@ Scope = Function | ast.Lambda | ast.Module
 # A loop that breaks off ran every step until then; one that continues skips the rest of this step alone.
 _SKIPS = (ast.Continue, ast.Return)
 _MODULES = ("torch.nn.Module", "torch.nn.modules.Module")
+# Methods whose results lie on the host, and attributes that do.
+_OF_HOST = frozenset({"item", "tolist", "numpy", "cpu", "size", "numel", "shape", "dtype", "device", "ndim"})
 # Methods that many classes have: only one of ``self`` is known to be this file's.
 _COMMON_NAMES = frozenset({"step", "backward", "update", "run", "forward", "train", "fit", "eval"})
 
@@ -44,6 +46,9 @@ class Program:
         modules = self._module_classes()
         methods = [node for node in self.nodes if isinstance(node, Function) and self.parents[node] in modules]
         self.forwards = {method for method in methods if method.name == "forward"}
+        self.losses: dict[ast.AST, set[str]] = defaultdict(set)
+        for call in filter(is_backward, self.calls):
+            self.losses[self.scope(call)] |= {self.name(_loss(call))} - {""}
         self.steps = self._steps()
         self.regions = {*self.steps, *self.forwards, *(one for one in methods if one.name == "training_step")}
         self._branches: dict[ast.AST, set[tuple[ast.AST, str]]] = {}
@@ -79,6 +84,40 @@ class Program:
         name = self.name(node)
         found = self._assigned[None if "." in name else self.scope(node), name]
         return [value for _, value in found or self._assigned[self.tree, name]]
+
+    def losses_at(self, node: ast.AST) -> set[str]:
+        """The names that a backward pass is made of in a node's function."""
+        return self.losses[self.scope(node)]
+
+    def is_on_host(self, value: ast.AST) -> bool:
+        """Whether a value lies on the host as far as its text, and those of the values of its names, tell."""
+        return any(self._is_of_host(part) for part in self._parts(value))
+
+    def is_on_device(self, value: ast.AST) -> bool:
+        """Whether a value comes from a model, or from what is moved to the device, and is not read already."""
+        return not self.is_on_host(value) and any(self._is_of_device(part) for part in self._parts(value))
+
+    def _parts(self, value: ast.AST) -> Iterator[ast.AST]:
+        """The parts of a value, and those of the values that its names were given above."""
+        for part in ast.walk(value):
+            yield part
+            if isinstance(part, ast.Name):
+                latest = self.latest(part)
+                latest = latest.iter if isinstance(latest, ast.For) else latest
+                if isinstance(latest, ast.arg):
+                    yield latest
+                elif isinstance(latest, ast.expr) and _end(latest) < (part.lineno, part.col_offset):
+                    yield from self._parts(latest)
+
+    def _is_of_host(self, part: ast.AST) -> bool:
+        if isinstance(part, ast.Attribute):
+            return part.attr in _OF_HOST or self.name(part).startswith("numpy.")
+        return isinstance(part, ast.Call) and self.called(part) in ("float", "int", "len", "bool")
+
+    def _is_of_device(self, part: ast.AST) -> bool:
+        if isinstance(part, ast.arg):
+            return part.arg != "self" and self.scope(part) in self.forwards
+        return isinstance(part, ast.Call) and (self.called(part) in self.models or moves_to_device(part))
 
     def latest(self, node: ast.expr) -> ast.AST | None:
         """The last value that a name was given above this place in its function, or anywhere in the module; or None."""
@@ -203,6 +242,28 @@ class Program:
 def is_backward(call: ast.Call) -> bool:
     """Whether a call runs a backward pass."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
+
+
+def _end(node: ast.expr) -> Place:
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+def moves_to_device(call: ast.Call) -> bool:
+    """Whether a call moves a tensor to the device, as ``x.cuda()`` and ``x.to(device)`` do."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("cuda", "to"):
+        return False
+    place = ast.unparse(call.args[0]) if call.args else "".join(keyword.arg or "" for keyword in call.keywords)
+    return call.func.attr == "cuda" or "device" in place or "cuda" in place
+
+
+def _loss(node: ast.expr) -> ast.expr:
+    """The value that a backward pass is of: `(loss / n).backward()`, `accelerator.backward(loss)`, `scale(loss)`."""
+    match node:
+        case ast.Call(args=[first, *_]) | ast.BinOp(left=ast.Constant(), right=first) | ast.BinOp(left=first):
+            return _loss(first)
+        case ast.Call(func=ast.Attribute(value=value)) | ast.Subscript(value=value):
+            return _loss(value)
+    return node
 
 
 def _branch(parent: ast.AST, child: ast.AST) -> str:

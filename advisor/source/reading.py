@@ -15,7 +15,7 @@ from io import BytesIO
 from pathlib import Path
 
 from advisor.files.paths import DEMO, is_file, is_library
-from advisor.records import Facts, Finding, LoaderFacts, Mode, Phase, Profile
+from advisor.records import Facts, Finding, Mode
 from advisor.source.habits import RULES, habits_of
 
 _LARGEST_BYTES = 1_000_000
@@ -24,9 +24,6 @@ _PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")
 # Recipes whose habits cost time on a GPU only: reading a value, or copying, waits for nothing on a CPU.
 ON_GPU_ONLY = frozenset(rule.recipe for rule in RULES if rule.on_gpu)
 IN_TRAINING_ONLY = frozenset(rule.recipe for rule in RULES if rule.in_training)
-_OF_LOADERS = frozenset({"num_workers", "pin_memory"})
-# A loader whose part of the step is below this share has nothing to gain. Unitless.
-_LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,25 +159,9 @@ def _without_magics(cell: str) -> str:
 
 def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
     """The findings that concern the measured loop and cost time on its device."""
-    loader, trains = facts.workload.loader, facts.workload.mode is Mode.TRAIN
+    trains = facts.workload.mode is Mode.TRAIN
     return tuple(
         finding
         for finding in findings
-        if (facts.on_cuda or finding.recipe not in ON_GPU_ONLY)
-        and (trains or finding.recipe not in IN_TRAINING_ONLY)
-        and (finding.recipe not in _OF_LOADERS or (_is_of(loader, finding) and _feeds_slowly(facts.profile)))
+        if (facts.on_cuda or finding.recipe not in ON_GPU_ONLY) and (trains or finding.recipe not in IN_TRAINING_ONLY)
     )
-
-
-def _feeds_slowly(profile: Profile | None) -> bool:
-    """Whether waiting for data and copying it take a share of the step that counts; so do times that are not known."""
-    known = [profile.phases.get(phase) for phase in (Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)] if profile else []
-    taken = [milliseconds for milliseconds in known if milliseconds is not None]
-    return not taken or profile is None or sum(taken) >= _LEAST_SHARE * profile.step_ms
-
-
-def _is_of(loader: LoaderFacts | None, finding: Finding) -> bool:
-    """Whether the measured loop has a loader as in the finding: with workers where it names some, or without."""
-    if loader is None:
-        return False
-    return not loader.pin_memory if finding.recipe == "pin_memory" else bool(loader.num_workers) is bool(finding.value)

@@ -58,8 +58,8 @@ class PadsToMultiple:
         leading, padded = next(((place, tail) for place, tail in tails if tail is not None), (self.leading, None))
         if leading is None or leading >= len(tensors) or not _is_sequence(tensors[leading]):
             return {}
-        self.leading, length = leading, tensors[leading].shape[1]
-        places = {place for place, one in enumerate(tensors) if _is_sequence(one) and one.shape[1] == length}
+        self.leading, sizes = leading, tensors[leading].shape[:_RANK]
+        places = {place for place, one in enumerate(tensors) if _is_sequence(one) and one.shape[:_RANK] == sizes}
         self.places = self.places & places or places  # a size that is equal by chance is not in the next batch
         for place in self.places - self.fills.keys() if padded is not None else ():
             values = tensors[place][padded]

@@ -78,7 +78,7 @@ def samples(model: nn.Module, spec: TargetSpec) -> Samples:
             notes=("the model's example_input_array as its batch",),
             fixed_size=size,
         )
-    for shape in _shapes(model):
+    for shape in itertools.chain.from_iterable(map(_shapes_for, itertools.islice(_layers(model), _LAYERS_TRIED))):
         make = _inputs(model, shape)
         if counted_run(model, make(_COUNTED)) is not None:
             text = "x".join(map(str, shape))
@@ -126,11 +126,6 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
     return (module for module in model.modules() if _shapes_for(module))
 
 
-def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    for layer in itertools.islice(_layers(model), _LAYERS_TRIED):
-        yield from _shapes_for(layer)
-
-
 def _shapes_for(layer: nn.Module) -> list[tuple[int, ...]]:
     """Shapes of a sample that a layer may take, usual ones first; none for a layer that tells of none."""
     return next((shapes(layer) for kind, shapes in _BY_LAYER.items() if isinstance(layer, kind)), [])
@@ -154,16 +149,11 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> S
         return typed(noise(size, *shape), model)
 
     run = counted_run(model, images(_COUNTED)) if train else None
-    make = with_labels(images, run[0], _COUNTED) if run else _with_classes(images, model) if train else None
+    classes = getattr(model, "num_classes", None)  # of a model that cannot run so
+    make = with_labels(images, run[0], _COUNTED) if run else None
+    if train and run is None and isinstance(classes, int) and classes > 0:
+        make = lambda size: (images(size), whole_numbers(classes, size))  # noqa: E731
     return Samples(images, trains=False) if make is None else Samples(make, trains=True, optimizer=momentum)
-
-
-def _with_classes(images: Callable[[int], torch.Tensor], model: nn.Module) -> Callable[[int], Any] | None:
-    """Images with a class each, for a model that says how many it has."""
-    classes = getattr(model, "num_classes", None)
-    if not isinstance(classes, int) or classes < 1:
-        return None
-    return lambda size: (images(size), whole_numbers(classes, size))
 
 
 def momentum(parameters: Any) -> torch.optim.Optimizer:

@@ -53,7 +53,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         current=dict(workload.current),
         notes=notes,
         clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
-        hint=_hint(workload),
+        hint=HINT if workload.step is not None else getattr(workload, "hint", ""),
         step=workload.step,
         trainer=getattr(workload, "trainer", ""),
         places=getattr(workload, "places", ()),
@@ -75,13 +75,6 @@ def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Wor
         notes.extend(workload.notes)
     workload.data = batches_in_data(workload.data, notes)
     return workload
-
-
-def _hint(workload: Workload) -> str:
-    """The hint for a first step that fails, from the kind of workload; empty for an ordinary one."""
-    if workload.step is None:
-        return getattr(workload, "hint", "")
-    return HINT
 
 
 def _as_workload(value: Any, notes: list[str]) -> Workload:

@@ -52,7 +52,8 @@ def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetS
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
-    size = max(least, min(LARGEST_BATCH, _power_of_two(work / step_flops(model, samples, mode))))
+    fits = max(1, int(work / step_flops(model, samples, mode)))
+    size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
     machine = "this GPU" if on_gpu else "this CPU"
     note = f"a batch of {size} {samples.counts}, sized for {machine}; --batch-size N sets another, --input its samples"
     return size, note
@@ -136,7 +137,3 @@ def _by_parameters(model: nn.Module, batch: Any) -> float:
     per_position = ((tensor, 3 * 16 * 16 if tensor.is_floating_point() else 1) for tensor in tensors_of(batch))
     positions = max((tensor.numel() // size for tensor, size in per_position), default=0) or _COUNTED
     return 2.0 * positions * sum(parameter.numel() for parameter in model.parameters())
-
-
-def _power_of_two(value: float) -> int:
-    return 1 << (max(1, int(value)).bit_length() - 1)

@@ -71,6 +71,44 @@ def test_the_end_of_the_outer_loop_is_the_end(script):
         batches(loop, 8)
 
 
+FOLDS = f"""
+for fold in range(3):
+    model = nn.Linear(1, 1); optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for epoch in range(2):
+        for count in range(3):
+            x, y = numbers[count : count + 1], numbers[:1]
+            seen.append(id(model)); {STEP}
+"""
+RUNS = f"""
+class Run:
+    def __init__(self):
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+
+    def fit(self):
+        for count in range(6):
+            x, y = numbers[count : count + 1], numbers[:1]
+            seen.append(id(self.model)); {STEP.replace("model", "self.model").replace("optimizer.", "self.optimizer.")}
+
+runs = [Run() for seed in range(3)]
+for run in runs:
+    run.fit()
+"""
+
+
+@pytest.mark.parametrize("text", [FOLDS, RUNS], ids=["folds", "runs"])
+def test_a_loop_around_the_one_of_a_model_does_not_go_on_to_the_next(text, script):
+    """As of several folds or seeds: the settings were applied to the first model."""
+    loop, names = script(text)
+    if text == FOLDS:  # its epochs begin anew
+        batches(loop, 30)
+        assert len(set(names["seen"])) == 1
+    else:
+        with pytest.raises(TargetError, match="has come to its end"):
+            batches(loop, 30)
+        assert names["seen"].index(id(names["runs"][1].model)) >= len(names["seen"]) - 2
+
+
 def test_batches_that_can_be_read_only_once_are_repeated(script):
     """As of the Annotated Transformer: `run_epoch(data_gen(V, 30, 20), ...)`."""
     loop, names = script(f"""

@@ -123,7 +123,59 @@ class TestFiles:
         """)
         batches(loop, 2)
         assert {Path(name).read_text() for name in old} == {"precious"}
-        assert Path("checkpoint-2/model.pt").exists()
+        assert {str(one) for one in Path().rglob("*") if one.is_file()} == {*old, "train.py"}
+
+    def test_what_a_script_writes_before_its_loop_leaves_the_files_that_there_are(self, script):
+        old = ("best.pt", "args.json", "log.txt", "out/1.png", "runs/model.pt")
+        for name in old:
+            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).write_text("precious")
+            os.utime(name, (1, 1))
+        loop, names = script("""
+            import json, os, shutil
+            torch.save(model.state_dict(), "best.pt")
+            model.load_state_dict(torch.load("best.pt"))
+            with open("args.json", "w") as file:
+                json.dump({"lr": 1}, file)
+            seen.append(json.load(open("args.json"))["lr"])
+            if os.path.exists("out"):
+                shutil.rmtree("out")
+            os.makedirs("out")
+            os.rename("runs", "runs.old")
+            os.makedirs("runs")
+            log = open("log.txt", "a")
+            for x, y in loader:
+                STEP
+                print("one", file=log, flush=True)
+        """)
+        batches(loop, 2)
+        assert names["seen"] == [1]
+        assert {Path(name).read_text() for name in old} == {"precious"}
+
+    def test_rounds_find_what_they_made_and_the_folder_does_not_get_it(self, script):
+        loop, names = script("""
+            import os, shutil, zipfile
+            from pathlib import Path
+            os.makedirs("runs")
+            best = None
+            for number, (x, y) in enumerate(loader):
+                STEP
+                if number:
+                    assert os.path.exists("runs/last.pt") and torch.load("runs/last.pt")["number"] == number - 1
+                    os.remove(best)
+                    assert not os.path.exists(best)
+                torch.save({"number": number}, "runs/last.tmp")
+                os.replace("runs/last.tmp", "runs/last.pt")
+                best = shutil.copy2("runs/last.pt", f"runs/best-{number}.pt")
+                with zipfile.ZipFile("runs/all.zip", "w") as file:
+                    file.write(best)
+                with open("runs/log.txt", "a") as file:
+                    file.write(f"{number} ")
+                seen.append(Path("runs/log.txt").read_text())
+        """)
+        batches(loop, 3)
+        assert names["seen"] == ["0 ", "0 1 ", "0 1 2 ", "0 1 2 3 "]
+        assert not [*Path("runs").iterdir()]
 
     def test_what_stands_behind_the_loop_is_not_run(self, script):
         loop, _ = script("""

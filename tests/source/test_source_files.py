@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from facts import cpu_facts, loader_facts, profile_facts
+from facts import cpu_facts
 from planted import LOOP, SETUP
 
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Finding, Mode, Phase
+from advisor.records import Finding, Mode
 from advisor.source.reading import IN_TRAINING_ONLY, ON_GPU_ONLY, read_file, read_sources, relevant, target_file
 
 # --- files ----------------------------------------------------------------------------------------------------
@@ -152,26 +152,11 @@ def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():
     [
         ({"device": "cuda:0"}, "loss_sync", True),
         ({"device": "cpu"}, "loss_sync", False),
-        ({"device": "cpu"}, "deterministic_off", True),
         ({"device": "cpu"}, "zero_grad", True),
         ({"device": "cpu", "mode": Mode.INFER}, "zero_grad", False),
-        ({"device": "cpu", "loader": None}, "num_workers", False),
     ],
 )
 def test_only_findings_about_the_measured_loop_on_its_device_are_told(workload, recipe, kept):
     facts = cpu_facts()
     facts = replace(facts, workload=replace(facts.workload, **workload), profile=None)
     assert bool(relevant([_found(recipe)], facts)) is kept
-
-
-@pytest.mark.parametrize("workers", [0, 4])
-def test_a_loader_without_workers_is_told_where_the_measured_one_has_none(workers):
-    facts = replace(cpu_facts(loader=loader_facts(num_workers=workers, pin_memory=False)), profile=None)
-    assert bool(relevant([_found("num_workers")], facts)) is (workers == 0)
-
-
-@pytest.mark.parametrize(("waiting_ms", "kept"), [(0.05, False), (2.0, True)])
-def test_a_loader_that_nobody_waits_for_is_not_told(waiting_ms, kept):
-    measured = profile_facts(phases={Phase.DATA_WAIT: waiting_ms, Phase.FORWARD: 9.0}, step_ms=10.0)
-    facts = replace(cpu_facts(loader=loader_facts()), profile=measured)
-    assert bool(relevant([_found("num_workers")], facts)) is kept

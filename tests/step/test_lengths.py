@@ -74,6 +74,13 @@ def test_a_size_that_is_equal_by_chance_is_padded_no_longer():
     assert (ids.shape[1], scores.shape[1]) == (32, 30)
 
 
+def test_texts_that_stand_in_columns_are_left():
+    """As of nn.Transformer's usual batches: the first size is the length, and texts and targets differ in it."""
+    texts, targets = (filled(torch.randint(3, 99, (4, 30)), 1)[:, :length].T for length in (30, 29))
+    found = PadsToMultiple(lambda samples: samples, 16)([texts[:, :3], targets[:, :3]])
+    assert [tuple(one.shape) for one in found] == [(30, 3), (29, 3)]
+
+
 def padded_texts(some):
     texts, kinds = zip(*some, strict=True)
     return torch.nn.utils.rnn.pad_sequence(list(texts), batch_first=True), torch.tensor(kinds)

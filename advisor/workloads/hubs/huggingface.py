@@ -222,14 +222,11 @@ def _of_config(kind: Any, config: Any) -> nn.Module:
     return model
 
 
-def _size_of(kind: Any, config: Any) -> int:
-    with torch.device("meta"):
-        return _FLOAT_BYTES * sum(parameter.numel() for parameter in _of_config(kind, config).parameters())
-
-
 def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
     copies = 1 if spec.mode is Mode.INFER else _TRAIN_COPIES
-    needed, room = copies * _size_of(kind, config), psutil.virtual_memory().total
+    with torch.device("meta"):
+        size = _FLOAT_BYTES * sum(parameter.numel() for parameter in _of_config(kind, config).parameters())
+    needed, room = copies * size, psutil.virtual_memory().total
     if needed < _MOST_OF_MEMORY * room:
         return
     doing = "Inference" if spec.mode is Mode.INFER else "Training"

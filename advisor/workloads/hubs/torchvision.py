@@ -64,22 +64,16 @@ class Torchvision(Adapter):
             return _flow(*(spec.input_shape[-2:] if spec.input_shape is not None else pair), train=train)
         if kind == "detection":
             return _detection(model, _detected_shape(model, spec), train=train)
-        return image_samples(model, _shape(_name(spec), kind, spec), train=train)
+        return image_samples(model, _shape(kind, spec), train=train)
 
 
-def _name(spec: TargetSpec) -> str:
-    """The builder's name in the target; empty where the target is the user's own code."""
-    module, _, name = spec.target.rpartition(":")
-    return name if module.partition(".")[0] == Torchvision.package else ""
-
-
-def _shape(name: str, kind: str, spec: TargetSpec) -> tuple[int, ...]:
-    """One sample's shape: from ``--input``, else from the preprocessing that comes with the weights."""
+def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
+    """One sample's shape: from ``--input``, else from the preprocessing that comes with a named model's weights."""
     from torchvision import models
 
     if spec.input_shape is not None:
         return spec.input_shape[1:]
-    preprocessing: dict[str, Any] = {}
+    name, preprocessing = spec.target.rpartition(":")[2], dict[str, Any]()
     with contextlib.suppress(ValueError):
         weights: Any = next(iter(models.get_model_weights(name)), None)
         preprocessing = getattr(getattr(weights, "transforms", None), "keywords", {})

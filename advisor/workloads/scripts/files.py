@@ -8,6 +8,7 @@ import linecache
 import os
 import shutil
 import sys
+import tempfile
 import time
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library, is_pythons_own
+from advisor.process.household import SOCKETS
 from advisor.process.meanwhile import replaced
 
 _WITH_CACHES = tuple(f"{folder}{package}/" for folder in INSTALLED for package in ("torch", "triton"))
@@ -65,64 +67,115 @@ def source_of(path: Path) -> bytes:
     return source
 
 
-def _write_over_nothing(function: Callable[..., Any], file: Any) -> Any:
-    """Open a file for torch.save; one that exists is spared, and the weights go to memory instead."""
-    return function(io.BytesIO() if _is_there(file) else file)
+# Files that a script wrote, by where it looks for them, with where they lie: those of the user's stay as they are.
+_written: dict[Path, str] = {}
+# Folders of the user's that the script removed or moved, which stay too.
+_removed: set[Path] = set()
 
 
-def _open_over_nothing(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    is_users = _is_there(file) and ("w" in mode or ("a" in mode and _is_old(Path(file))))
-    return function(os.devnull if is_users else file, mode, *args, **kwargs)
+def _aside(file: Any) -> str | None:
+    """Where a file lies that the script wrote; None for another one."""
+    return _written.get(Path(file).absolute()) if _written and isinstance(file, str | os.PathLike) else None
 
 
-def _move_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    """Move a file, unless it would go over one; one that was there before stays where it is."""
-    if not _is_there(src) or not _is_old(Path(src)):
-        return Path(src).unlink() if _is_there(dst) else function(src, dst, **kwargs)
-    return None if _is_there(dst) else shutil.copy2(src, dst)
+def _put_aside(file: Any) -> Any:
+    """Where to write a file: a temporary one, where it is there; and for rounds also where only its folder is."""
+    if not isinstance(file, str | os.PathLike):
+        return file
+    path, folder = Path(file).absolute(), _folder()
+    is_special = path.exists() and not path.is_file()
+    stays = path.exists() or (_new_ones_too and path.parent.is_dir())
+    if is_special or not stays or path.is_relative_to(folder.parent):
+        return file
+    return _written.setdefault(path, f"{folder}/{len(_written)}-{path.name}")
 
 
-def _copy_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    return dst if _is_there(dst) else function(src, dst, **kwargs)
+@functools.cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="written-", dir=os.environ.get(SOCKETS)))
 
 
-def _tensors_over_nothing(function: Callable[..., Any], tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
-    return None if _is_there(file) else function(tensors, file, *args, **kwargs)
+def _save_aside(function: Callable[..., Any], file: Any) -> Any:
+    return function(_put_aside(file))
+
+
+def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    if {*mode} & {*"wx"}:
+        file = _put_aside(file)
+    elif "a" in mode and not _aside(file):
+        file = os.devnull if _is_old(file) else _put_aside(file)
+    return function(_aside(file) or file, mode, *args, **kwargs)
+
+
+def _move_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
+    """Move a file, unless it would go over one; one that was there before stays where it is, as a folder does."""
+    if _aside(src):
+        _written[Path(dst).absolute()] = _written.pop(Path(src).absolute())
+    elif not _is_old(src):
+        return function(src, _put_aside(dst) if Path(src).is_file() else dst, **kwargs)
+    elif Path(src).is_file():
+        return shutil.copy2(src, _put_aside(dst))
+    else:
+        _removed.add(Path(src).absolute())
+    return None
+
+
+def _copy_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
+    into = Path(dst, Path(src).name) if Path(dst).is_dir() else dst
+    function(_aside(src) or src, _put_aside(into), **kwargs)
+    return dst
+
+
+def _tensors_aside(function: Callable[..., Any], tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(tensors, _put_aside(file), *args, **kwargs)
 
 
 def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
     """Remove a file or a folder unless it was there before. What is in ``dir_fd`` was looked at with its folder."""
-    if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike) and _is_old(Path(path)):
-        return None
+    if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike):
+        if _written.pop(Path(path).absolute(), None):
+            return None
+        if _is_old(path):
+            return _removed.add(Path(path).absolute())
     return function(path, *args, **kwargs)
 
 
-def _is_old(path: Path) -> bool:
+def _make_folder(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+    return None if _removed and Path(path).absolute() in _removed else function(path, *args, **kwargs)
+
+
+def _stat_aside(function: Callable[..., Any], path: Any, **kwargs: Any) -> Any:
+    return function(_aside(path) or path, **kwargs)
+
+
+def _is_old(file: Any) -> bool:
     """Whether a file, or one in a folder, was written before any trial began."""
+    if not isinstance(file, str | os.PathLike):
+        return False
+    path = Path(file)
     inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
     return any(one.lstat().st_mtime < _BEGUN_S for one in (path, *inside) if one.is_symlink() or one.exists())
 
 
-def _is_there(file: Any) -> bool:
-    return isinstance(file, str | os.PathLike) and Path(file).is_file()
-
-
 _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (builtins, "open", _open_over_nothing),
-    (io, "open", _open_over_nothing),
-    (os, "replace", _move_over_nothing),
-    (os, "rename", _move_over_nothing),
-    (shutil, "copyfile", _copy_over_nothing),
+    (builtins, "open", _open_aside),
+    (io, "open", _open_aside),
+    (os, "replace", _move_aside),
+    (os, "rename", _move_aside),
+    (os, "stat", _stat_aside),
+    (os, "mkdir", _make_folder),
     (shutil, "rmtree", _remove_nothing_old),
+    *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
     *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
 )
 
 
 # Those of torch.save, which scripts may have imported by its name.
 _OF_TORCH: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (torch.serialization, "_open_zipfile_writer", _write_over_nothing),
-    (torch.serialization, "_open_file_like", _open_over_nothing),
+    (torch.serialization, "_open_zipfile_writer", _save_aside),
+    (torch.serialization, "_open_file_like", _open_aside),
 )
+_new_ones_too = False
 
 
 @functools.cache
@@ -130,21 +183,28 @@ def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]],
     """The functions that write files, each with its replacement; those of safetensors too once it is imported."""
     writers = [*_WRITERS]
     if safetensors:
-        writers.append((sys.modules["safetensors.torch"], "serialize_file", _tensors_over_nothing))
+        writers.append((sys.modules["safetensors.torch"], "serialize_file", _tensors_aside))
     found = [(owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers]
     return (*found, *((owner, name, functools.partial(one, getattr(owner, name))) for owner, name, one in _OF_TORCH))
 
 
 @contextlib.contextmanager
-def writing_over_nothing() -> Iterator[None]:
-    """Have the script leave the files that there are as they are. The caches of PyTorch's compilers go on."""
+def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
+    """Have a script leave the files that there are as they are: it writes copies, and finds them where they would be.
+
+    Its new files are made where it makes them, unless they are to lie aside too. The caches of PyTorch's compilers
+    are written.
+    """
+    global _new_ones_too  # noqa: PLW0603 - as are the functions that it is for
     guarded = _guarded(safetensors="safetensors.torch" in sys.modules)
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in guarded]
     for owner, name, guard in guarded:
         setattr(owner, name, guard)
+    around, _new_ones_too = _new_ones_too, new_ones_too
     try:
         yield
     finally:
+        _new_ones_too = around
         for owner, name, function in before:
             setattr(owner, name, function)
 

@@ -74,11 +74,7 @@ def training_loop(seen: Seen) -> FoundLoop:
     is a part of a round of the loop around it, as the updates of a critic before one of a generator, it is that one,
     unless that makes an optimizer for each round, as a loop of several seeds or folds does.
     """
-    found: list[FoundLoop] = []
-    users = [where for where in seen.frames if where.is_users]
-    for place, where in enumerate(users):
-        if loops := loops_around(where):
-            found += _with_names(where, loops, users[:place], users[place + 1 :])
+    found = _loops_around_update(seen)
     if not found:
         raise NoLoopError("no loop in the script's own code stands around the update of the weights")
     loop = next((loop for loop in found if reads_loader(loop, seen)), found[0])
@@ -87,6 +83,16 @@ def training_loop(seen: Seen) -> FoundLoop:
         return loop
     is_part = is_part_of_round(loop.file, loop.statement, loop.beside, loop.names)
     return replace(around, part=loop) if is_part else loop
+
+
+def _loops_around_update(seen: Seen) -> list[FoundLoop]:
+    """All loops of the script's own that the first update was made in, innermost first."""
+    found: list[FoundLoop] = []
+    users = [where for where in seen.frames if where.is_users]
+    for place, where in enumerate(users):
+        if loops := loops_around(where):
+            found += _with_names(where, loops, users[:place], users[place + 1 :])
+    return found
 
 
 def reads_loader(loop: FoundLoop, seen: Seen) -> bool:
@@ -113,13 +119,15 @@ def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
 def step_of(loop: FoundLoop, seen: Seen) -> tuple[ScriptStep, Any]:
     """The rounds of the script as ``step(batch) -> loss``, and what feeds them: the loader, or numbers."""
     assert seen.pause is not None, "the script was left in a loop"
-    heads = [Head.latest.get((where.frame.f_code, one.lineno)) for where in seen.frames for one in loops_around(where)]
-    found = list(filter(None, heads))
-    for head in found:
+    heads: list[Head] = []
+    for one in _loops_around_update(seen):
+        heads += filter(None, [Head.latest.get((one.code, one.statement.lineno))])
+        if _makes_optimizer(one):  # a loop around it, as of several seeds, goes on with another model
+            break
+    for head in heads:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)
-    if found:
-        found[-1].goes_on = True  # the outermost
-    step = ScriptStep(seen.script, loop.place, seen.pause, seen.iterators)
+        head.goes_on = head is heads[-1]
+    step = ScriptStep(seen.script, loop.place, seen.pause, seen.iterators, seen.optimizers)
     step.loop = loop
     return step, Again(itertools.count) if seen.loader is None else seen.loader
 

@@ -99,7 +99,7 @@ def _rounds_of_update(seen: Seen) -> Adapted:
     return Adapted(
         data=Again(itertools.count),
         mode="train",
-        step=ScriptStep(seen.script, place, seen.pause, seen.iterators),
+        step=ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers),
         models=list(_outermost(seen.models)),
         optimizers=seen.optimizers,
         notes=["one optimizer.step(closure) is all of the training; a call of its closure is the step"],

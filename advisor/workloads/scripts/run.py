@@ -53,9 +53,10 @@ def script_workload(script: str, directory: str) -> Any:
         check_seen(script, seen)
         hint = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
         raise TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", hint) from problem
-    finally:
-        seen.frames.clear()
-        seen.called_at.clear()
+    finally:  # the paused script holds it, and with it tensors
+        for one in (seen.frames, seen.called_at, seen.calls, seen.backward):
+            one.clear()
+        seen.batch = seen.round = None
 
 
 def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:

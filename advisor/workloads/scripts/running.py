@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.python.positions import Iterators
-from advisor.workloads.scripts.files import writing_over_nothing
+from advisor.workloads.scripts.files import writing_aside
 
 # Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
 _MOST_SKIPPED = 16
@@ -131,7 +131,8 @@ class ScriptStep:
 
     A loader's iterators give the batch at hand and never end. Other loaders are read with the workers that they have,
     and so is this one where no gradients are recorded: by an evaluation. A batch that the loop passes over is a step
-    with the loss before. Raises TargetError where the script comes to its end.
+    with the loss before. Raises TargetError where the script comes to its end, or trains none of the ``optimizers`` in
+    a round: then it has made another model, which has no settings.
     """
 
     loop: Any = None  # the FoundLoop that the rounds are of, where it is one
@@ -141,26 +142,38 @@ class ScriptStep:
         "`perf-advisor init` writes the script's parts as a build() to complete"
     )
 
-    def __init__(self, script: Script, place: str, pause: Pause, iterators: Iterators) -> None:
+    def __init__(
+        self, script: Script, place: str, pause: Pause, iterators: Iterators, optimizers: Sequence[Optimizer]
+    ) -> None:
         self.script, self._place, self._pause, self._iterators = script, place, pause, iterators
+        self._optimizers = optimizers
         self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._loss, self._losses = torch.zeros(()), list[torch.Tensor]()
-        self._skipped, self._passes, self._updated = 0, itertools.count(1), False
+        self._skipped, self._passes = 0, itertools.count(1)
+        self._updated: list[Optimizer] = []
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run a round."""
         self._losses.clear()
-        self._updated = False
-        with self._hooked(), writing_over_nothing():
+        self._updated.clear()
+        with self._hooked(), writing_aside(new_ones_too=True):
             goes_on = self.script.go_on(batch)
         self._skipped = 0 if self._losses or self._updated else self._skipped + 1
-        if not goes_on or self._skipped > _MOST_SKIPPED:
+        if not goes_on or self._skipped > _MOST_SKIPPED or self._trains_another():
             raise TargetError(
                 f"the loop at {self._place} has come to its end.",
                 "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
             )
         self._loss = self._losses[-1].detach() if self._losses else self._loss
         return self._loss
+
+    def _trains_another(self) -> bool:
+        """Whether all updates of a round are of parameters that no optimizer had before."""
+        if not self._updated or any(one in self._optimizers for one in self._updated):
+            return False
+        known, updated = ({id(p) for one in some for group in one.param_groups for p in group["params"]}
+                          for some in (self._optimizers, self._updated))  # fmt: skip
+        return bool(known) and known.isdisjoint(updated)
 
     @contextlib.contextmanager
     def _hooked(self) -> Iterator[None]:
@@ -197,7 +210,7 @@ class ScriptStep:
                 self.script.pause()
 
         def update(optimizer: Optimizer, *_: Any) -> None:
-            self._updated = True
+            self._updated.append(optimizer)
             if optimizer is self._pause.optimizer:
                 self.script.pause()
 

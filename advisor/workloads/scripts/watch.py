@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
-from advisor.workloads.scripts.files import writing_over_nothing
+from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.found import FoundLoop, NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.running import Pause, Script, lines_up, without_workers
@@ -45,8 +45,7 @@ class Watch:
 
     The script is paused where the round after that of the first update begins: where it reads the loader of the step
     again; without one, behind the first backward pass at the place of the first one. An update outside of any loop, as
-    one that makes the optimizer's state, is passed over. From the first update on what the script writes goes to files
-    of the trial's own.
+    one that makes the optimizer's state, is passed over. From the first update on also new files lie aside.
     """
 
     def __init__(self, script: Script) -> None:
@@ -55,7 +54,7 @@ class Watch:
         self._loop: FoundLoop | None = None
         self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
-        self._kept_files = contextlib.ExitStack()
+        self._files = contextlib.ExitStack()
         self._makes_optimizers = False
         self._predicts_since: float | None = None
         self._pid = os.getpid()
@@ -95,7 +94,8 @@ class Watch:
             ):
                 stack.enter_context(_patched(owner, name, wrapper))
             stack.callback(self._stop_watching)
-            stack.enter_context(self._kept_files)
+            stack.enter_context(writing_aside(new_ones_too=False))
+            stack.enter_context(self._files)
             yield self.seen
 
     def _stop_watching(self) -> None:
@@ -255,7 +255,7 @@ class Watch:
         except NoLoopError:
             return False
         self.seen.frames = frames
-        self._kept_files.enter_context(writing_over_nothing())
+        self._files.enter_context(writing_aside(new_ones_too=True))
         if self._loop.part is not None or not reads_loader(self._loop, self.seen):  # of a part it reads several batches
             self.seen.loader = self.seen.batch = None
         return True
