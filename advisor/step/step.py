@@ -151,10 +151,7 @@ class TrainStep(Step):
         if self._accumulated and not any(gradient.is_sparse or bool(gradient.any()) for gradient in there):
             return "step.accumulate: the last gradients are gone: leave zero_grad() to the step."
         if self.plan.zero_grad == "zeros" and 0 < len(there) < len(gradients):
-            return (
-                "step.zero_grad: zeros: some parameters got no gradient. Once they had one, momentum and weight decay "
-                "go on moving them with zeros: leave the setting out."
-            )
+            return "step.zero_grad: zeros: some parameters got no gradient, and zeros let momentum and decay move them."
         return ""
 
     def forward(self, batch: Any) -> Any:
