@@ -41,7 +41,7 @@ from advisor.step.transforms import without_last_transforms
 from advisor.workloads.loop import GivenBatches, Loop, describe
 from advisor.workloads.resizing import resizing_problem
 
-# Relative change of a loss or of outputs that rounding explains: sums over more positions, in float32 and in half.
+# Relative changes of a loss or of outputs up to these are rounding of sums: in float32, in half precision.
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
 _TINY = 1e-30
 _SINGLE_BYTES = 4

@@ -86,7 +86,7 @@ def _own_step(seen: Seen) -> Adapted:
         step=step,
         models=list(_outermost(models)),
         optimizers=seen.optimizers,
-        notes=[f"a round of the loop at {loop.place} is the step, with all that it does"],
+        notes=[f"a round of the loop at {loop.place} is the step"],
         samples=_samples(seen),
     )
 
