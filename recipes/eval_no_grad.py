@@ -28,7 +28,7 @@ from dataclasses import replace
 
 from advisor.figures.formatting import format_bytes, format_ms, format_way
 from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, HabitRow, Mode, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
 
 class EvalNoGrad(Recipe):
@@ -51,14 +51,14 @@ class EvalNoGrad(Recipe):
         rows = [row for row in facts.instrumented.habits if row.habit == self.id]
         if not rows:
             return Skip("a validation step is timed in the baseline's profile, and it could not be run there")
-        return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(map(_figures, rows))}")
+        figures = [
+            f"{format_way(row)} {format_ms(row.step_ms)}"
+            + (f" and {format_bytes(row.memory_bytes)}" if row.memory_bytes is not None else "")
+            for row in rows
+        ]
+        return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(figures)}")
 
     def apply(self, workload: Components, value: Value) -> None:
         # In inference the recipe inference_mode has the say over the same field.
         if workload.plan.mode is Mode.TRAIN:
             workload.plan = replace(workload.plan, grad_mode=str(value))
-
-
-def _figures(row: HabitRow) -> str:
-    memory = "" if row.memory_bytes is None else f" and {format_bytes(row.memory_bytes)}"
-    return f"{format_way(row)} {format_ms(row.step_ms)}{memory}"

@@ -52,8 +52,6 @@ class FusedOptimizer(Recipe):
         if optimizer is None:
             return Skip("the workload has no optimizer")
         offered = set(optimizer.implementations)
-        if facts.on_cuda and optimizer.name == "Adagrad":  # it is fused on the CPU only
-            offered.discard("fused")
         if not offered - {"for-loop"}:
             return Skip(f"{optimizer.name} has neither a fused nor a foreach implementation here")
         by_default = "foreach" if facts.on_cuda and "foreach" in offered else "for-loop"

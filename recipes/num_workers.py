@@ -59,7 +59,14 @@ class NumWorkers(LoaderRecipe):
             return more if loader.num_workers else little_time_in(facts, self.phases) or [1]
         if loader.num_workers:
             return _ladder(facts.hardware.host.usable_cores)
-        values = _ladder(int(min(_enough_workers(facts), facts.hardware.host.usable_cores)))
+        enough, profile = math.inf, facts.profile
+        if profile is not None:
+            # So many load a batch within the rest of a step, once that has been tuned. A step without workers waits as
+            # long as one worker takes to load a batch; sending it takes a worker time too.
+            wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
+            rest_ms = max(profile.step_ms - wait_ms, _LEAST_REST * profile.step_ms) / _TUNED
+            enough = 2.0 ** math.ceil(math.log2(max(_SENDING * wait_ms / rest_ms, 1.0)))
+        values = _ladder(int(min(enough, facts.hardware.host.usable_cores)))
         # From above, since one worker often gains nothing and says nothing of what several do; but only one gives out
         # the samples of an iterable dataset in their order.
         return little_time_in(facts, self.phases) or (values if loader.iterable_dataset else values[::-1])
@@ -93,16 +100,3 @@ def _ladder(most: int) -> list[Value]:
     """The powers of two below a number, then that number."""
     powers = [2**exponent for exponent in range(most.bit_length()) if 2**exponent < most]
     return [*powers, max(most, 1)]
-
-
-def _enough_workers(facts: Facts) -> float:
-    """The number of workers that load a batch within the rest of a step, once that has been tuned.
-
-    A step without workers waits for a batch as long as one worker takes to load it; sending it takes a worker time too.
-    """
-    profile = facts.profile
-    if profile is None:
-        return math.inf
-    wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
-    rest_ms = max(profile.step_ms - wait_ms, _LEAST_REST * profile.step_ms) / _TUNED
-    return 2.0 ** math.ceil(math.log2(max(_SENDING * wait_ms / rest_ms, 1.0)))

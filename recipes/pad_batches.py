@@ -13,10 +13,10 @@ length, or code for each, and a graph fits one length only. A few per cent more 
 
 When it does not
 ------------
-A model that does not mask its padding computes something else: that is looked at first. The samples of a batch have to
-show what fills their tails: batches of one sample, of equal lengths, or with another tensor of that length that is not
-padded, such as positions, stay as they are. So do masks of pairs of positions, and batches whose first size is the
-length. The first batch of each length compiles.
+A model that does not mask its padding computes something else: that is looked at first, but not in a step of your own.
+What fills the tails is learnt from samples all over the dataset, which is read by number for that. Batches with another
+tensor of their length that is not padded, such as positions, stay as they are. So do masks of pairs of positions, and
+batches whose first size is the length. The first batch of each length compiles.
 
 Numerics
 ------------
@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from advisor.errors import RefusedError
 from advisor.recipe import CUDA, Components, WholeNumbers, code_of
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
@@ -50,6 +51,8 @@ class PadBatches(LoaderRecipe):
     gain = 1.3  # tests/gpu/RESULTS.md: 2.5x in the stack of a classifier of texts
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
+        if loader.iterable_dataset:
+            return Skip("an iterable dataset does not show its samples before they are trained on")
         if not facts.workload.varying_shapes:
             return Skip("every batch that was looked at has the same shapes")
         if not loader.longest:
@@ -66,11 +69,17 @@ class PadBatches(LoaderRecipe):
         return {"collate_fn": padded} if value != self.default else {}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.lengths import PadsToMultiple
+        from advisor.step.lengths import PadsToMultiple, examples_of
         from advisor.step.loader import rebuild
 
         if value != self.default and workload.has_loader:
             collate = PadsToMultiple(workload.data.collate_fn, int(value))
+            try:
+                collate.learn(examples_of(workload.data))
+            except Exception as error:  # the dataset and the collate function are the user's
+                raise RefusedError(f"the dataset's samples cannot be read by number: {error}") from error
+            if not collate.longest:
+                raise RefusedError("samples from all over the dataset do not show what fills their tails")
             workload.data = rebuild(workload.data, collate_fn=collate)
             workload.plan = replace(workload.plan, few_shapes=True)
 

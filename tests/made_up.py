@@ -46,8 +46,6 @@ def result_at(speedup: float, *, memory: float = 1.0, energy: float = 1.0, **cha
         batch_size=32,
         blocks=blocks,
         losses=(1.0, 0.9),
-        weights=(1.0, 0.9),
-        parameters=1,
         peak_reserved_bytes=round(1000 * MIB * memory),
         energy_j_per_sample=energy,
         wall_s=2.0,

@@ -16,7 +16,7 @@ from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, TrialRecord, TrialResult
+from advisor.records import CHANGE, Candidate, Comparison, Facts, Numerics, NumericsResult, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
 _AS_WELL = "the others do as well without it"
@@ -132,7 +132,7 @@ class Known:
         turns, wanted = self.judge.took_turns(settings), any(self._is_accepted(key, settings) for key in settings)
         if not turns or wanted or self.may_recommend(settings) or self.undecided(settings):
             return False
-        return not (self.judge.goal.by_time and self.judge.compare(settings).seems_faster)
+        return not (self.judge.goal.by_time and self.judge.compare(settings).speedup > CHANGE)
 
     def _seen(self, settings: Settings) -> tuple[Numerics, ...]:
         """The known changes of results by each accepted setting; consent covers no others."""

@@ -208,8 +208,8 @@ class StepText:
             found.append("self.device")
         found += self._attention()
         if plan.autocast != "none":
-            # A step of one's own may change the weights between two calls of the model.
-            cache = ", cache_enabled=False" if self.kind == "own" else ""
+            # A step of one's own, or a loss that calls the model, may change the weights between two calls.
+            cache = ", cache_enabled=False" if self.form in ("step", "model_batch") else ""
             found.append(f"torch.autocast(self.device.type, dtype=torch.{plan.autocast}{cache})")
         return found
 

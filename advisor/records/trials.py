@@ -101,6 +101,7 @@ class TrialSpec:
     times_phases: bool = False  # it times the parts of a step once the blocks are timed
     world: World | None = None  # it runs on torchrun, over these ranks
     loss_form: str = ""  # as the inspection found it; empty where none has been
+    beside: int | None = None  # the id of the process that compiles meanwhile for the same session
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,10 @@ class RoundTimes:
     left_out: tuple[LeftOut, ...] = ()
 
 
+# Updates that a gradient scaler may skip in the first steps: at half of its scale each time, none that fits is lower.
+MOST_SKIPPED_STEPS = 24
+
+
 @dataclass(frozen=True, slots=True)
 class TrialResult:
     """The outcome and the measurements of a trial; a trial that failed has an outcome, a reason and no blocks."""
@@ -210,11 +215,9 @@ class TrialResult:
     wall_s: float | None = None
     losses: tuple[float, ...] = ()  # the first ones, in training
     outputs: tuple[float, ...] = ()  # the sum and a fixed sample of the model's; in training those of the first step
-    weights: tuple[float, ...] = ()  # squared norm of the parameters before the first of these steps, and after each
-    parameters: int = 0  # norms of another number of them are not compared
     notes: tuple[str, ...] = ()
     disturbed: str = ""  # what from outside made the timings unreliable; empty when nothing did
-    skipped_steps: int = 0  # updates that a gradient scaler skipped in the probe
+    skipped_steps: int = 0  # updates that a gradient scaler skipped in the first steps
     operations: int = 0  # of the model's forward pass that gradients flow through, 0 where not known
     energy_j_per_sample: float | None = None  # of the whole GPU over the blocks, idle draw and pauses included
     gpu: GpuReadings | None = None
@@ -296,11 +299,6 @@ class Comparison:
     ci_low: float
     ci_high: float
     paired: bool = field(default=False, kw_only=True)
-
-    @property
-    def seems_faster(self) -> bool:
-        """Whether the estimate alone, without its interval, is that of something faster."""
-        return self.speedup > CHANGE
 
     @property
     def is_open(self) -> bool:

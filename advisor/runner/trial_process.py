@@ -28,7 +28,7 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
 )
-from advisor.runner import fork_server, process_stack
+from advisor.runner import fork_server
 from advisor.runner.builder import Builder, ForkedTrial
 from advisor.runner.fork_server import CONTEXT
 
@@ -42,6 +42,24 @@ _CRASHED = (
     "Compiled code crashed in the first call below: leave that call out, or install another version of its library."
 )
 _SENT = "Something outside perf-advisor ended it: run again."
+# Files, in the calls of a stack, of what speaks to other machines.
+_NETWORK = (
+    "/huggingface_hub/",
+    "/httpx/",
+    "/httpcore/",
+    "/urllib3/",
+    "/urllib/",
+    "/http/client.py",
+    "/requests/",
+    "/ssl.py",
+)
+_NO_NETWORK = (
+    "It waited for the network: fetch what it needs first (`hf download NAME`) and set HF_HUB_OFFLINE=1, or see why "
+    "there is no answer."
+)
+# Files, in the calls of a stack, of what waits for another process.
+_PROCESSES = ("/multiprocessing/popen_", "/multiprocessing/spawn.py")
+_NO_PROCESSES = "It waited for a process that it had started, in which nothing is measured: let this one do the work."
 _LEFT = "Take out what ends the process, such as os._exit in the target; the trial's log may say more."
 
 Listener = Callable[[TrialMessage], None]
@@ -63,7 +81,7 @@ class Trial:
         self._deadline = 0.0
         self._activity = ""
         self._batch_size: int | None = None
-        self._kills_before = process_stack.out_of_memory_kills()
+        self._kills_before = out_of_memory_kills()
 
     @property
     def pid(self) -> int | None:
@@ -214,33 +232,22 @@ class Trial:
         ended = f"the trial process was ended by {number.name}"
         if number is not signal.SIGKILL:
             return self._ended(Outcome.CRASHED, ended, _CRASHED if number in _CRASHES else _SENT)
-        if self._kills_before is not None and process_stack.out_of_memory_kills() == self._kills_before:
+        if self._kills_before is not None and out_of_memory_kills() == self._kills_before:
             return self._ended(Outcome.CRASHED, f"{ended} (not by the system: there was memory left)", _SENT)
         return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
 
     def _time_out(self) -> TrialResult:
-        where = self._innermost_calls()
+        # Before it comes to the user's code a trial may not know the signal that asks for its calls.
+        calls = innermost_calls(self.pid, self.spec.log_path) if self._activity and self.pid is not None else ""
         self._kill_group()
-        doing = f" ({self._activity})" if self._activity else ""
-        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}")
-        result = replace(result, hint=self._more_time())
-        if not where:
-            return result
-        hint, calls = process_stack.advice(where, result.hint)
-        return replace(result, hint=hint, details=calls)
-
-    def _more_time(self) -> str:
-        """Return the hint for a trial that timed out: more time, or less of what took it."""
-        if self._activity == "loading the model":
-            return f"Give it more time with --budget: loading {self.spec.target.target} took all of it."
         half = (self._batch_size or 0) // 2
-        return "Give it more time with --budget" + (f", or shorter steps with --batch-size {half}." if half else ".")
-
-    def _innermost_calls(self) -> str:
-        """The innermost calls that the trial is in; empty for one that cannot tell."""
-        if not self._activity or self.pid is None:
-            return ""  # before it comes to the user's code it may not know the signal
-        return innermost_calls(self.pid, self.spec.log_path)
+        hint = "Give it more time with --budget" + (f", or shorter steps with --batch-size {half}." if half else ".")
+        if self._activity == "loading the model":
+            hint = f"Give it more time with --budget: loading {self.spec.target.target} took all of it."
+        hint, calls = advice(calls, hint)
+        doing = f" ({self._activity})" if self._activity else ""
+        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}", hint)
+        return replace(result, details=calls) if calls else result
 
     def _ended(self, outcome: Outcome, reason: str, hint: str = "") -> TrialResult:
         return TrialResult(
@@ -264,6 +271,25 @@ class Trial:
                 os.killpg(self.pid, number)
                 return True
         return False
+
+
+def out_of_memory_kills() -> int | None:
+    """Count of processes killed by the kernel for lack of memory since it started; None where it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
+
+
+def advice(calls: str, hint: str) -> tuple[str, str]:
+    """The hint for a process that was given up in these calls, with the calls where they help.
+
+    ``hint`` is that of a process that did not wait for another machine.
+    """
+    if any(part in calls for part in _NETWORK):
+        return _NO_NETWORK, ""
+    return (_NO_PROCESSES, calls) if any(part in calls for part in _PROCESSES) else (hint, calls)
 
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:

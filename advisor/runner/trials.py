@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from advisor.records import TargetSpec, TrialResult, TrialSpec
 from advisor.runner import fork_server, log_files
@@ -118,7 +119,8 @@ class Runner:
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
         if self._builder is not None and builder is None:
             self._builder.join_leaving(GRACE_S)
-        trial = Trial(spec, listen, builder)
+        beside = self._beside.pid if self._beside is not None else None
+        trial = Trial(replace(spec, beside=beside), listen, builder)
         with self._lock:
             self._live.add(trial)
             cancelled = self.cancelled

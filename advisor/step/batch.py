@@ -172,7 +172,8 @@ class ForwardInputs:
     """The inputs of a model, by the signature of the forward pass that the user wrote; anything where it has none.
 
     ``required`` are the names of those without which it cannot be called, in its order; ``names`` of all that can be
-    given by name. ``places`` are those that can be given by position, None for any number.
+    given by name. ``places`` are those that can be given by position, None for any number. ``takes_list``: by its
+    annotation the first is a list, as detectors take images.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -188,7 +189,7 @@ class ForwardInputs:
         self.takes_any_name = any(one.kind is one.VAR_KEYWORD for one in given)
         self.places = None if any(one.kind is one.VAR_POSITIONAL for one in given) else by_place
         annotation = str(by_place[0].annotation) if by_place else ""
-        self._takes_list = re.match(r"(<class '|typing\.)?list\b", annotation, re.IGNORECASE) is not None
+        self.takes_list = re.match(r"(<class '|typing\.)?list\b", annotation, re.IGNORECASE) is not None
 
     def count(self, *, with_labels: bool = False) -> int | None:
         """The number of inputs that the model needs, at least one; None when it takes any number.
@@ -199,10 +200,6 @@ class ForwardInputs:
             return None
         labels = TARGET_NAMES if with_labels else ()
         return max(1, sum(one.default is one.empty or one.name in labels for one in self.places))
-
-    def takes_whole(self, batch: Any) -> bool:
-        """Whether a batch is a list of tensors and, by its annotation, the first input, as detectors take images."""
-        return self._takes_list and isinstance(batch, list) and all(isinstance(part, torch.Tensor) for part in batch)
 
 
 def splitter(
@@ -261,7 +258,8 @@ def splitter(
         # A list of mappings is one of samples, as detectors take it, but for a pair of inputs and targets.
         mappings = needed == 1 and isinstance(batch, list) and all(isinstance(sample, Mapping) for sample in batch)
         samples = mappings and (len(batch) != PAIR or batch[0].keys() == batch[1].keys())
-        if samples or inputs.takes_whole(batch) or required == {"batch"}:
+        images = inputs.takes_list and isinstance(batch, list) and all(isinstance(one, torch.Tensor) for one in batch)
+        if samples or images or required == {"batch"}:
             return as_it_is(batch)
         parts = tuple(batch)
         first: Any = batch[0] if len(batch) == PAIR else None

@@ -39,7 +39,10 @@ def blocks_below(prefix: str, module: torch.nn.Module) -> list[tuple[str, torch.
     kinds: dict[object, list[tuple[str, torch.nn.Module]]] = {}
     if isinstance(module, (torch.nn.Sequential, *LISTS)):
         for name, child in module.named_children():
-            if is_block(child):
+            # A bare ModuleList is not called as a whole; a class that is made from one may be.
+            called = not isinstance(child, LISTS) or type(child).forward not in [kind.forward for kind in LISTS]
+            has_parts = next(child.children(), None) is not None and next(child.parameters(), None) is not None
+            if called and has_parts:
                 kinds.setdefault(kind_of(child), []).append((f"{prefix}{name}", child))
     found: list[tuple[str, torch.nn.Module]] = []
     for blocks in kinds.values():
@@ -51,13 +54,6 @@ def blocks_below(prefix: str, module: torch.nn.Module) -> list[tuple[str, torch.
         if f"{prefix}{name}" not in taken:
             found += blocks_below(f"{prefix}{name}.", child)
     return found
-
-
-def is_block(module: torch.nn.Module) -> bool:
-    """Whether a module has parts and is called as a whole: a bare ModuleList is not, a class made from one may be."""
-    if next(module.children(), None) is None or next(module.parameters(), None) is None:
-        return False
-    return not isinstance(module, LISTS) or type(module).forward not in [kind.forward for kind in LISTS]
 
 
 def kind_of(block: torch.nn.Module) -> object:

@@ -1,13 +1,15 @@
 """Batches padded to few lengths: a collate function that lengthens its batches as their own tails are filled."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 _RANK = 2  # of a batch of sequences of numbers
 _BY_CHANCE = 2  # equal values at the end of a sample that need be no padding; a count
+_EXAMPLES = 5  # batches that are read to learn from
+_USUAL_SIZE = 32  # of those batches, where the loader's is not known
 
 
 class PadsToMultiple:
@@ -16,23 +18,36 @@ class PadsToMultiple:
     The length is that of the ``leading`` tensor, the first whose samples end in padding; others of the same length,
     such as masks and labels, are padded with it, each with the value that it has there. A batch that holds a tensor of
     this length with different values there is left as it is. ``fills`` are those values, by the place of the tensor.
+
+    A batch no longer than the ``longest`` that it learnt from is made no longer than that: there a table of positions
+    may end. What was not learnt before the loader's workers start, each of them learns from its own batches.
     """
 
     def __init__(self, collate: Callable[[Any], Any], multiple: int) -> None:
         self.collate = collate
         self.multiple = multiple
+        self.longest = 0
         self.leading: int | None = None
         self.fills: dict[int, torch.Tensor] = {}
         self.places: set[int] = set()
 
+    def learn(self, batches: Iterable[Any]) -> None:
+        """Learn the values and the longest length from batches of the collate function, once for all workers."""
+        examples = list(map(_tensors_of, batches))
+        for tensors in examples:
+            self.find(tensors)
+        known = [tensors[min(found)] for tensors in examples if (found := self.find(tensors))]
+        self.longest = max((tensor.shape[1] for tensor in known), default=0)
+
     def __call__(self, samples: Any) -> Any:
         """Collate the samples, and pad the batch to the next multiple of its length."""
         batch = self.collate(samples)
-        tensors: list[torch.Tensor] = []
-        _mapped(tensors.append, batch)
+        tensors = _tensors_of(batch)
         for place, fill in self.find(tensors).items():
             first, length, *others = tensors[place].shape
-            more = fill.expand(first, -length % self.multiple, *others)
+            wanted = length + -length % self.multiple
+            wanted = min(wanted, self.longest) if length <= self.longest else wanted
+            more = fill.expand(first, wanted - length, *others)
             tensors[place] = torch.cat([tensors[place], more], dim=1)
         longer = iter(tensors)
         return _mapped(lambda _: next(longer), batch)
@@ -53,6 +68,16 @@ class PadsToMultiple:
         return {place: self.fills[place] for place in self.places} if self.places <= self.fills.keys() else {}
 
 
+def examples_of(loader: Any) -> Iterator[Any]:
+    """Yield batches of samples from all over a DataLoader's dataset, which is read by number in this process."""
+    dataset = copy.copy(loader.dataset)  # what that opens at its first sample is its own: workers share no file
+    count = min(len(dataset), _EXAMPLES * (loader.batch_size or _USUAL_SIZE))
+    with torch.random.fork_rng(devices=[]):
+        for first in range(min(_EXAMPLES, count)):
+            numbers = (place * len(dataset) // count for place in range(first, count, _EXAMPLES))
+            yield loader.collate_fn([dataset[number] for number in numbers])
+
+
 def _is_sequence(tensor: torch.Tensor) -> bool:
     strided = tensor.layout is torch.strided and not tensor.is_nested
     return strided and tensor.ndim >= _RANK and tensor.numel() > 0 and not tensor.is_complex()
@@ -71,6 +96,12 @@ def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
     longest, shortest = int(lengths.max()), int(lengths.min())
     shown = 2 * int((lengths > 0).sum()) >= len(lengths) and max(_BY_CHANCE, shortest) < longest < tensor.shape[1]
     return tail if shown else None
+
+
+def _tensors_of(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    _mapped(found.append, batch)
+    return found
 
 
 def _mapped(function: Callable[[torch.Tensor], Any], part: Any) -> Any:

@@ -43,15 +43,6 @@ def rebuild(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
         raise RefusedError(f"{type(loader).__name__} cannot be made anew by its constructor: {error}") from error
 
 
-def copy_problem(loader: DataLoader[Any]) -> str:
-    """The reason that a loader cannot be made anew; empty where it can."""
-    try:
-        rebuild(loader)
-    except RefusedError as error:
-        return str(error)
-    return ""
-
-
 def workers_problem(loader: DataLoader[Any]) -> str:
     """The reason that a loader gets no workers, or no more than it has: each would import a script; empty for none."""
     main = sys.modules["__main__"]

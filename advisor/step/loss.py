@@ -111,7 +111,10 @@ class LossCall:
         self.model = model
         self.loss_function: Callable[..., Any] = default_loss if loss is None else loss
         self.form = form or form_of(loss) or LossForm.OUTPUT_TARGET
-        self._of_torch = loss is None or _is_of_torch(loss)
+        function = loss.func if isinstance(loss, functools.partial) else loss
+        owner = type(function) if isinstance(function, torch.nn.Module) else function
+        # PyTorch's own take one target: the first of several parts of a batch.
+        self._of_torch = loss is None or str(getattr(owner, "__module__", "torch")).partition(".")[0] == "torch"
         self._names = names = _names_of(self.loss_function)[1:]
         alone = takes_output_only(self.loss_function)
         self.takes = "batch" if names == ["batch"] else "targets" if len(names) > 1 else "" if alone else "target"
@@ -201,13 +204,6 @@ def is_callable_with(signature: inspect.Signature, count: int) -> bool:
         signature.bind(*[None] * count)
         return True
     return False
-
-
-def _is_of_torch(loss: Callable[..., Any]) -> bool:
-    """Whether a loss is one of PyTorch's own, which takes one target: the first of several parts of a batch."""
-    function = loss.func if isinstance(loss, functools.partial) else loss
-    owner = type(function) if isinstance(function, torch.nn.Module) else function
-    return str(getattr(owner, "__module__", "torch")).partition(".")[0] == "torch"
 
 
 def describe_loss(loss: Callable[..., Any] | None) -> str:

@@ -51,7 +51,8 @@ def implementations_of(optimizer: Optimizer, sparse: Collection[Tensor] = ()) ->
 def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection[Tensor] = ()) -> str:
     """Return the reason why an optimizer cannot have these options; empty where it can.
 
-    The constructor of its class says which options there are and which exclude each other.
+    The constructor of its class says which options there are and which exclude each other; on which devices a fused
+    step runs, a first step on a parameter of one number.
     """
     name, base = type(optimizer).__name__, torch_class(optimizer)
     if base is None:
@@ -63,7 +64,12 @@ def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection
     known = inspect.signature(base).parameters.keys() & optimizer.defaults.keys()
     options = {**{option: optimizer.defaults[option] for option in known}, **changes}
     try:
-        base([torch.zeros(1, device=parameters[0].device)], **options)
+        number = torch.zeros(1, device=parameters[0].device)
+        made: Any = base([number], **options)
+        if changes.get("fused"):
+            number.grad = torch.zeros_like(number)
+            with torch.no_grad():
+                inspect.unwrap(base.step)(made)  # without the hooks of all optimizers' steps
     except (RuntimeError, TypeError, ValueError) as error:
         return f"{name} cannot be changed: {error}"
     return ""
@@ -169,26 +175,6 @@ def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str
             if type(value) is Tensor:
                 values[name] = value.cpu() if name in COUNTERS and key in counts_on_host else value.contiguous()
     return {**saved, "state": state, "param_groups": groups}
-
-
-def expected_state_bytes(optimizer: Optimizer) -> int:
-    """Return the bytes of state that an optimizer keeps once it has made a step; 0 where that cannot be told.
-
-    A copy over tensors without contents makes one step, so shapes and options count and nothing is computed.
-    """
-    parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
-    empty = [torch.empty_like(one, device="meta", requires_grad=True) for one in parameters]
-    for parameter in empty:
-        parameter.grad = torch.empty_like(parameter)
-    plain: dict[str, Any] = {name: False for name in ("foreach", "fused", "capturable") if name in optimizer.defaults}
-    try:
-        plain["lr"] = float(optimizer.defaults["lr"])
-        copy: Any = type(optimizer)([{**optimizer.defaults, **plain, "params": empty}], **plain)
-        copy.step()
-    except Exception:  # any class may be given, and some ask for values or closures: then it is not known
-        return 0
-    kept = (value for state in copy.state.values() for value in state.values())
-    return sum(value.nbytes for value in kept if isinstance(value, Tensor))
 
 
 class TensorRates:

@@ -104,6 +104,8 @@ class TrainStep(Step):
         super().__init__(model, plan)
         self.optimizer = optimizer
         self.call = LossCall(model, loss, form)
+        # A loss that calls the model itself may change the weights between two calls, as SAM does.
+        self.caches_casts = self.call.form is not LossForm.MODEL_BATCH
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
         self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model)) if plan.compiles_loss else None
         if plan.compile_optimizer or plan.cuda_graph:
@@ -111,6 +113,7 @@ class TrainStep(Step):
         self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
+        self._begun = 0  # steps
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -129,10 +132,10 @@ class TrainStep(Step):
 
     def zero_grad(self) -> None:
         """Clear the gradients in the way that the plan says; those that are being added up stay."""
+        self._begun += 1
+        if self._begun == 2 and (problem := self._problem_of_gradients()):
+            warnings.warn(problem, stacklevel=4)
         if self._accumulated:
-            if all(parameter.grad is None for parameter in self.parameters):
-                text = "the last gradients are gone: leave out zero_grad() in your loop, the step calls it."
-                warnings.warn(f"step.accumulate: {text}", stacklevel=4)
             return
         if self.plan.zero_grad == "manual":
             for parameter in self.parameters:
@@ -140,6 +143,16 @@ class TrainStep(Step):
         else:
             # Gradients in memory of the compiler's graphs may not be added to once the next step has begun.
             self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
+
+    def _problem_of_gradients(self) -> str:
+        """What the gradients of the first step show that the plan does not fit; empty for nothing."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.requires_grad]
+        there = [gradient for gradient in gradients if gradient is not None]
+        if self._accumulated and not any(gradient.is_sparse or bool(gradient.any()) for gradient in there):
+            return "step.accumulate: the last gradients are gone: leave zero_grad() to the step."
+        if self.plan.zero_grad == "zeros" and 0 < len(there) < len(gradients):
+            return "step.zero_grad: zeros: some parameters got no gradient, and zeros let momentum and decay move them."
+        return ""
 
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss where the loss calls the model or is compiled with it."""

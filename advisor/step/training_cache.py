@@ -8,15 +8,13 @@ import torch
 def decoders(model: torch.nn.Module) -> list[typing.Any]:
     """The parts of a model that attend to the past, and whose configuration says whether they keep keys and values.
 
-    An encoder's configuration may say so too, and it keeps nothing.
+    Those have causal attention, by the attributes of Hugging Face's layers. An encoder's configuration may say so too,
+    and it keeps nothing.
     """
     parts = [part for part in model.modules() if hasattr(getattr(part, "config", None), "use_cache")]
-    return [part for part in parts if any(map(is_causal, part.modules()))]
-
-
-def is_causal(module: torch.nn.Module) -> bool:
-    """Whether a module is causal attention, by the attributes that Hugging Face gives to such layers."""
-    return True in (getattr(module, "is_causal", None), getattr(module, "is_decoder", None))
+    names = "is_causal", "is_decoder"
+    of_past = {one for one in model.modules() if any(getattr(one, name, None) is True for name in names)}
+    return [part for part in parts if not of_past.isdisjoint(part.modules())]
 
 
 def keep_no_cache(model: torch.nn.Module) -> None:

@@ -105,12 +105,22 @@ class Tuning:
         all processes together. The other loaders stay whole.
         """
         once = list({id(item): item for item in objects}.values())
-        models = _models_among(once)
-        optimizers = list(dict.fromkeys(_bare(item) for item in once if isinstance(item, Optimizer)))
+        modules = [item for item in once if isinstance(item, nn.Module)]
+        parts = {part for module in modules for part in module.modules() if part is not module}
+        wholes = [module for module in modules if module not in parts]
+        # Beside others no modules without tensors, such as losses.
+        models = [one for one in wholes if next(chain(one.parameters(), one.buffers()), None) is not None] or wholes
+        # One that hands everything on to another, such as Accelerate's, stands for that.
+        bare = [(item, getattr(item, "optimizer", None)) for item in once if isinstance(item, Optimizer)]
+        optimizers = list(dict.fromkeys(inner if isinstance(inner, Optimizer) else item for item, inner in bare))
         loaders = [item for item in once if isinstance(item, DataLoader)]
         if not models and (optimizers or not loaders or not self._prepared):
             raise TypeError("prepare() needs the model: tuning.prepare(model, optimizer, loader)")
-        trains = {one: [model for model in models if _trains(one, model)] or models[:1] for one in optimizers}
+        trains: dict[Any, list[nn.Module]] = {}
+        for one in optimizers:
+            held = {id(parameter) for group in one.param_groups for parameter in group["params"]}
+            own_models = [model for model in models if not held.isdisjoint(map(id, model.parameters()))]
+            trains[one] = own_models or models[:1]
         plans = [] if models else list(self._prepared.values())[:1]
         back: dict[int, Any] = {}
         for model in models:
@@ -235,7 +245,11 @@ class Tuning:
         components = Components(written, optimizer, None, plan)
         # As in a trial: what the owner compiled is compiled behind the other settings, unless they say how.
         settings = Settings({**(own or {}), **self._settings_for(components, mode)})
-        _warn_of_missing(self._catalog.environment(settings))
+        variables = self._catalog.environment(settings).items()
+        if missing := {name: text for name, text in variables if text not in os.environ.get(name, "")}:
+            command = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
+            text = f"some settings need environment variables from the start: run your script as `{command} python ...`"
+            warnings.warn(text, stacklevel=4)
         apply_settings(self._catalog, components, settings, refused=_warn_of_refusal)
         if alone:
             components.plan = replace(components.plan, strategy="single")
@@ -262,35 +276,6 @@ class Tuning:
         return plan
 
 
-def _warn_of_missing(environment: Mapping[str, str]) -> None:
-    """Warn of environment variables that had to be set before Python started, with the command that sets them."""
-    if missing := {name: text for name, text in environment.items() if text not in os.environ.get(name, "")}:
-        assignments = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
-        warnings.warn(
-            f"some settings need environment variables from the start: run your script as `{assignments} python ...`",
-            stacklevel=5,
-        )
-
-
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     """Warn that a setting is left out because these objects do not take it."""
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=6)
-
-
-def _models_among(objects: list[Any]) -> list[nn.Module]:
-    """The models to prepare: no parts of other modules; beside others no modules without tensors, such as losses."""
-    modules = [item for item in objects if isinstance(item, nn.Module)]
-    parts = {part for module in modules for part in module.modules() if part is not module}
-    models = [module for module in modules if module not in parts]
-    return [one for one in models if next(chain(one.parameters(), one.buffers()), None) is not None] or models
-
-
-def _bare(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside one that hands everything on to it, such as Accelerate's."""
-    inner = getattr(optimizer, "optimizer", None)
-    return inner if isinstance(inner, Optimizer) else optimizer
-
-
-def _trains(optimizer: Optimizer, model: nn.Module) -> bool:
-    own = set(map(id, model.parameters()))
-    return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])

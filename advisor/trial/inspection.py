@@ -1,5 +1,6 @@
 """Inspection: the facts about a loaded workload that recipes look at. Classes are told by inheritance, not by name."""
 
+import math
 import os
 import sys
 from collections import Counter
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
@@ -20,29 +22,34 @@ from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models, as_prepared
 from advisor.step.lengths import PadsToMultiple
 from advisor.step.loader import (
-    copy_problem,
     divides_samples,
     hears_of_epochs,
     length_of,
     one_by_one_problem,
+    rebuild,
     workers_problem,
 )
 from advisor.step.optimizer import (
-    expected_state_bytes,
     implementations_of,
     optimizer_implementation,
     optimizers_in,
     sparse_parameters,
     torch_class,
 )
-from advisor.step.step import TrainStep, evaluating
+from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.step.transforms import without_last_transforms
 from advisor.workloads.loop import GivenBatches, Loop, describe
 from advisor.workloads.resizing import resizing_problem
 
-# Relative changes of a loss up to these are rounding of sums over more positions: in float32, in half precision.
+# Relative changes of a loss or of outputs up to these are rounding of sums: in float32, in half precision.
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
+_TINY = 1e-30
 _SINGLE_BYTES = 4
+_ALLOCATORS = {
+    "expandable_segments:True": "expandable_segments",
+    "max_split_size": "max_split_size",
+    "backend:cudaMallocAsync": "cuda_async",
+}
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -66,6 +73,11 @@ def inspect_loop(
     parameters = list(loop.model.parameters())
     own = backend_of(device).identity()
     in_a_row = pairs.layers_in_a_row(loop.model)
+    modules = list(loop.model.modules())
+    families = {name: sum(isinstance(one, classes) for one in modules) for name, classes in _FAMILIES.items()}
+    linear = Counter((one.in_features, one.out_features) for one in modules if isinstance(one, nn.Linear))
+    fixed = "" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data)
+    generates = loop.mode is Mode.INFER and loop.step is not None and hasattr(loop.model, "generation_config")
     return WorkloadFacts(
         mode=loop.mode,
         device=str(device),
@@ -78,11 +90,12 @@ def inspect_loop(
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_tensors=len(parameters),
         parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
-        families=_families(loop.model),
+        families={name: count for name, count in families.items() if count},
         batch_size=loop.batch_size,
         batch_text=describe(target_batch) if [*tensors_of(target_batch)] else "made within the step",
-        resizable_batch=_resizable(loop),
-        resizing_problem="" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data),
+        # A custom batch sampler decides the batch size itself; its batches leave the loader's batch_size None.
+        resizable_batch=(loop.batch_size if loop.loader is None else loop.loader.batch_size) is not None and not fixed,
+        resizing_problem=fixed,
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
@@ -98,24 +111,18 @@ def inspect_loop(
         paddable_outputs=_paddable_outputs(loop.model),
         current=current_settings(loop),
         notes=tuple(loop.notes),
-        linear_shapes=_linear_shapes(loop.model),
+        linear_shapes=tuple((*size, linear[size]) for size in sorted(linear, key=math.prod, reverse=True)),
         own_step=loop.step is not None,
         loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),
         spread_already=loop.spread_already,
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
-        generated_tokens=_generated_tokens(loop),
+        # 0 for a number that is not known.
+        generated_tokens=int(getattr(loop.step, "new_tokens", 0)) if generates else None,
         casts_inside=str(getattr(loop.step, "casts", "none")),
         trainer=loop.trainer,
         places=loop.places,
     )
-
-
-def _families(model: nn.Module) -> dict[str, int]:
-    """The number of modules of each family that the model has."""
-    modules = list(model.modules())
-    counts = {name: sum(isinstance(one, classes) for one in modules) for name, classes in _FAMILIES.items()}
-    return {name: count for name, count in counts.items() if count}
 
 
 def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
@@ -128,21 +135,18 @@ def block_shapes(model: nn.Module) -> int:
     return len({shape_of(block) for block in blocks_to_compile(model)})
 
 
-def _generated_tokens(loop: Loop) -> int | None:
-    """The tokens that a step generates for each sample; 0 for a number that is not known, None for no text at all."""
-    if loop.step is None or loop.mode is not Mode.INFER or not hasattr(loop.model, "generation_config"):
-        return None
-    return int(getattr(loop.step, "new_tokens", 0))
-
-
 def current_settings(loop: Loop) -> dict[str, Value]:
     """The settings as the user has them: read off the objects and the global flags, overridden by the declared ones.
 
     Batch size and threads are facts of their own: they have no value that means "off".
     """
+    # Variables of the environment decided these two before the process started.
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    types = {str(p.dtype).removeprefix("torch.") for p in loop.model.parameters() if p.is_floating_point()}
     current: dict[str, Value] = {
         "precision.float32_matmul": _float32_matmul(),
-        "precision.weights": _weights(loop.model),
+        "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
         "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "cpu.flush_denormal": _flushes_denormals(),
@@ -150,7 +154,8 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        **_allocators(),
+        "memory.allocator": next((value for word, value in _ALLOCATORS.items() if word in allocators), "default"),
+        "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
     }
     if loop.loader is not None:
         current["data.num_workers"] = loop.loader.num_workers
@@ -162,18 +167,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     if loop.optimizer is not None:
         current["optimizer.implementation"] = optimizer_implementation(loop.optimizer)
     return {**current, **loop.current}
-
-
-def _allocators() -> dict[str, Value]:
-    """The settings that variables of the environment decided before this process started."""
-    preloaded = os.environ.get("LD_PRELOAD", "")
-    allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
-    words = {"expandable_segments:True": "expandable_segments", "max_split_size": "max_split_size"}
-    words["backend:cudaMallocAsync"] = "cuda_async"
-    return {
-        "memory.allocator": next((value for word, value in words.items() if word in allocators), "default"),
-        "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
-    }
 
 
 def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
@@ -206,12 +199,6 @@ def _float32_matmul() -> str:
         return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
-def _weights(model: nn.Module) -> str:
-    """The half-precision type that all floating-point parameters have, or ``float32``."""
-    types = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()}
-    return next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32"
-
-
 def _attention_backend() -> str:
     """The one attention kernel that is permitted, or ``auto`` when PyTorch may choose among several."""
     flags = torch.backends.cuda
@@ -228,13 +215,6 @@ def _attention_backend() -> str:
 def _flushes_denormals() -> bool:
     """Whether this thread's arithmetic gives zero in place of a number below the smallest normal one."""
     return bool((torch.full((1,), 1e-30) * 1e-10).item() == 0)
-
-
-def _linear_shapes(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
-    """Inputs, outputs and count of each size of linear layer, the largest first."""
-    sizes = Counter((m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear))
-    ordered = sorted(sizes.items(), key=lambda item: item[0][0] * item[0][1], reverse=True)
-    return tuple((inputs, outputs, count) for (inputs, outputs), count in ordered)
 
 
 def _checkpointing(model: nn.Module) -> str:
@@ -265,11 +245,12 @@ def _memory_format(model: nn.Module) -> str:
     return "contiguous"
 
 
-def _resizable(loop: Loop) -> bool:
-    if loop.loader is None:
-        return loop.batch_size is not None and (loop.make_batch is not None or not resizing_problem(loop.data))
-    # A custom batch sampler decides the batch size itself; its batches leave the loader's batch_size None.
-    return loop.loader.batch_size is not None
+def expected_state_bytes(optimizer: Any) -> int:
+    """The bytes that an optimizer keeps after its first step: as many moments of each parameter as its options say."""
+    options = optimizer.defaults
+    moments: int = (len(options.get("betas", ())) or bool(options.get("momentum"))) + bool(options.get("amsgrad"))
+    parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
+    return sum(moments * parameter.nbytes for parameter in parameters)
 
 
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
@@ -287,37 +268,37 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     )
 
 
-def _longest(batches: Sequence[Any]) -> int:
-    """The greatest length of batches that can be padded; 0 where one of them cannot."""
-    pads, lengths = PadsToMultiple(as_it_is, 1), [0]
-    for batch in batches:
-        tensors = list(tensors_of(batch))
-        fills = pads.find(tensors)
-        lengths.append(max((tensors[place].shape[1] for place in fills), default=0))
-    return max(lengths)
+def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: PadsToMultiple) -> str:
+    """The reason not to pad a model's batches further: with more padding its loss, or in inference its output, changes.
 
-
-def padding_problem(step: TrainStep, batches: Sequence[Any], longest: int) -> str:
-    """The reason not to pad a model's batches further: padding the shortest to the longest changes its loss.
-
-    Compared in evaluation mode. Empty where the loss is the same but for rounding, where no batch is shorter, and where
-    the model fails: then its first step will say how.
+    Compared in evaluation mode. Empty where they are the same but for rounding, where no batch is shorter, and where
+    the model fails: then its first step will say how. ``pads`` pads all batches to the longest of them. Nothing is run
+    of a step of the user's own.
     """
-    pads, lengths = PadsToMultiple(as_it_is, longest), [_longest([batch]) or longest for batch in batches]
-    batch = batches[lengths.index(min(lengths))]
-    longer = pads(map_tensors(torch.Tensor.clone, batch))
-    losses: list[float] = []
+    if isinstance(step, OwnStep):
+        return "the step is your own: nobody can see whether its model masks padding"
+    padded = [pads(map_tensors(torch.Tensor.clone, batch)) for batch in batches]
+    sizes = [[sum(tensor.numel() for tensor in tensors_of(one)) for one in some] for some in (batches, padded)]
+    added = [long - short for short, long in zip(*sizes, strict=True)]
+    pair = batches[added.index(max(added))], padded[added.index(max(added))]
+    results: list[torch.Tensor] = []
     try:
         with torch.no_grad(), torch.random.fork_rng(), evaluating(step.model):
-            losses.extend(float(step.loss(step.forward(one), one)) for one in map(step.to_device, (batch, longer)))
+            for batch in map(step.to_device, pair):
+                output = step.forward(batch)
+                parts = tensors_of(step.loss(output, batch) if isinstance(step, TrainStep) else output)
+                results.append(torch.cat([part.double().flatten() for part in parts]))
     except Exception:  # whatever the user's model raises
-        return "the model does not take batches that are padded further" if losses else ""
-    short, long = losses
-    is_half = step.plan.autocast != "none" or any(one.dtype.itemsize < _SINGLE_BYTES for one in step.parameters)
-    changed = abs(long / short - 1) if short else 0.0
+        return "the model does not take batches that are padded further" if results else ""
+    short, long = results
+    if short.shape != long.shape:
+        return "with padding the model's outputs become longer"
+    weights = step.model.parameters()
+    is_half = step.plan.autocast != "none" or any(one.dtype.itemsize < _SINGLE_BYTES for one in weights)
+    changed = float((long - short).norm() / short.norm().clamp(min=_TINY))
     if changed < (_PADDING_ROUNDS_HALF if is_half else _PADDING_ROUNDS):
         return ""
-    return f"the model takes padding for data: with more of it the loss changes by {format_percent(changed, digits=2)}"
+    return f"the model takes padding for data: with more of it results change by {format_percent(changed, digits=2)}"
 
 
 def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: bool) -> LoaderFacts | None:
@@ -325,11 +306,17 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
     if loader is None:
         return None
     moved = without_last_transforms(loader.dataset)[1] if on_device else []
+    problem = ""
     if isinstance(loader, GivenBatches):
         problem = f"the batches come from {loader.made_by}, which is no DataLoader"
     else:
-        problem = copy_problem(loader)
-    longest = _longest(batches)
+        try:
+            rebuild(loader)
+        except RefusedError as error:
+            problem = str(error)
+    pads = PadsToMultiple(as_it_is, 1)
+    pads.learn(batches)
+    pads.multiple = max(1, pads.longest)
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -345,6 +332,6 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         batched_reads_problem=one_by_one_problem(loader),
-        longest=longest,
-        padding_problem=padding_problem(step, batches, longest) if longest and isinstance(step, TrainStep) else "",
+        longest=pads.longest,
+        padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
     )

@@ -29,7 +29,6 @@ from advisor.records import (
     MEASURING,
     PLAIN_LOOP,
     Activity,
-    BatchForm,
     Block,
     BlockDone,
     Finished,
@@ -61,13 +60,13 @@ from advisor.trial.measurement.clock import (
     single_steps_ms,
     warm_up,
 )
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
-from advisor.trial.profile.phases import measure_phases
 from advisor.trial.profile.profiler import phases_alone, profile_step
+from advisor.trial.profile.recording import measure_phases
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
@@ -136,6 +135,11 @@ class _Parts:
     build_s: float
     prepare_s: float
 
+    @property
+    def eager(self) -> TrainStep | InferStep:
+        """The step without its graph, whose parts can be run one by one."""
+        return self.step.step if isinstance(self.step, GraphedStep) else self.step
+
 
 class Stages:
     """The stages of one trial. Each stage says what it does before it starts.
@@ -153,7 +157,8 @@ class Stages:
         self.deadline = deadline
         self.catalog = load_catalog(spec.recipe_folders)
         # Of two trials that take turns on one GPU each would report the other as a foreign process.
-        self.guards = Guards(watch_gpu=spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS)
+        watch_gpu = spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS
+        self.guards = Guards(watch_gpu=watch_gpu, beside=spec.beside)
 
     @schedules_that_go_on()
     def run(self) -> TrialResult:
@@ -173,7 +178,12 @@ class Stages:
         step = captured(make_step(components, loop.loss, form=form), refuse_graph)
         parts = _Parts(loop, device, components, step, form, build_s, time.perf_counter() - started)
         began = time.perf_counter()
-        batches = self._first_batches(parts)
+        self._say("reading the first batches")
+        batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
+        if self.spec.kind.inspects:
+            draws.check_batches(batches, of_loader=components.has_loader)
+            facts = inspect_loop(loop, device, batches, loss_form=form, step=parts.eager)
+            self.channel.send(Inspected(facts, versions(), imported_sources()))
         probe = self._probe(parts, batches)
         del batches[1:]  # they may lie on the device
         if self.spec.kind is TrialKind.COMPILE:
@@ -191,16 +201,6 @@ class Stages:
         loop.to(device)
         set_mode(loop)
         return loop, device
-
-    def _first_batches(self, parts: _Parts) -> list[Any]:
-        """The batches of the first steps; the baseline's trial sends all the facts of the workload."""
-        self._say("reading the first batches")
-        batches = draws.probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
-        if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=parts.components.has_loader)
-            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.step)
-            self.channel.send(Inspected(facts, versions(), imported_sources()))
-        return batches
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
         """The first steps, whose losses and outputs are compared. They also compile, so they count as warm-up.
@@ -262,21 +262,28 @@ class Stages:
             *divergence_notes(probe, step, feed.next),
             *compilation_notes(frames_when_warm),
         )
-        eager = step.step if isinstance(step, GraphedStep) else step  # its parts can be run one by one
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
-            self._profile(eager, feed, step_ms)
+            self._say("profiling")
+            stop_debugging()
+            trace = str(Path(spec.log_path).with_suffix(".trace.json.gz"))
+            limits: dict[str, float] = {"limit_s": _PHASES_LIMIT_S, "deadline": self.deadline}
+            profile = profile_step(parts.eager, feed, step_ms, trace_path=trace, **limits)
+            self.channel.send(Profiled(with_habits(profile, parts.eager, feed)))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
-            self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
-        loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(eager, batches[0]), probe)
+            self.channel.send(Profiled(phases_alone(parts.eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+        loss_form, batch_form = parts.form, batch_form_of(parts.eager, batches[0])
+        if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
+            # A loss that is chosen by the outputs gets output and target in an exported file.
+            own = with_own_loss(batch_form, probe.loss_at)
+            loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
         timed = spec.times_phases and may_time_phases
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,
             outputs=probe.outputs,
-            weights=probe.weights,
             skipped_steps=probe.skipped_steps,
             operations=probe.operations,
             batch_size=components.batch_size,
@@ -292,7 +299,6 @@ class Stages:
             warmup_steps=probe.steps + warm.steps,
             phases=measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {},
             measuring_s=time.perf_counter() - began - probe.seconds - warm.seconds,
-            parameters=sum(parameter.numel() for parameter in components.model.parameters()),
             notes=notes,
             disturbed=self.guards.disturbed,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
@@ -355,26 +361,5 @@ class Stages:
         step_s = median(block.step_ms for block in blocks) / 1e3
         return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
-    def _profile(self, eager: TrainStep | InferStep, feed: Feed, step_ms: float) -> None:
-        self._say("profiling")
-        stop_debugging()
-        measured = profile_step(
-            eager,
-            feed,
-            step_ms,
-            limit_s=_PHASES_LIMIT_S,
-            trace_path=str(Path(self.spec.log_path).with_suffix(".trace.json.gz")),
-            deadline=self.deadline,
-        )
-        self.channel.send(Profiled(with_habits(measured, eager, feed)))
-
     def _say(self, text: str) -> None:
         self.channel.send(Activity(text))
-
-
-def _recorded_forms(form: LossForm, batch: BatchForm | None, probe: Probe) -> tuple[LossForm, BatchForm | None]:
-    """The forms of the loss and the batch for an exported file: a loss chosen by the outputs gets output and target."""
-    if form is not LossForm.OWN or batch is None or not probe.outputs:
-        return form, batch
-    own = with_own_loss(batch, probe.loss_at)
-    return (form, own) if own else (LossForm.OUTPUT_TARGET, batch)

@@ -35,7 +35,10 @@ def result_of(error: BaseException) -> TrialResult:
     """The result of a trial that raised an error; running out of memory anywhere in the user's code is told apart."""
     cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
     if _ran_out_of_memory(cause):
-        return _failed(Outcome.OUT_OF_MEMORY, _short_oom(cause), "Try a smaller batch size.", user_frames(cause))
+        # The first sentences are about the request; the rest is about the allocator.
+        line = next(iter(message_of(cause).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
+        reason = ". ".join(line.split(". ")[:2]).rstrip(".") + "." if line else type(cause).__name__
+        return _failed(Outcome.OUT_OF_MEMORY, reason, "Try a smaller batch size.", user_frames(cause))
     if isinstance(error, AdvisorError):
         outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
         return replace(_failed(outcome, error.message, error.hint, error.details), causes=causes_of(error))
@@ -84,9 +87,3 @@ def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResu
     with contextlib.suppress(Exception):  # standard error may be an object of the user's
         print(reason, details, sep="\n", file=sys.stderr)
     return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)
-
-
-def _short_oom(error: BaseException) -> str:
-    """The first sentences of the message, about the request; the rest is about the allocator."""
-    text = next(iter(message_of(error).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
-    return ". ".join(text.split(". ")[:2]).rstrip(".") + "." if text else type(error).__name__

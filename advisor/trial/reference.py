@@ -68,7 +68,6 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
         batch_size=components.batch_size,
         losses=probe.losses,
         outputs=probe.outputs,
-        weights=probe.weights,
         measuring_s=time.perf_counter() - probing,
         notes=(str(precision).removeprefix("torch."),),
     )

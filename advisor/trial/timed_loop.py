@@ -20,8 +20,7 @@ from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, TrainStep, mover_of
 from advisor.step.tuning import apply_settings
 from advisor.trial.measurement.clock import batch_samples
-from advisor.trial.measurement.draws import probe_batches
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed, probe_batches
 from advisor.workloads.loop import Loop
 from advisor.workloads.resizing import resize_batch
 

@@ -27,7 +27,7 @@ from advisor.step.prefetch import is_loader
 from advisor.step.step import Step, mover_of
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.probe import sample_of
 from advisor.workloads.loop import Loop
 

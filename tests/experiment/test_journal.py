@@ -41,7 +41,7 @@ from advisor.records import (
 def runs_history():
     """What a resumed session reads: a run, one that failed, blocks timed in turn, and an export that was verified."""
     settings, blocks = {"precision.autocast": "bfloat16", "a.b": 1}, (Block(10, 80, 0.5), Block(10, 80, 0.25))
-    measured = TrialResult(Outcome.MEASURED, blocks=blocks, losses=(1.0, math.inf), weights=(2.0, 1.5))
+    measured = TrialResult(Outcome.MEASURED, blocks=blocks, losses=(1.0, math.inf))
     return [
         events.RunMeasured({}, measured),
         events.RunMeasured(settings, TrialResult(Outcome.CRASHED, "it ended", details="signal 9")),

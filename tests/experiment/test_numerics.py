@@ -23,15 +23,13 @@ CATALOG = load_catalog()
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=10)
 LOSSES_5 = (2.3, 2.2, 2.1, 2.0, 1.9)
 OUTPUTS_4 = (6.0, 1.0, 2.0, 3.0)
-WEIGHTS_6 = (100.0, 100.1, 100.2, 100.3, 100.4, 100.5)
 
 
-def result(losses=(), outputs=(), weights=(), batch_size=8, **others):
+def result(losses=(), outputs=(), batch_size=8, **others):
     return TrialResult(
         Outcome.MEASURED,
         losses=tuple(losses),
         outputs=tuple(outputs),
-        weights=tuple(weights),
         batch_size=batch_size,
         **others,
     )
@@ -47,12 +45,12 @@ def off(values, *shares):
     return tuple(value * (1 + share) for value, share in zip(values, shares, strict=False))
 
 
-TRAINED = result(LOSSES_5, OUTPUTS_4, WEIGHTS_6)
+TRAINED = result(LOSSES_5, OUTPUTS_4)
 
 
 def trained(losses=0.0, outputs=0.0, **others):
     """A training result with these errors."""
-    return result(off(LOSSES_5, losses), off(OUTPUTS_4, outputs), WEIGHTS_6, **others)
+    return result(off(LOSSES_5, losses), off(OUTPUTS_4, outputs), **others)
 
 
 REFERENCE = trained(3e-8, 2e-7, notes=("float64",))
@@ -259,14 +257,8 @@ def test_outputs_that_a_mask_fills_with_infinity_are_compared_by_the_rest():
     assert compare_numerics(elsewhere, old, Numerics.CLOSE).measured is Numerics.CHANGED
 
 
-def test_weights_that_are_not_finite_are_changed_though_no_loss_has_seen_them():
-    spoiled = result(LOSSES_5, OUTPUTS_4, (*WEIGHTS_6[:-1], math.nan))
-    numerics = compare_numerics(spoiled, TRAINED, Numerics.CLOSE)
-    assert (numerics.measured, numerics.text) == (Numerics.CHANGED, "the weights became nan with update 5 of 5")
-
-
 def test_a_scaler_that_finds_no_scale_makes_a_change():
-    stuck = result(LOSSES_5, OUTPUTS_4, [WEIGHTS_6[0]] * 6, skipped_steps=29)
+    stuck = result(LOSSES_5, OUTPUTS_4, skipped_steps=29)
     assert "skipped every update" in why_unusable(stuck, TRAINED)
     assert why_unusable(stuck, stuck) == ""
     assert why_unusable(replace(TRAINED, skipped_steps=3), TRAINED) == ""

@@ -35,8 +35,8 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.step.spread import ShareOfBatches, spread_loader
-from advisor.trial.ranks.communication import straggler_share
-from advisor.trial.ranks.failures import of_torchrun, waited_for_others, waits_for_others
+from advisor.trial.ranks.launcher import of_torchrun, waited_for_others, waits_for_others
+from advisor.trial.ranks.trial import straggler_share
 
 GPUS = 2
 DDP = Settings({"parallel.strategy": "ddp"})

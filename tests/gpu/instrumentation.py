@@ -19,7 +19,7 @@ from advisor.records import Mode
 from advisor.step.graph import captured
 from advisor.step.step import finish_components, make_step
 from advisor.trial.measurement.clock import StepClock
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.timed_loop import stepper
 
 WORKLOADS = Path(__file__).with_name("workloads")

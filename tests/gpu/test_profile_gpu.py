@@ -14,7 +14,7 @@ from advisor.records import Bottleneck, Mode, Profile
 from advisor.runner.trials import Runner
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile import ceilings
 from advisor.trial.profile.recording import record_step
 

@@ -21,7 +21,7 @@ from advisor.runner.trials import Runner
 from advisor.step.prefetch import DeviceLoader, loop_loader
 from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.profiler import with_work
 
 pytestmark = pytest.mark.gpu

@@ -16,7 +16,7 @@ from advisor.records import Mode, Profile
 from advisor.step.graph import GraphedStep
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.habits import stop_debugging, sync_places, validation_rows, with_habits
 
 pytestmark = pytest.mark.gpu

@@ -122,7 +122,7 @@ def may_stack(catalog: Catalog, facts: Facts, settings: Mapping[str, Value]) -> 
 
 def _is_finite(replay: Replay, settings: Settings) -> bool:
     result = replay.predictor.answer(settings).result
-    return all(map(math.isfinite, (*result.losses, *result.outputs, *result.weights)))
+    return all(map(math.isfinite, (*result.losses, *result.outputs)))
 
 
 def _that_inspect() -> list[ModuleType]:

@@ -26,7 +26,7 @@ from advisor.records import Facts, Hardware, Outcome, Profile, TrialResult, Valu
 SCHEMA = 1
 DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[2]
-# Digits of the losses, outputs and weights that are kept, and of seconds. Unitless; float32 has seven.
+# Digits of the losses and outputs that are kept, and of seconds. Unitless; float32 has seven.
 _DIGITS = 9
 _SHORT_DIGITS = 6
 _MOST_BLOCKS = 30
@@ -162,7 +162,6 @@ def slim(result: TrialResult) -> TrialResult:
         blocks=tuple(replace(block, seconds=_short(block.seconds, _SHORT_DIGITS)) for block in _spread(result.blocks)),
         losses=tuple(map(_short, result.losses)),
         outputs=tuple(map(_short, result.outputs)),
-        weights=tuple(map(_short, result.weights)),
         reason=result.reason[:_LONGEST_TEXT],
         hint=result.hint[:_LONGEST_TEXT],
         details="" if result.outcome is Outcome.MEASURED else result.details[-_LONGEST_TEXT:],

@@ -437,7 +437,7 @@ class ReplayTrial:
         if not runs:
             return template
         drawn = runs[(other - 1) % len(runs)]
-        return replace(template, losses=drawn.losses, outputs=drawn.outputs, weights=drawn.weights)
+        return replace(template, losses=drawn.losses, outputs=drawn.outputs)
 
     def _passes(self, moment_s: float) -> bool:
         """Let the clock come to a moment; False when the trial's time is over before, or it was cancelled."""

@@ -6,7 +6,7 @@ import pytest
 
 from advisor.process.stacks import last_stack
 from advisor.process.streams import STACK_BEGINS
-from advisor.runner.process_stack import advice
+from advisor.runner.trial_process import advice
 
 OWN = '  File "/home/me/train.py", line 3 in build'
 HINT = "Mend what hangs."

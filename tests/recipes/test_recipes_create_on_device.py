@@ -9,7 +9,7 @@ from torch import nn
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.step import InferStep, TrainStep
-from advisor.trial.profile.traffic import TrafficCounter
+from advisor.trial.profile.profiler import TrafficCounter
 
 
 def made(work):

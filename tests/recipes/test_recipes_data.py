@@ -14,8 +14,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.prefetch import loop_loader
 from advisor.step.tuning import Tuning
-from advisor.trial.measurement.draws import probe_batches
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed, probe_batches
 
 # --- batches on the device ------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Profile, SyncPlace
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.habits import (
     GRAD_MODES,
     SYNC_WARNING,

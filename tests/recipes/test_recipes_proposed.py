@@ -89,7 +89,6 @@ def test_implementations_other_than_the_default_one():
     assert proposed("fused_optimizer", cpu_facts()) == ["fused", "foreach"]
     rmsprop = sgd_facts(name="RMSprop", implementations=("for-loop", "foreach"))
     assert proposed("fused_optimizer", gpu_facts(optimizer=rmsprop)) == ["for-loop"]
-    assert proposed("fused_optimizer", gpu_facts(optimizer=sgd_facts(name="Adagrad"))) == ["for-loop"]
     lbfgs = sgd_facts(name="LBFGS", implementations=("for-loop",))
     assert "LBFGS has neither" in reason("fused_optimizer", gpu_facts(optimizer=lbfgs))
     assert "no optimizer" in reason("fused_optimizer", gpu_facts(optimizer=None))

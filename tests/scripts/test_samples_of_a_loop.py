@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.timed_loop import stepper
 from scripts.steps import step_of
 

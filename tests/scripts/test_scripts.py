@@ -17,7 +17,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.tuning import apply_settings
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.workloads.entrypoint import load_target
 from scripts.steps import batches, step_of
 

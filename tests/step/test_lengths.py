@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from loaders import applied
+from torch.utils.data import DataLoader, IterableDataset
 
+from advisor.errors import RefusedError
 from advisor.step.lengths import PadsToMultiple
 
 LENGTHS = (30, 20, 10, 25)
@@ -26,6 +28,11 @@ def batch():
         "kinds": torch.arange(4),
         "scores": torch.rand(4, 7) + 1,
     }
+
+
+class Streamed(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.randint(3, 99, (length,)), 1) for length in LENGTHS])
 
 
 def test_all_of_the_length_is_padded_as_its_tails_are():
@@ -74,15 +81,32 @@ def test_texts_that_stand_in_columns_are_left():
     assert [tuple(one.shape) for one in found] == [(30, 3), (29, 3)]
 
 
-def test_each_worker_pads():
-    samples = [(torch.randint(3, 99, (length,)), 1) for length in LENGTHS * 4]
+def padded_texts(some):
+    texts, kinds = zip(*some, strict=True)
+    return torch.nn.utils.rnn.pad_sequence(list(texts), batch_first=True), torch.tensor(kinds)
 
-    def collate(some):
-        texts, kinds = zip(*some, strict=True)
-        return torch.nn.utils.rnn.pad_sequence(list(texts), batch_first=True), torch.tensor(kinds)
 
-    loader = DataLoader(samples, batch_size=4, collate_fn=PadsToMultiple(collate, 16), num_workers=1)
-    assert [tuple(texts.shape) for texts, _ in loader] == [(4, 32)] * 4
+def loader_of(lengths, **options):
+    samples = [(torch.randint(3, 99, (length,)), 1) for length in lengths]
+    return DataLoader(samples, batch_size=4, collate_fn=padded_texts, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_all_workers_pad_from_the_first_batch_to_no_more_than_the_longest_sample(workers):
+    # The first two batches are full and do not show what fills texts; a table of 50 positions takes no 64.
+    lengths = [20] * 8 + [50, 7, 9, 3] * 8 + [33, 30, 20, 10]
+    loader = applied("pad_batches", 16, loader_of(lengths, num_workers=workers))
+    assert [texts.shape[1] for texts, _ in loader] == [32] * 2 + [48 + 2] * 8 + [48]
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [loader_of([20] * 40), DataLoader(Streamed(), batch_size=4, collate_fn=padded_texts)],
+    ids=["full", "iterable"],
+)
+def test_a_loader_that_shows_no_padding_beforehand_is_refused(loader):
+    with pytest.raises(RefusedError):
+        applied("pad_batches", 16, loader)
 
 
 def test_a_mask_whose_full_samples_are_most_is_padded_as_its_ids_are():

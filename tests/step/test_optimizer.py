@@ -437,6 +437,13 @@ def test_the_implementations_are_those_of_the_class(optimizer, expected):
     assert implementations_of(optimizer(list(parts().parameters()))) == expected
 
 
+def test_a_device_without_the_fused_kernel_is_not_offered_it():
+    on_meta = torch.optim.Adagrad([torch.zeros(2, device="meta", requires_grad=True)])
+    assert implementations_of(on_meta) == ("for-loop", "foreach")
+    with pytest.raises(RefusedError, match="supported devices"):
+        CATALOG["fused_optimizer"].apply(Components(nn.Linear(1, 1), on_meta, None, StepPlan("train", "cpu")), "fused")
+
+
 def test_sparse_gradients_are_not_fused():
     model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2))
     assert sparse_parameters(model) == {model[0].weight}

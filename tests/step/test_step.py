@@ -64,6 +64,38 @@ def test_gradients_are_cleared_as_the_plan_says(zero_grad, kept):
     assert not any(gradient.any() for gradient in gradients if gradient is not None)
 
 
+def test_zeros_are_warned_of_where_a_parameter_got_no_gradient():
+    model = nn.ModuleList([nn.Linear(3, 1), nn.Linear(3, 1)])
+    step = train_step(model, sgd(model.parameters()), lambda model, batch: model[0](batch).mean(), zero_grad="zeros")
+    step(torch.ones(2, 3))
+    with pytest.warns(UserWarning, match="some parameters got no gradient"):
+        step(torch.ones(2, 3))
+
+
+def sharpness_aware(model, batch):
+    """The loss at the weights moved uphill: two forward passes, and a change of the weights between them."""
+    inputs, targets = batch
+    nn.functional.cross_entropy(model(inputs).float(), targets).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(parameter.grad, alpha=0.5)
+            parameter.grad = None
+    return nn.functional.cross_entropy(model(inputs).float(), targets)
+
+
+def test_under_autocast_a_loss_may_change_the_weights_between_two_passes():
+    model, plain = net(), net()
+    step = train_step(model, sgd(model.parameters()), sharpness_aware, autocast="bfloat16")
+
+    def passes_apart(inputs):
+        with torch.autocast("cpu", torch.bfloat16):
+            return plain(inputs)
+
+    passes_apart.parameters = plain.parameters
+    data = batches(1)[0]
+    assert step(data).item() == pytest.approx(sharpness_aware(passes_apart, data).item(), rel=1e-2)
+
+
 def test_the_result_is_a_loss_that_holds_no_graph():
     model = net()
     loss = train_step(model, sgd(model.parameters()))(batches(1)[0])

@@ -11,7 +11,7 @@ from torch import nn
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.step import TrainStep
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.probe import probe_training
 from advisor.trial.timed_loop import stepper
 from advisor.workloads.batches import batches_in_data

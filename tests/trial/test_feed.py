@@ -15,7 +15,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.loader import length_of
 from advisor.step.step import make_step
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.timed_loop import resident_data, stepper
 
 # --- the feed -------------------------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ def disturbance(*changes, slowdown_c=90):
 # --- who is who -----------------------------------------------------------------------------------------------
 
 
-def of_us(*listings, before=frozenset(), own=frozenset({ME}), **changes):
+def of_us(*listings, before=frozenset(), own=frozenset({ME}), beside=frozenset(), **changes):
     readings = [reading(pids=frozenset(pids), sm_percent={}) for pids in listings]
-    return own_processes([*readings[:-1], replace(readings[-1], **changes)], before, own)
+    return own_processes([*readings[:-1], replace(readings[-1], **changes)], before, own, beside)
 
 
 def test_a_trial_knows_itself_and_its_children_by_number():
@@ -53,6 +53,15 @@ def test_a_trial_knows_itself_and_its_children_by_number():
 def test_a_trial_that_the_host_numbers_is_the_one_that_appeared():
     assert of_us({STRANGER}, {STRANGER, STRANGER + 1}, before=BEFORE) == {STRANGER + 1}
     assert of_us({STRANGER + 1}, {STRANGER + 1, STRANGER + 2}) == {STRANGER + 1}
+
+
+def test_what_compiles_beside_a_trial_is_no_stranger():
+    beside = frozenset({77})
+    ours = of_us({77, ME}, before=beside, beside=beside)
+    assert ours == {77, ME}
+    both = reading(pids=frozenset({77, ME}), sm_percent={ME: 60, 77: 38})
+    assert disturbance_of_gpu([both] * 3, ours, 90) == ""
+    assert not of_us({STRANGER}, {STRANGER, STRANGER + 1}, before=BEFORE, beside=beside)
 
 
 @pytest.mark.parametrize("pids", [frozenset(), BEFORE])

@@ -26,7 +26,7 @@ from advisor.trial.measurement.clock import (
     steps_in,
     warm_up,
 )
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 
 CPU = torch.device("cpu")
 

@@ -16,14 +16,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Mode, Profile
 from advisor.step.step import InferStep, TrainStep
-from advisor.trial.measurement.feed import Feed
-from advisor.trial.profile.phases import CAPTURED, measure_phases
-from advisor.trial.profile.profiler import profile_step, with_work
+from advisor.trial.measurement.draws import Feed
+from advisor.trial.profile.profiler import TrafficCounter, profile_step, with_work
 from advisor.trial.profile.recording import (
+    CAPTURED,
+    measure_phases,
     record_step,
     with_device,
 )
-from advisor.trial.profile.traffic import TrafficCounter
 
 pytestmark = pytest.mark.usefixtures("own_state")
 CPU = torch.device("cpu")

@@ -40,6 +40,7 @@ from itertools import combinations
 
 from advisor.recipe.catalog import Catalog
 from advisor.records import Numerics, NumericsResult, TrialResult, WorkloadFacts
+from advisor.records.trials import MOST_SKIPPED_STEPS
 
 DEFAULT_TOLERANCE = 2.0**-8
 # Half of a result is more than rounding may excuse; a later step where it does says nothing.
@@ -285,29 +286,19 @@ def finite(result: TrialResult) -> bool:
 
 def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
     """The reason that a trial's numerics are useless although the baseline's are sound; empty when they are not."""
-    losses, weights = result.losses, result.weights
-    step = _first_not_finite(losses)
-    if step is not None and _first_not_finite(baseline.losses) is None:
-        return f"the loss became {_kind(losses[step])} at step {step + 1} of {len(losses)}"
-    update = _first_not_finite(weights)
-    if update is not None and _first_not_finite(baseline.weights) is None:
-        return f"the weights became {_kind(weights[update])} with update {update} of {len(weights) - 1}"
+    losses = result.losses
+    if all(map(math.isfinite, baseline.losses)):
+        for step, loss in enumerate(losses, 1):
+            if not math.isfinite(loss):
+                return f"the loss became {_kind(loss)} at step {step} of {len(losses)}"
     total, *samples = list(zip(result.outputs, baseline.outputs, strict=False)) or [(0.0, 0.0)]
     for new, old in (*samples, total):
         if not math.isfinite(new) and math.isfinite(old):
             return f"the outputs became {_kind(new)}{' in the first step' if losses else ''}"
-    if result.skipped_steps and _never_updated(weights) and not _never_updated(baseline.weights):
+    if result.skipped_steps > MOST_SKIPPED_STEPS >= baseline.skipped_steps:
         return "the gradient scaler skipped every update: the gradients were not finite at any scale"
     return ""
 
 
-def _first_not_finite(values: Sequence[float]) -> int | None:
-    return next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
-
-
 def _kind(value: float) -> str:
     return "nan" if math.isnan(value) else "inf"
-
-
-def _never_updated(weights: Sequence[float]) -> bool:
-    return len(weights) > 1 and len(set(weights)) == 1

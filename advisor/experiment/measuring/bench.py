@@ -32,7 +32,7 @@ from advisor.records import (
     Value,
 )
 from advisor.runner.builder import NOT_IMPORTED, TOO_LONG
-from advisor.runner.process_stack import advice
+from advisor.runner.trial_process import advice
 from advisor.runner.trials import Runner
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.

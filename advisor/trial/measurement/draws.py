@@ -1,11 +1,11 @@
-"""Batches drawn from a loader in the trial's own process: the same in every trial of the same seed."""
+"""The batches of a trial, the same for the same seed: those of the first steps, and the endless feed of the others."""
 
 import contextlib
 import copy
 import itertools
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ from advisor.errors import RefusedError, TargetError
 from advisor.files.paths import is_library
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import tensors_of
-from advisor.step.loader import rebuild
-from advisor.step.prefetch import loop_loader
+from advisor.step.loader import length_of, rebuild
+from advisor.step.prefetch import is_loader, loop_loader
 from advisor.workloads.draws import seed_host
 from advisor.workloads.entrypoint import one_line, user_frames
 from advisor.workloads.loop import describe
@@ -26,6 +26,7 @@ PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
+_END = object()
 
 
 def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
@@ -36,8 +37,12 @@ def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[An
     """
     if not isinstance(data, DataLoader):
         return [data] * PROBE_STEPS
+    alone = data
+    with contextlib.suppress(RefusedError):  # where it cannot be made anew
+        # What a dataset opens at its first sample stays its copy's: workers that are forked later share no open file.
+        alone = rebuild(data, num_workers=0, dataset=_copy_of(data.dataset))
     try:
-        return _drawn(_without_workers(data), seed, plan)
+        return _drawn(alone, seed, plan)
     except TargetError:
         if not data.num_workers:
             raise
@@ -56,17 +61,6 @@ def _drawn(loader: DataLoader[Any], seed: int, plan: StepPlan | None) -> list[An
     except Exception as error:
         raise loader_failure(error, len(batches) + 1) from error
     return batches
-
-
-def _without_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The loader, made anew to read in this process; the loader itself where it cannot be made anew.
-
-    It reads a copy of the dataset: what that opens at its first sample stays its own, as workers that are forked later
-    must not share an open file.
-    """
-    with contextlib.suppress(RefusedError):
-        return rebuild(loader, num_workers=0, dataset=_copy_of(loader.dataset))
-    return loader
 
 
 def _copy_of(dataset: Any) -> Any:
@@ -117,3 +111,74 @@ def seed_all(seed: int) -> None:
     """Seed the generators of the host and of all devices."""
     torch.manual_seed(seed)
     seed_host(seed)
+
+
+class Feed:
+    """Batches from a loader, epoch after epoch, or the one resident batch again and again.
+
+    With a ``seed`` the first epoch begins under it.
+    """
+
+    def __init__(self, data: Any, seed: int | None = None) -> None:
+        self._data = data
+        self._seed = seed
+        # An exported Python file wraps a loader in a class of its own.
+        self._loader: Any = data if is_loader(data) or is_loader(getattr(data, "loader", None)) else None
+        self._iterator: Iterator[Any] | None = None
+        self._served = 0
+
+    def next(self) -> Any:
+        """The next batch; a new epoch begins where one ends. Raises TargetError when an epoch yields nothing."""
+        if self._loader is None:
+            return self._data
+        if self._iterator is None:
+            if self._seed is not None:
+                seed_host(self._seed)
+            self._iterator = iter(self._loader)
+        batch = self._drawn()
+        if batch is _END:
+            # Dropped first, as a `for` loop does: its workers have ended before those of the next epoch start.
+            self._iterator = None
+            self._iterator = iter(self._loader)
+            batch = self._drawn()
+        if batch is _END and not self._served:
+            raise no_batch()
+        if batch is _END:
+            raise TargetError(
+                f"the DataLoader yields nothing after its first {self._served} batches: its dataset can be read once "
+                "only.",
+                "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
+            )
+        self._served += 1
+        return batch
+
+    def _drawn(self) -> Any:
+        """The epoch's next batch, or ``_END``. Raises TargetError when the loader fails."""
+        assert self._iterator is not None
+        try:
+            return next(self._iterator, _END)
+        except Exception as error:
+            raise loader_failure(error, self._served + 1) from error
+
+    @property
+    def resident(self) -> bool:
+        """Whether every step gets the same batch, which is on the device already."""
+        return self._loader is None
+
+    @property
+    def queued_batches(self) -> int:
+        """The number of batches that workers may have ready before the first step: consume them before timing."""
+        if self._loader is None or self._loader.num_workers == 0:
+            return 0
+        return int(self._loader.num_workers * (self._loader.prefetch_factor or 2))
+
+    def cycle(self, most_steps: int) -> int:
+        """Number of steps after which the work of a loader's workers repeats: an epoch of no more than ``most_steps``.
+
+        Of longer epochs it is a batch of each worker, which finish theirs at about the same time.
+        """
+        workers = self._loader.num_workers if self._loader is not None else 0
+        if not workers:
+            return 1
+        epoch = length_of(self._loader)
+        return epoch if epoch and epoch <= most_steps else max(1, min(workers, most_steps))

@@ -35,7 +35,8 @@ class Guards:
 
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
-    NVML is opened for it, once in a trial's process; that time is in the trial's wall seconds and in no other figure.
+    ``beside`` is the process of the same session that compiles meanwhile. NVML is opened for it, once in a trial's
+    process; that time is in the trial's wall seconds and in no other figure.
 
     A disturbance of the GPU is another process that computes meanwhile, or that comes; a slowdown for heat or for power
     that the board is not given; a clock that falls without a power cap as its reason; a GPU about to slow down. A
@@ -44,10 +45,11 @@ class Guards:
     Whether others compute is known only where the driver tells it by process, which it does not for MIG instances.
     """
 
-    def __init__(self, *, watch_gpu: bool, nvml: Nvml = NVML) -> None:
+    def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: Nvml = NVML) -> None:
         self._nvml = nvml if watch_gpu else None
         self._before = compute_pids(nvml) if watch_gpu else frozenset[int]()
         self._own = frozenset[int]()
+        self._beside = frozenset(() if beside is None else (beside,))
         self._readings: list[GpuReading] = []
         self._energy_j: float | None = None
         self.disturbed = ""
@@ -55,7 +57,7 @@ class Guards:
     @property
     def gpu(self) -> GpuReadings | None:
         """NVML's readings meanwhile; None when it was not asked or knows nothing of this GPU."""
-        ours = own_processes(self._readings, self._before, self._own)
+        ours = own_processes(self._readings, self._before, self._own, self._beside)
         return summarised(self._readings, ours) if self._readings else None
 
     @contextmanager
@@ -70,7 +72,7 @@ class Guards:
             gauges = GpuGauges(gpu_uuid, self._nvml) if self._nvml and gpu_uuid else None
         with self._reading(gauges) if gauges else nullcontext():
             yield
-        ours = own_processes(self._readings, self._before, self._own)
+        ours = own_processes(self._readings, self._before, self._own, self._beside)
         of_gpu = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c if gauges else None)
         self.disturbed = "; ".join(filter(None, (load.disturbance(), of_gpu)))
 
@@ -109,15 +111,20 @@ class Guards:
         return self._energy_j / samples if self._energy_j is not None and samples else None
 
 
-def own_processes(readings: Sequence[GpuReading], before: frozenset[int], own: frozenset[int]) -> frozenset[int]:
-    """NVML's numbers for the processes of a trial; empty where it does not list them.
+def own_processes(
+    readings: Sequence[GpuReading], before: frozenset[int], own: frozenset[int], beside: frozenset[int] = frozenset()
+) -> frozenset[int]:
+    """NVML's numbers for the processes of a trial and what runs ``beside`` it; empty where it does not list them.
 
     ``before`` were listed before the trial touched CUDA, ``own`` are its processes as this host numbers them. Inside a
-    container NVML may number them as the host does: then they are those that appeared first.
+    container NVML may number them as the host does: then they are those that appeared first, and nobody can tell
+    strangers from what runs beside.
     """
     new = (pids - before for pids in _known(readings, "pids"))
     appeared = next(filter(None, new), frozenset[int]())  # NVML may list a process a moment after its context is there
-    return own - before if os.getpid() in appeared else appeared
+    if os.getpid() in appeared:
+        return (own - before) | beside
+    return frozenset() if beside else appeared
 
 
 def summarised(readings: Sequence[GpuReading], ours: frozenset[int]) -> GpuReadings:

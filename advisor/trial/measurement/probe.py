@@ -12,16 +12,14 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from advisor.recipe.plan import StepPlan
+from advisor.records.trials import MOST_SKIPPED_STEPS
 from advisor.step.batch import signature_of, tensors_of
 from advisor.trial.batch_form import place_of_loss
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
 
 _SAMPLED_OUTPUTS = 256
-_MOST_SKIPPED_STEPS = 24
 _CACHES = "transformers.cache_utils"
 _HALF = (torch.float16, torch.bfloat16)
-# The norm is summed in float64, in pieces: a copy of a large parameter would show in the peak memory.
-_PIECE_ELEMENTS = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +27,8 @@ class Probe:
     """The results of the first steps. ``seconds`` is what the ``steps`` took, without the looking at what they did.
 
     ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
-    ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
-    because a gradient scaler skipped their update. ``operations`` counts those behind the model's first output;
+    ``losses`` and ``outputs`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight, because a
+    gradient scaler skipped their update. ``operations`` counts those behind the model's first output;
     ``loss_at`` is the code that reads the model's own loss from it, empty where it has none.
     """
 
@@ -38,7 +36,6 @@ class Probe:
     steps: int
     losses: tuple[float, ...] = ()
     outputs: tuple[float, ...] = ()
-    weights: tuple[float, ...] = ()
     skipped_steps: int = 0
     usual_step_s: float = 0.0
     operations: int = 0
@@ -69,7 +66,6 @@ def probe_training(
     seed_all(seed)
     losses: list[float] = []
     step_s: list[float] = []
-    norms = [squared_norm(model)] if model is not None else []
     skipped = 0
     with contextlib.closing(_FirstOutput(model, step)) as output:
         for batch in batches:
@@ -81,12 +77,10 @@ def probe_training(
                 if scale is None or (_scale_of(step) or 0.0) >= scale:
                     break
                 skipped += 1
-                if skipped > _MOST_SKIPPED_STEPS:  # in all: at no scale that is worth anything are they finite
+                if skipped > MOST_SKIPPED_STEPS:  # in all: at no scale that is worth anything are they finite
                     break
             losses.append(loss)
             output.close()
-            if model is not None:
-                norms.append(squared_norm(model))
             usual_and_one_more_s = sum(step_s) - max(step_s) + step_s[-1]
             if usual_and_one_more_s > limit_s and len(losses) >= fewest:
                 break
@@ -96,7 +90,6 @@ def probe_training(
         steps=len(step_s),
         losses=tuple(losses),
         outputs=output.sample,
-        weights=tuple(norms) if norms and norms[0] else (),
         skipped_steps=skipped,
         usual_step_s=(seconds - max(step_s)) / (len(step_s) - 1) if several else seconds,
         operations=output.operations,
@@ -168,18 +161,6 @@ def sample_of(output: Any) -> tuple[float, ...]:
     # Half precision is summed in float32 without a copy; the sum itself would overflow in float16.
     sums = (tensor.sum(dtype=torch.float32 if tensor.dtype in _HALF else None) for tensor in tensors)
     return (sum(map(float, sums)), *sample[:_SAMPLED_OUTPUTS])
-
-
-@torch.no_grad()
-def squared_norm(model: nn.Module) -> float:
-    """The sum of the squares of all floating-point parameters, in float64."""
-    squares: dict[torch.device, list[torch.Tensor]] = {}
-    for parameter in model.parameters():
-        if _plain(parameter) and parameter.is_floating_point():
-            pieces = parameter.detach().reshape(-1).split(_PIECE_ELEMENTS)
-            norms = (torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces)
-            squares.setdefault(parameter.device, []).extend(norm.square() for norm in norms)
-    return sum(float(torch.stack(on_one).sum()) for on_one in squares.values())  # one wait for each device
 
 
 def operations_behind(output: Any) -> int:

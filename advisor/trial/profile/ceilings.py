@@ -39,9 +39,13 @@ def machine_ceilings(device: torch.device, dtype: torch.dtype, left_s: float = m
     """Measure this machine's ceilings, that of ``dtype`` among them; none where ``left_s`` seconds are too few."""
     if left_s < _MEASURING_S:
         return Ceilings({})
-    free = backend_of(device).free_bytes()
+    backend = backend_of(device)
+    free = backend.free_bytes()
     room_bytes = _ROOM_SHARE * (host_info().memory_available_bytes if free is None else free)
-    return measure_ceilings(device, _types(device, dtype), int(room_bytes))
+    # The types that recipes can choose, and the one that the step has.
+    names = ["float32", *(["tf32"] if backend.float32_in_tf32() else []), "bfloat16"]
+    names += ["float16"] if backend.has_memory else []
+    return measure_ceilings(device, list(dict.fromkeys([*names, str(dtype).removeprefix("torch.")])), int(room_bytes))
 
 
 def measure_ceilings(device: torch.device, types: Sequence[str], room_bytes: int) -> Ceilings:
@@ -51,24 +55,15 @@ def measure_ceilings(device: torch.device, types: Sequence[str], room_bytes: int
         name: _unless_it_fails(partial(_transfer_rate, device, room_bytes, pinned=name == "pinned"))
         for name in ("pageable", "pinned")
     }
+    number = torch.zeros(1)
     return Ceilings(
         matmul_flops_per_s={name: rate for name, rate in products.items() if rate},
         copy_bytes_per_s=_unless_it_fails(partial(_copy_rate, device, room_bytes)),
         host_to_device_bytes_per_s={name: rate for name, rate in transfers.items() if rate},
-        call_overhead_s=_call_overhead_s(),
+        # On the host, beside its arithmetic: an addition to a single number.
+        call_overhead_s=_best_seconds(number.device, lambda: [number.add_(1) for _ in range(_CALLS)]) / _CALLS,
         measured_on=date.today().isoformat(),
     )
-
-
-def _types(device: torch.device, dtype: torch.dtype) -> list[str]:
-    """The types whose products are measured: those that recipes can choose, and the one that the step has."""
-    if device.type == "cpu":
-        names = ["float32", "bfloat16"]
-    else:
-        tf32 = backend_of(device).float32_in_tf32()
-        names = ["float32", *(["tf32"] if tf32 else []), "bfloat16", "float16"]
-    own = str(dtype).removeprefix("torch.")
-    return names if own in names else [*names, own]
 
 
 def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
@@ -112,12 +107,6 @@ def _transfer_rate(device: torch.device, room_bytes: int, *, pinned: bool) -> fl
     source = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
     destination = torch.empty(size, dtype=torch.uint8, device=device)
     return size / _best_seconds(device, lambda: destination.copy_(source, non_blocking=pinned))
-
-
-def _call_overhead_s() -> float:
-    """Seconds that one operator call costs on the host beside its arithmetic: an addition to a single number."""
-    number = torch.zeros(1)
-    return _best_seconds(number.device, lambda: [number.add_(1) for _ in range(_CALLS)]) / _CALLS
 
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:

@@ -30,7 +30,7 @@ from advisor.process.meanwhile import replaced
 from advisor.records import HabitRow, Profile, SyncPlace
 from advisor.step.compile import uncompiled
 from advisor.step.step import GRAD_CONTEXTS, InferStep, TrainStep, evaluating
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 
 GRAD_MODES = ("grad", "no_grad", "inference_mode")
 WAYS_TO_CLEAR = ("none", "zeros", "manual")

@@ -1,11 +1,15 @@
-"""The profile: phases, operators, the device's activity, FLOPs, and the step's bottleneck."""
+"""The profile: phases, operators, the device's activity, its FLOPs and bytes, and the step's bottleneck."""
 
 import contextlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.figures.formatting import format_percent
@@ -15,11 +19,9 @@ from advisor.records import Bottleneck, Phase, Profile
 from advisor.step.batch import tensors_of
 from advisor.step.compile import is_compiled
 from advisor.step.step import InferStep, TrainStep
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
-from advisor.trial.profile.phases import measure_phases
-from advisor.trial.profile.recording import record_step
-from advisor.trial.profile.traffic import TrafficCounter
+from advisor.trial.profile.recording import measure_phases, record_step
 
 # A step that takes longer is recorded without one before it. Milliseconds.
 _LONG_STEP_MS = 1000.0
@@ -42,8 +44,25 @@ def profile_step(
     measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s))
     measured = record_step(measured, step, feed, trace_path=trace_path, warm=step_ms < _LONG_STEP_MS)
     measured = with_work(measured, step, feed)
-    measured = replace(measured, host_to_device_bytes=_host_to_device_bytes(step, feed))
-    measured = _under_the_roof(measured, step, deadline)
+    if step.device.type != "cpu":
+        copied = [] if feed.resident else [one for one in tensors_of(feed.next()) if one.device.type == "cpu"]
+        measured = replace(measured, host_to_device_bytes=sum(tensor.nbytes for tensor in copied))
+    own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
+    dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
+    # By default convolutions of float32 run in TF32, and matrix products do not.
+    convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
+    in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
+    tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
+    name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
+    ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
+    measured = replace(
+        measured,
+        ceilings=ceilings,
+        ceiling_dtype=name,
+        ceiling_flops_per_s=ceilings.matmul_flops_per_s.get(name),
+        copy_bytes_per_s=ceilings.copy_bytes_per_s,
+        call_overhead_s=ceilings.call_overhead_s,
+    )
     bottleneck, evidence = judge(measured)
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
@@ -88,35 +107,6 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: fl
         return phases
     others_ms = sum(duration for phase, duration in phases.items() if phase != Phase.DATA_WAIT)
     return {**phases, Phase.DATA_WAIT: max(phases[Phase.DATA_WAIT], step_ms - others_ms)}
-
-
-def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float) -> Profile:
-    """The profile with the machine's ceilings."""
-    own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
-    dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
-    # By default convolutions of float32 run in TF32, and matrix products do not.
-    convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
-    in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
-    tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
-    name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
-    ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
-    return replace(
-        measured,
-        ceilings=ceilings,
-        ceiling_dtype=name,
-        ceiling_flops_per_s=ceilings.matmul_flops_per_s.get(name),
-        copy_bytes_per_s=ceilings.copy_bytes_per_s,
-        call_overhead_s=ceilings.call_overhead_s,
-    )
-
-
-def _host_to_device_bytes(step: TrainStep | InferStep, feed: Feed) -> int | None:
-    """The bytes of a batch that each step copies to the device: none of a resident one; None on the CPU."""
-    if step.device.type == "cpu":
-        return None
-    if feed.resident:
-        return 0
-    return sum(tensor.nbytes for tensor in tensors_of(feed.next()) if tensor.device.type == "cpu")
 
 
 _LAUNCH_BOUND_BUSY = 0.7
@@ -175,3 +165,85 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
     if not measured.flops_per_step:
         products = "no matrix product" if measured.flops_per_step == 0 else "an unknown share of the arithmetic"
     return Bottleneck.MEMORY, f"the device is busy and the step reaches {copies or f'only {products}'}"
+
+
+# Allocate, or look at a tensor's description: nothing is moved.
+_MOVES_NOTHING = frozenset(
+    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
+)
+# Of their first tensor they read (or, in place, write) only as much as the others are large.
+_PICK = frozenset({"embedding", "_embedding_bag", "gather", "index", "index_select", "take"})
+_PLACE = frozenset({"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"})
+# Overwrite what they are given without reading it.
+_OVERWRITE = frozenset(
+    {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"}
+)
+
+
+# What torch.tensor() ends in: its numbers come from Python, and go to the device by a copy wherever it is called.
+_FROM_PYTHON = frozenset({"lift_fresh", "lift_fresh_copy", "lift"})
+
+
+class TrafficCounter(TorchDispatchMode):
+    """Adds up the bytes of every operator's tensors: inputs read once, outputs and changed tensors written once.
+
+    What a kernel keeps in registers is not counted, what it reads twice is counted once, workspaces are not seen, and
+    nothing is known of caches. Views move nothing.
+
+    ``host_made`` counts copies to another device of tensors that were made on the host from nothing, or from such
+    tensors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.moved_bytes = 0
+        self.host_made = 0
+        # Kept alive, so that no other tensor gets the id of one of them.
+        self._made: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, and add its bytes."""
+        result = func(*args, **(kwargs or {}))
+        name, given, made = func.overloadpacket.__name__, _tensors((args, kwargs)), _tensors(result)
+        if not (func.is_view or name in _MOVES_NOTHING):
+            self.moved_bytes += _moved(func, name, args, kwargs or {}, result)
+        if any(id(tensor) in self._made for tensor in given):
+            if all(tensor.device.type == "cpu" for tensor in given):  # what it makes on the device are copies
+                self.host_made += sum(tensor.device.type != "cpu" for tensor in made)
+            elif name == "copy_" and given[0].device.type != "cpu":  # device[...] = host
+                self.host_made += 1
+        if name not in _FROM_PYTHON and all(id(tensor) in self._made for tensor in given):
+            self._made |= {id(tensor): tensor for tensor in made if tensor.device.type == "cpu"}
+        return result
+
+
+def _moved(func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int:
+    given = _tensors((args, kwargs))
+    written_to = [
+        args[index] if index < len(args) else kwargs.get(argument.name)
+        for index, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    changed = _tensors(written_to)
+    made = [tensor for tensor in _tensors(result) if not any(tensor is other for other in given)]
+    written = sum(map(_bytes, made)) + sum(map(_bytes, changed))
+    if name in _OVERWRITE:
+        given = [tensor for tensor in given if not any(tensor is other for other in changed)]
+    others = sum(map(_bytes, given[1:]))
+    if name in _PICK and given:
+        return written + others + min(_bytes(given[0]), written)
+    if name in _PLACE and given:
+        return others + 2 * min(_bytes(given[0]), others)
+    return written + sum(map(_bytes, given))
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """Every tensor in nested arguments, each once."""
+    return list({id(value): value for value in tree_leaves(values) if isinstance(value, torch.Tensor)}.values())
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """The bytes of a tensor's elements; of an expanded one those that there are."""
+    return min(tensor.nbytes, tensor.untyped_storage().nbytes()) if tensor.layout is torch.strided else 0

@@ -9,15 +9,20 @@ import contextlib
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, receive_message
@@ -27,8 +32,7 @@ from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
 from advisor.records import Activity, Finished, Outcome, RankJoined, TrialResult, TrialSpec, World
 from advisor.trial.fresh import merged_environment
-from advisor.trial.ranks import failures
-from advisor.trial.ranks.failures import SEES_LOG
+from advisor.workloads.entrypoint import one_line
 
 # A rank says so that waits for the others, or whose error came out of such a wait; what says nothing for long is in the
 # user's code.
@@ -40,6 +44,10 @@ _POLL_S = 0.1
 _SETTLING_S = 1.5
 # The ranks leave the devices, and torchrun notices. Seconds.
 _LEAVING_S = 8.0
+# Calls in which a rank waits: exchanging gradients, a collective, its device; our own read the loss there.
+_WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/", "trial/ranks/")
+_INNERMOST = 2
+_SEES_LOG = "The trial's log has the whole story."
 
 
 def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoReturn:
@@ -118,8 +126,8 @@ class Launcher:
             if time.monotonic() > deadline:
                 how = f"no result after {self._spec.timeout_s:.0f} s"
                 if not self._ranks and self._world.options:
-                    return failures.of_no_meeting(self._world.options, how)
-                nobody = TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", SEES_LOG)
+                    return of_no_meeting(self._world.options, how)
+                nobody = TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", _SEES_LOG)
                 return self._hang(how) or nobody
 
     def _listen(self, channel: Channel) -> None:
@@ -161,12 +169,14 @@ class Launcher:
             self._torchrun.join(_SETTLING_S)
         report: TrialResult | None = self._report.recv() if self._report.poll() else None
         if dead:
-            return report or TrialResult(Outcome.CRASHED, f"rank {dead[0]}: its process ended without a word", SEES_LOG)
+            return report or TrialResult(
+                Outcome.CRASHED, f"rank {dead[0]}: its process ended without a word", _SEES_LOG
+            )
         if hang := self._hang("the others waited until their time was over"):
             return hang
         if failed:
             return failed[0].named_result()
-        return report or TrialResult(Outcome.FAILED, "torchrun ended without an error", SEES_LOG)
+        return report or TrialResult(Outcome.FAILED, "torchrun ended without an error", _SEES_LOG)
 
     def _hang(self, how: str) -> TrialResult | None:
         """The first rank that waits for nobody, with its innermost calls; None where all have ended or wait."""
@@ -174,7 +184,7 @@ class Launcher:
             if one.ended or one.result is not None or one.doing == WAITING:
                 continue
             stack = innermost_calls(one.pid, self._spec.log_path)
-            if not failures.waits_for_others(stack):
+            if not waits_for_others(stack):
                 doing = f" ({one.doing})" if one.doing else ""
                 hint = "Give it more time with --budget, or fix the hang."
                 return TrialResult(Outcome.TIMED_OUT, f"rank {one.number} hangs{doing}: {how}", hint, stack)
@@ -200,14 +210,56 @@ def _run_torchrun(variables: dict[str, str], world: World, folder: Path, report:
     try:
         from torch.distributed.run import main
 
-        main(torchrun_arguments(world, folder))
+        meets = list(world.options) or ["--standalone"]  # the user's own options
+        numbers = ["--nproc-per-node", str(world.ranks), "--log-dir", str(folder)]
+        main([*meets, *numbers, "--no-python", *program_of_rank(str(folder / "s"))])
     except BaseException as error:
         traceback.print_exc()
-        report.send(failures.of_torchrun(error))
+        report.send(of_torchrun(error))
 
 
-def torchrun_arguments(world: World, folder: Path) -> list[str]:
-    """The command line of torchrun. The user's own options replace ``--standalone``."""
-    meets = list(world.options) or ["--standalone"]
-    numbers = ["--nproc-per-node", str(world.ranks), "--log-dir", str(folder)]
-    return [*meets, *numbers, "--no-python", *program_of_rank(str(folder / "s"))]
+def waited_for_others(error: BaseException) -> bool:
+    """Whether an error may follow from the end or the hang of another rank.
+
+    Gloo has no class for such errors: there it is any RuntimeError, as a collective raises.
+    """
+    by_gloo = dist.is_initialized() and dist.get_backend() == "gloo"
+    return isinstance(error, dist.DistError) or (by_gloo and isinstance(error, RuntimeError))
+
+
+def waits_for_others(stack: str) -> bool:
+    """Whether the innermost calls of a rank are PyTorch's, waiting for a device or for other ranks."""
+    calls = [line for line in stack.splitlines() if line.lstrip().startswith("File ")][:_INNERMOST]
+    return any(name in call for call in calls for name in _WAITING_CALLS)
+
+
+def of_torchrun(error: BaseException) -> TrialResult:
+    """The result of a trial that torchrun ended with an error: that of the rank that ended first, or its own."""
+    if isinstance(error, dist.DistNetworkError):
+        reason = f"torchrun cannot use its endpoint: {one_line(error)}"
+        return TrialResult(Outcome.FAILED, reason, "Name a free port with --rdzv-endpoint HOST:PORT.")
+    if not isinstance(error, ChildFailedError):
+        return TrialResult(Outcome.FAILED, f"torchrun failed: {one_line(error)}", _SEES_LOG)
+    rank, first = error.get_first_failure()
+    if first.exitcode >= 0:
+        message: Any = first.message  # of a rank that wrote an error file a dict
+        text = message["message"] if isinstance(message, dict) else message
+        return TrialResult(Outcome.FAILED, f"rank {rank}: {text.strip().splitlines()[-1]}", _SEES_LOG)
+    ended, hint = f"rank {rank}: its process was ended by {signal.Signals(-first.exitcode).name}", _SEES_LOG
+    if first.exitcode == -signal.SIGKILL:
+        ended += " (the system kills a process that takes too much memory, unless a person did)"
+        hint = "Try a smaller batch size, or look for what ended it."
+    elif first.exitcode == -signal.SIGABRT:
+        ended += " (NCCL ends a rank that has waited for another too long)"
+    return TrialResult(Outcome.CRASHED, ended, hint)
+
+
+def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:
+    """No rank was started, since torchrun's processes on the machines did not meet where ``options`` say."""
+    named = dict(zip(options[::2], options[1::2], strict=False))
+    return TrialResult(
+        Outcome.TIMED_OUT,
+        f"the machines did not meet at {named.get('--rdzv-endpoint', 'their endpoint')}: {how}",
+        "Name a free port of the first machine that all reach; on the others start `perf-advisor follow` with the same "
+        "options.",
+    )

@@ -45,8 +45,7 @@ def main(address: str) -> None:
     """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
     from advisor.trial.raised import result_of
-    from advisor.trial.ranks.failures import waited_for_others
-    from advisor.trial.ranks.launcher import WAITING
+    from advisor.trial.ranks.launcher import WAITING, waited_for_others
     from advisor.trial.ranks.trial import RankTrial
 
     lead_own_group()

@@ -1,14 +1,19 @@
-"""The stages of one rank's part of a trial. All ranks go through them together."""
+"""The stages of one rank's part of a trial, which all ranks go through together; communication and waits for others."""
 
+import datetime
 import gc
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
 from advisor import records
@@ -18,24 +23,73 @@ from advisor.process.channel import Channel
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
+from advisor.records import Block
+from advisor.records.kinds import COLLECTIVES
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
-from advisor.step.graph import captured, refuse_graph
-from advisor.step.spread import spread_loader, spread_model
+from advisor.step.graph import GraphedStep, captured, refuse_graph
+from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
 from advisor.step.step import make_step
-from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
-from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, seed_all
-from advisor.trial.measurement.feed import Feed
-from advisor.trial.ranks.communication import Peers, SharedClock, exposed_ms, steps_alone, straggler_share
-from advisor.trial.ranks.failures import RETURN_PLAIN
+from advisor.trial.measurement.clock import StepClock, batch_samples, measure, steps_in, warm_up
+from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, Feed, seed_all
+from advisor.trial.profile.recording import busy_us, is_range
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
 from advisor.workloads.draws import seed_host
 from advisor.workloads.entrypoint import load_target
-from advisor.workloads.loop import Loop
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _WAIT_SHARE = 0.5
 _LEAST_WAIT_S, _MOST_WAIT_S = 8.0, 90.0
+# Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
+_ALONE_S = 1.0
+_FEWEST_ALONE, _MOST_ALONE = 6, 40
+_PROFILED_STEPS = 4
+_COMMUNICATION = "nccl"
+_RETURN_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
+
+
+class Peers:
+    """This rank among all. Every method is called by all ranks at once."""
+
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
+        self.device = device
+        self.rank = int(os.environ["RANK"])
+        self.size = int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(
+            COLLECTIVES[device.type],
+            timeout=datetime.timedelta(seconds=timeout_s),
+            device_id=device if backend_of(device).has_memory else None,
+        )
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Each rank's value."""
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
+
+class SharedClock(StepClock):
+    """Times blocks that all ranks run: each takes as long as the slowest rank, and has the samples of all.
+
+    So all ranks decide alike when they are warm, and when they have measured enough.
+    """
+
+    def __init__(self, device: torch.device, run_steps: Callable[[int], int], peers: Peers) -> None:
+        super().__init__(device, run_steps)
+        self.peers = peers
+
+    def run(self, steps: int) -> Block:
+        """Time a block in all ranks."""
+        block = super().run(steps)
+        seconds, samples = zip(*self.peers.gathered((block.seconds, block.samples)), strict=True)
+        return Block(steps, sum(samples), max(seconds))
+
+    def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 0) -> list[Block]:
+        """Time blocks one by one, until there are enough."""
+        blocks: list[Block] = []
+        while not enough(blocks):
+            blocks.append(self.run(steps))
+        return blocks
 
 
 class RankTrial:
@@ -56,7 +110,7 @@ class RankTrial:
         seed_all(self.spec.seed)
         loop = load_target(replace(self.spec.target, device=str(device)))
         if loop.spread_already:  # under torchrun only
-            raise TargetError(f"{loop.spread_already}.", RETURN_PLAIN)
+            raise TargetError(f"{loop.spread_already}.", _RETURN_PLAIN)
         loop.to(device)
         set_mode(loop)
         build_s = time.perf_counter() - started
@@ -65,11 +119,18 @@ class RankTrial:
         self._say("applying the settings")
         components = components_of(loop, device, self.catalog, self.spec.settings)
         self._agree("batch size", components.batch_size)
-        self._agree("number of samples", samples_in(components.data))
+        dataset: Any = components.data.dataset if isinstance(components.data, DataLoader) else None
+        self._agree("number of samples", len(dataset) if hasattr(dataset, "__len__") else None)
         divides = self.peers.size > 1 and not self.world.weak
         components.data = self._share(components, divides)
         gc.unfreeze()
-        step = self._wrapped_step(components, loop)
+        form = form_of_loss(loop, components, self.spec)  # is found with the plain model
+        try:
+            components.model = spread_model(components.model, components.optimizer, components.plan)
+        except (ValueError, TypeError) as problem:
+            hint = "Leave this strategy out, or mend the model."
+            raise TargetError(f"the model cannot be wrapped: {problem}", hint) from problem
+        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
         seed = self.spec.seed + (0 if divides else self.peers.rank)  # whole batches are others in each rank
         feed = Feed(resident_data(components), seed)
         began = time.perf_counter()
@@ -93,7 +154,6 @@ class RankTrial:
             warmup_steps=len(losses) + warm.steps,
             measuring_s=time.perf_counter() - measuring,
             losses=tuple(losses),
-            parameters=sum(parameter.numel() for parameter in components.model.parameters()),
             notes=tuple(loop.notes),
             ranks=ranks,
         )
@@ -125,7 +185,7 @@ class RankTrial:
             try:
                 return spread_loader(components.data, components.plan, rank, ranks)
             except ValueError as problem:
-                raise TargetError(f"the batches cannot be divided: {problem}.", RETURN_PLAIN) from problem
+                raise TargetError(f"the batches cannot be divided: {problem}.", _RETURN_PLAIN) from problem
         if not divides:
             return components.data
         samples = batch_samples(components.data, 0)
@@ -142,17 +202,6 @@ class RankTrial:
                 "Return a DataLoader, or a batch of tensors with one entry for each sample.",
             )
         return shared
-
-    def _wrapped_step(self, components: Components, loop: Loop) -> Any:
-        """The step of the wrapped model. The form of the loss is found with the plain model."""
-        form = form_of_loss(loop, components, self.spec)
-        try:
-            components.model = spread_model(components.model, components.optimizer, components.plan)
-        except (ValueError, TypeError) as problem:
-            raise TargetError(
-                f"the model cannot be wrapped: {problem}", "Leave this strategy out, or mend the model."
-            ) from problem
-        return captured(make_step(components, loop.loss, form=form), refuse_graph)
 
     def _first_losses(self, step: Any, feed: Feed, components: Components) -> list[float]:
         """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch.
@@ -181,7 +230,7 @@ class RankTrial:
                 break
         return losses
 
-    def _ranks(self, step: Any, clock: SharedClock, blocks: list[records.Block], plan: StepPlan) -> records.RanksFound:
+    def _ranks(self, step: Any, clock: SharedClock, blocks: list[Block], plan: StepPlan) -> records.RanksFound:
         """The findings over all ranks; and the communication between them."""
         exposed, alone = None, list[list[float]]()
         if self.peers.size > 1:
@@ -200,7 +249,41 @@ class RankTrial:
         )
 
 
-def samples_in(data: Any) -> int | None:
-    """The number of samples that a loader draws from; None of anything else, and where nobody can tell."""
-    dataset: Any = data.dataset if isinstance(data, DataLoader) else None
-    return len(dataset) if hasattr(dataset, "__len__") else None
+def exposed_ms(clock: StepClock, peers: Peers) -> float | None:
+    """Milliseconds of a step in which only NCCL's kernels run; None where there is no profiler that sees them.
+
+    All ranks ask at once. The slowest waits for nobody, so the least of their times is communication.
+    """
+    if not backend_of(peers.device).is_ahead:
+        return None
+    clock.run(1)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        clock.run(_PROFILED_STEPS)
+    kernels = [one for one in profiler.events() or () if one.device_type == DeviceType.CUDA and not is_range(one)]
+    computing = [one for one in kernels if _COMMUNICATION not in one.name.lower()]
+    seen = len(computing) < len(kernels)
+    own_ms = (busy_us(kernels) - busy_us(computing)) / 1e3 / _PROFILED_STEPS if seen else None
+    everywhere = peers.gathered(own_ms)
+    return None if None in everywhere else min(everywhere)
+
+
+def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan, peers: Peers) -> list[list[float]]:
+    """The ms of each rank's single steps that exchange nothing; empty where a step cannot leave the exchange out."""
+    if plan.strategy != "ddp" or plan.static_graph or plan.no_sync or isinstance(step, GraphedStep):
+        return []
+    count = max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))  # the same in all ranks
+    synchronise_gradients(step.model, wanted=False)
+    clock.run(2)
+    everywhere = peers.gathered([clock.run(1).step_ms for _ in range(count)])
+    synchronise_gradients(step.model, wanted=True)
+    return everywhere
+
+
+def straggler_share(everywhere: list[list[float]]) -> float | None:
+    """The share of a step for which the fastest rank waits for the slowest, 0 to 1; None without steps.
+
+    ``everywhere`` are the ms of each rank's steps. In each step another rank may be the slowest.
+    """
+    steps = list(zip(*everywhere, strict=True))
+    usual_ms = median(max(times) for times in steps) if steps else 0.0
+    return median(max(times) - min(times) for times in steps) / usual_ms if usual_ms else None

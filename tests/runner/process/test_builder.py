@@ -58,7 +58,6 @@ def test_a_forked_trial_computes_what_one_that_builds_for_itself_does(built):
     runner, _, spec = built(TINY_TARGET)
     own, forked = run(Runner(), spec), run(runner, spec)
     assert forked.losses == own.losses
-    assert forked.weights == own.weights
     again = run(runner, spec)
     assert again.losses == forked.losses  # a trial leaves nothing behind in the process that it was forked from
 

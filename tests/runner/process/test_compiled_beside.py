@@ -65,7 +65,9 @@ def pid_in(folder):
 
 def test_a_trial_is_built_and_timed_beside_it(runner, specs, tmp_path):
     runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
-    assert runner.run(specs("trial", building(BEGUN)), lambda message: None).measured
+    with runner.open(specs("trial", building(BEGUN)), lambda message: None) as trial:
+        assert trial.result().measured
+        assert trial.spec.beside == pid_in(tmp_path)
     assert psutil.Process(pid_in(tmp_path)).is_running()
     assert runner.compiled_beside() is None
 

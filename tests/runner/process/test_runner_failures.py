@@ -120,7 +120,7 @@ def test_leaving_the_process_is_a_crash(trial):
 
 @pytest.mark.parametrize("kills", [itertools.repeat(3), itertools.count(3), itertools.repeat(None)])
 def test_being_killed_is_for_want_of_memory_where_the_kernel_says_so(trial, monkeypatch, kills):
-    monkeypatch.setattr("advisor.runner.process_stack.out_of_memory_kills", lambda: next(kills))
+    monkeypatch.setattr("advisor.runner.trial_process.out_of_memory_kills", lambda: next(kills))
     result, _ = trial(building("os.kill(os.getpid(), 9)"))
     by_another = next(kills) == 3
     assert result.outcome is (Outcome.CRASHED if by_another else Outcome.OUT_OF_MEMORY)

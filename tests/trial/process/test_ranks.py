@@ -265,7 +265,7 @@ def test_a_session_on_two_processes_from_its_command_to_its_report(run, tmp_path
     told = capsys.readouterr().err
     assert code == 0, told
     found = json.loads((tmp_path / "found.json").read_text())["parallel"]
-    assert (found["gpus"], found["backend"], found["device_type"]) == (2, "gloo", "cpu")
+    assert (found["gpus"], found["device_type"]) == (2, "cpu")
     rows = {row["name"]: row for row in found["rows"]}
     assert rows["one GPU"]["speedup"] == 1
     ddp = rows["ddp"]
