@@ -1,6 +1,7 @@
 """Python source as trees: the names that a statement binds, what it calls, the blocks inside it."""
 
 import ast
+import functools
 import linecache
 from collections.abc import Iterator
 
@@ -45,8 +46,9 @@ def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
             yield getattr(node, name, [])
 
 
+@functools.lru_cache(maxsize=64)  # a script and what it calls are asked for many times
 def tree_of(source: str) -> ast.Module:
-    """The tree of a program; an empty one where its text is not Python."""
+    """The tree of a program, which nobody changes; an empty one where its text is not Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError):
