@@ -74,6 +74,19 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     assert not torch.is_autocast_enabled("cpu")
 
 
+def test_a_schedule_of_so_many_steps_begins_anew(script):
+    """As of OneCycleLR, which refuses more steps than it was made for."""
+    loop, names = script("""
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-4, total_steps=len(loader))
+        for x, y in loader:
+            STEP
+            schedule.step()
+            seen.append(schedule.last_epoch)
+    """)
+    batches(loop, 8)
+    assert names["seen"] == [1, 2, 3, 4, 5, 6, 7, 0, 1]
+
+
 class TestFiles:
     def test_a_log_stays_open_for_the_steps(self, script):
         loop, _ = script("""
