@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parent.parent
-SUFFIXES = (".py", ".tcss", ".typed")
+SUFFIXES = (".html", ".py", ".tcss", ".txt", ".typed", ".yaml")
 # Folder in the checkout, folder in the wheel.
 PACKAGES = (("advisor", "advisor"), ("recipes", "advisor/recipes"))
 

@@ -12,11 +12,12 @@ from advisor.version import __version__
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from advisor.headless.ab import AB
     from advisor.headless.tune import Tuned
     from advisor.step.tuning import Tuning
     from advisor.workloads.workload import Workload
 
-__all__ = ["Workload", "__version__", "load", "tune"]
+__all__ = ["Workload", "__version__", "ab", "load", "tune"]
 
 
 def load(path: str | Path) -> Tuning:
@@ -41,6 +42,18 @@ def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
     from advisor.headless.tune import tune as tuned
 
     return tuned(workload, budget, **options)
+
+
+def ab(build_a: Any, build_b: Any, budget: str | float = 120.0, **options: Any) -> AB:
+    """Time two workloads in turn, A B B A, each time in a fresh process: ``speedup`` of B with its interval.
+
+    Each is a ``build`` function, all that one may return, or a target as on the command line; both run as they are.
+    ``options``: ``mode``, ``device``, and ``progress=False`` for no lines. Raises ``advisor.errors.AdvisorError`` when
+    one of them cannot be run.
+    """
+    from advisor.headless.ab import ab as compared
+
+    return compared(build_a, build_b, budget, **options)
 
 
 def __getattr__(name: str) -> Any:

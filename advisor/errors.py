@@ -21,7 +21,7 @@ class AdvisorError(Exception):
     exit_code = ExitCode.BUG
 
     def __init__(self, message: str, hint: str, details: str = "") -> None:
-        super().__init__(message)
+        super().__init__("".join(one if one.isprintable() else ascii(one)[1:-1] for one in message))  # for a terminal
         self.message = message
         self.hint = hint
         self.details = details

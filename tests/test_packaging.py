@@ -39,7 +39,9 @@ def test_the_command_is_the_function():
 
 def test_python_m_is_the_command():
     done = subprocess.run([sys.executable, "-m", "advisor", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"perf-advisor {advisor.__version__}"
+    first, second = done.stdout.splitlines()
+    assert first == f"perf-advisor {advisor.__version__}"
+    assert f"torch {metadata.version('torch')} for " in second
 
 
 def test_every_folder_of_modules_is_a_listed_package():
@@ -59,7 +61,11 @@ def test_no_top_level_package_shadows_a_users_own():
     assert named == {"advisor"}
 
 
-@pytest.mark.parametrize("path", [p for p in (ROOT / "advisor").rglob("*") if p.suffix in (".tcss", ".typed")], ids=str)
+@pytest.mark.parametrize(
+    "path",
+    [p for p in (ROOT / "advisor").rglob("*") if p.suffix in (".tcss", ".typed", ".txt", ".yaml", ".html")],
+    ids=str,
+)
 def test_a_data_file_is_in_the_package_data(path):
     place = path.relative_to(ROOT / "advisor")
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["advisor"]

@@ -65,7 +65,10 @@ SAMPLES = {
     "--no-verify": [],
     "--objective": ["memory"],
     "--resume": [],
+    "--rev": ["main", "my-branch"],
 }
+# Options of other commands than measuring, each with the command's beginning.
+ELSEWHERE = {"--min-speedup": ["check", "tuned.yaml", "demo"], "--rev": ["ab", "python train.py"]}
 
 
 # --- the table of recipes -------------------------------------------------------------------------------------
@@ -125,9 +128,8 @@ def test_an_option_is_understood(user_folder, text):
     words = shlex.split(text)
     if len(words) == 1:
         words += SAMPLES[text]
-    command = ["check", "tuned.yaml", "demo"] if words[0] == "--min-speedup" else ["demo"]
-    config = [] if "--config" in words else ["--config", "train.yaml"]
-    grammar.parse([*command, *config, *words])
+    command = ELSEWHERE.get(words[0]) or ["demo", *([] if "--config" in words else ["--config", "train.yaml"])]
+    grammar.parse([*command, *words])
 
 
 def commands_for_ci(heading):

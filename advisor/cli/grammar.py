@@ -20,6 +20,9 @@ COMMANDS = {
     "export": "recorded:parse_export",
     "init": "init",
     "check": "check",
+    "ab": "ab",
+    "converge": "converge",
+    "mcp": "mcp",
     "follow": "follow",
     "completion": "completion",
     "help": "topics",
@@ -45,6 +48,9 @@ ABOUT = f"""\
   perf-advisor export [SESSION]        write the settings that one found
   perf-advisor init train.py           write a build() to complete from what a script does
   perf-advisor check tuned.yaml TARGET measure exported settings again; 4 if not worth it
+  perf-advisor converge tuned.yaml TARGET  whether a training with them learns as well; 4 if not
+  perf-advisor ab "CMD A" "CMD B"      two commands that train, timed in turn
+  perf-advisor mcp                     serve coding agents (Model Context Protocol)
   perf-advisor follow --nnodes 2 ...   this machine's GPUs for a session on another
   perf-advisor completion bash         a script for your shell: bash, zsh or fish
   perf-advisor help [TOPIC]            the options by topic"""

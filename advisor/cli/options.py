@@ -100,6 +100,9 @@ def all_options() -> dict[str, Option]:
         "--events": Option("", "with --json -: a line of JSON for each event; the report is the last"),
         # check
         "--min-speedup": Option("FACTOR", "what is worth it; 1.0 if left out", factor_of, 1.0),
+        # converge
+        "--steps": Option("N", "optimizer steps of each training; 500 if left out", count_of, 500),
+        "--seeds": Option("N", "trainings of each kind; 3 if left out", count_of, 3),
         # init
         "--output": Option("FILE", "the file to write (build_SCRIPT.py if left out)"),
     }

@@ -202,17 +202,33 @@ class Known:
     def found(self) -> Settings:
         """The settings that the session reports and exports: all readers get them from here.
 
-        They were measured together, and their interval shows them to be better: the stack, or a part of it that is as
-        good within the noise; else a part or a former stack. What the person accepted and the stack has is always
-        among them.
+        They were measured together, and their interval shows them to be better. What is confirmed stays, unless a part
+        of it does as well, or the whole interval of another lies above its own. What the person accepted and the stack
+        has is always among them.
         """
-        best, accepted, took_turns = self.stack, self._accepted(), self.judge.took_turns
+        best, took_turns = self._best_shown, self.judge.took_turns
+        if self.pending or not best or took_turns(best) or not self.judge.goal.by_time:
+            return best
+        confirmed = [s for s in self._with_accepted if took_turns(s) and self.may_recommend(s)]
+        former = max(confirmed, key=lambda s: self.judge.gain(s, BASELINE).ratio, default=best)
+        if best.items() <= former.items() or self.judge.compare(best).ci_low > self.judge.compare(former).ci_high:
+            return best
+        return former
+
+    @property
+    @cached
+    def _best_shown(self) -> Settings:
+        """The best settings that are shown to be better, confirmed or not.
+
+        The stack, or a part of it that is as good within the noise; else a part or a former stack.
+        """
+        best, took_turns = self.stack, self.judge.took_turns
         if self.pending or not best:
             return best
-        ran = [s for s in self.judge.runs if self.may_be_stack(s) and s.merged(accepted) == s]
+        ran = self._with_accepted
         if not self.may_recommend(best):
             former = [s for s in ran if self.may_recommend(s) and (took_turns(s) or s.items() < best.items())]
-            if not former and not (accepted and best in ran):
+            if not former and not (self._accepted() and best in ran):
                 return BASELINE
             best = max(former, key=lambda s: (took_turns(s), self.judge.gain(s, BASELINE).ratio), default=best)
         simplest, compiles = best, self.plan.catalog.compiles
@@ -221,9 +237,15 @@ class Known:
         return simplest
 
     @property
+    def _with_accepted(self) -> list[Settings]:
+        """The measured combinations that may be the stack and have all of it that the person accepted."""
+        accepted = self._accepted()
+        return [s for s in self.judge.runs if self.may_be_stack(s) and s.merged(accepted) == s]
+
+    @property
     def to_confirm(self) -> Settings:
-        """The settings whose turns with the baseline would tell most: those that are reported, else the stack."""
-        return self.found or self.stack
+        """The settings whose turns with the baseline would tell most: the best that are shown, else the stack."""
+        return self._best_shown or self.stack
 
     @property
     def left_out(self) -> Mapping[str, str]:

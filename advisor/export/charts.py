@@ -1,25 +1,12 @@
-"""Bars inside an HTML page, in the page's colours. All text is escaped; any name has room, also on a telephone."""
+"""Bars inside an HTML page, by the style of ``page.html``. All text is escaped; a long name has room on a telephone."""
 
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from advisor.records import Phase
 from advisor.report.document import Bars, StackedBars
 
-STYLE = """
-figure { margin: 1.25rem 0; max-width: 40rem; font-size: .88rem; }
-figcaption, .row span, .ticks { color: var(--dim); } .legend { margin: .2rem 0; }
-.baseline, .other { --tone: var(--dim); } .stack, .faster { --tone: var(--mark); } .slower { --tone: #d0553f; }
-.p0 { --tone: #1d6fb8; } .p1 { --tone: #9a4fb0; } .p2 { --tone: #16806b; } .p3 { --tone: #b3541e; }
-.p4 { --tone: #6b6f1d; } .p5 { --tone: #a83a5b; } .p6 { --tone: #5d6470; } .p7 { --tone: #4d56b8; }
-.p8 { --tone: #7a5a2f; } .sign { color: var(--tone); font-weight: 700; }
-.row { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1rem; }
-.track, .ticks { position: relative; flex-basis: 100%; height: .6rem; } .ticks { height: 1.4rem; }
-.track i { position: absolute; height: 100%; background: var(--tone); }
-.ticks span { position: absolute; transform: translateX(-50%); }
-.stacked { display: flex; height: 1.4rem; } .stacked i { overflow: hidden; text-align: center; min-width: 1px; }
-.on { background: var(--tone); color: #fff; font-style: normal; padding: 0; }
-"""
+_PHASES = [phase.value.replace("_", " ") for phase in Phase]
 # The least distance between two ticks with names, as a share of the axis.
 _APART = 0.08
 
@@ -39,23 +26,20 @@ def _bars(chart: Bars) -> Iterator[str]:
         area = f'<div class="track"><i class="{bar.tone}" style="{place}"></i></div>'
         yield f'<div class="row"><b>{html.escape(bar.name)}</b><span>{told}</span>{area}</div>'
     if chart.ticks:
-        ticks = (f'<span style="left:{100 * place:.1f}%">{name}</span>' for place, name in _apart(chart.ticks))
-        yield f'<div class="ticks">{"".join(ticks)}</div>'
-
-
-def _apart(ticks: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str]]:
-    """The ticks whose names leave each other room."""
-    last = -1.0
-    for place, name in ticks:
-        if place >= last + _APART:
-            last = place
-            yield place, name
+        ticks, last = "", -1.0
+        for at, name in chart.ticks:
+            if at >= last + _APART:
+                ticks += f'<span style="left:{100 * at:.1f}%">{name}</span>'
+                last = at
+        yield f'<div class="ticks">{ticks}</div>'
 
 
 def _stacked_bars(chart: StackedBars) -> Iterator[str]:
     """Each bar has a scale of its own: shares are compared, the times stand in the legend."""
     for bar in chart.bars:
-        parts = [(part, _phase(part.name), html.escape(part.initial)) for part in bar.parts]
+        # A phase has the same colour in every bar.
+        places = [_PHASES.index(part.name) if part.name in _PHASES else len(_PHASES) for part in bar.parts]
+        parts = [(part, f"p{at}", html.escape(part.initial)) for part, at in zip(bar.parts, places, strict=True)]
         drawn = (f'<i class="on {kind}" style="flex:{part.size:.4g}">{sign}</i>' for part, kind, sign in parts)
         legend = (
             f'<span class="sign {kind}">{sign}</span> {html.escape(f"{part.name} {part.text}")}'
@@ -64,9 +48,3 @@ def _stacked_bars(chart: StackedBars) -> Iterator[str]:
         yield f"<b>{html.escape(bar.name)}</b> {html.escape(bar.text)}"
         yield f'<div class="stacked">{"".join(drawn)}</div>'
         yield f'<p class="legend">{" · ".join(legend)}</p>'
-
-
-def _phase(name: str) -> str:
-    """The class of a phase's colour: the same in every bar."""
-    known = [phase.value.replace("_", " ") for phase in Phase]
-    return f"p{known.index(name) if name in known else len(known)}"

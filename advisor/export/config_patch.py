@@ -95,7 +95,12 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     for key, path in _paths_of(mapped, document).items():
         value = _in_its_words(document.tree, key, wanted.settings[key], path, kind)
         writer.say(Phrase((key,), (Entry(path, value),)))
-    for phrase in _phrases(document, wanted, kind):
+    # The settings that the config's program, or the objects that the config makes, have names for.
+    tree = document.tree
+    everything = without_parts_of_a_total(wanted.everything, tree)
+    settings = {key: value for key, value in everything.items() if key not in wanted.key_map}
+    config = Config(settings, tree, home_of(kind, tree), wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
+    for phrase in (*words_of(kind, config), *phrases_of_nodes(config)):
         if all(map(writer.is_open, phrase.keys)):
             writer.say(phrase)
     writer.say_by_name()
@@ -144,7 +149,8 @@ class _Writer:
 
     def say(self, phrase: Phrase) -> None:
         """Write a phrase's entries, or note the obstacle."""
-        entries = [entry for entry in phrase.entries if self._is_needed(entry)]
+        present = {entry: at(self.tree, entry.path) for entry in phrase.entries}
+        entries = [one for one in present if not one.only_there or (present[one] and present[one] != one.value)]
         changed = self.document
         try:
             for entry in entries:
@@ -208,19 +214,6 @@ class _Writer:
         in_section = isinstance(section, dict) and key in section
         without_workers = key in (PERSISTENT, PREFETCH) and WORKERS in settings and WORKERS not in self.said
         return not in_section and not without_workers and key not in self.said and key not in self._blocked
-
-    def _is_needed(self, entry: Entry) -> bool:
-        present = at(self.tree, entry.path)
-        return not entry.only_there or (bool(present) and present != entry.value)
-
-
-def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phrase]:
-    """The settings that the config's program, or the objects that the config makes, have names for."""
-    tree = document.tree
-    everything = without_parts_of_a_total(wanted.everything, tree)
-    settings = {key: value for key, value in everything.items() if key not in wanted.key_map}
-    config = Config(settings, tree, home_of(kind, tree), wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
-    return [*words_of(kind, config), *phrases_of_nodes(config)]
 
 
 # --- the section ------------------------------------------------------------------------------------------------

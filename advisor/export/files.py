@@ -27,8 +27,12 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
             "Create the folder, or choose another path.",
         )
     try:
-        if target.is_file() or not Path(path).exists():
-            replace_whole(target, raw, _mode_for(target))
+        if target.is_file():
+            replace_whole(target, raw, stat.S_IMODE(target.stat().st_mode))
+        elif not Path(path).exists():
+            umask = os.umask(0)
+            os.umask(umask)
+            replace_whole(target, raw, 0o666 & ~umask)
         else:  # a device or a pipe, such as /dev/stdout: there is nothing to replace
             # Without waiting for a pipe's reader, who may never come.
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -77,12 +81,3 @@ def _head_of(path: str | Path) -> str:
             return file.read(_HEAD_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _mode_for(target: Path) -> int:
-    """The mode of the file that is replaced, or what the process's umask leaves of a new one."""
-    if target.exists():
-        return stat.S_IMODE(target.stat().st_mode)
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask

@@ -19,11 +19,20 @@ from advisor.report.trials import habit_rows
 from advisor.version import __version__
 
 SCHEMA = 2
-# The fields of a result and of a comparison that a report has.
-_OF_RESULT = """batch_size disturbed energy_j_per_sample gpu event_step_ms latency peak_allocated_bytes
-    peak_reserved_bytes device_used_bytes startup_s build_s prepare_s warmup_s warmup_steps skipped_steps wall_s
-    notes"""
-_OF_COMPARISON = ("speedup", "ci_low", "ci_high", "paired")
+# Fields of records by their dotted paths. Each has its last part for a name, unless another stands before ``=``.
+_COMPARISON = "speedup ci_low ci_high"
+_RESULT = """batch_size disturbed energy_j_per_sample gpu event_step_ms latency peak_allocated_bytes peak_reserved_bytes
+    device_used_bytes startup_s build_s prepare_s warmup_s warmup_steps skipped_steps wall_s notes"""
+_BASELINE = "step_ms samples_per_s half_width apart cpu_step_ms"
+_EFFECT = """step_ms samples_per_s comparison.speedup comparison.ci_low comparison.ci_high comparison.paired
+    break_even_steps"""
+_TRIAL = """candidate.recipe candidate=candidate.settings settings result.outcome result.reason result.hint
+    candidate.already_on confirmed verdict"""
+_STACK = """settings result.outcome result.reason confirmed verdict dropped baseline_step_ms baseline_samples_per_s"""
+_RECOMMENDATION = """rank recipe record.settings record.comparison.speedup record.comparison.ci_low
+    record.comparison.ci_high record.comparison.paired record.verdict record.confirmed title why needs_consent
+    in_stack"""
+_NUMERICS = """class=measured declared worse_than_declared difference from_reference baseline_from_reference text"""
 
 Json = dict[str, Any]
 
@@ -55,7 +64,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "arguments": arguments_without_secrets(request.target.arguments)[0],
         "objective": request.objective,
         "keep_speed": request.keep_speed if request.objective is records.Objective.MEMORY else None,
-        **_some(request, "memory_limit_bytes", "latency_limit_ms", "budget_s", "seed"),
+        **_fields(request, "memory_limit_bytes latency_limit_ms budget_s seed"),
         "hardware": state.hardware,
         "versions": facts.versions if facts else {},
         "workload": facts.workload if facts else None,
@@ -65,7 +74,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "profile": profile,
         "habits": [_whole(row, "share") for row in habit_rows(state)],
         "findings": state.findings,
-        **_some(profile, "ceilings"),
+        **_fields(profile, "ceilings"),
         "roof": dict(zip(("baseline", "stack"), roof_shares(state), strict=True)),
         "sweep": _sweep(state),
         "trials": [_trial(record) for record in state.trials.values()] + _skipped(state),
@@ -74,12 +83,16 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "stack": _with_tokens(_stack(state), facts),
         "parallel": _parallel(state.scaling),
         "verification": state.verification,
-        "pareto": [_pareto_point(point) for point in front_of(state)],
-        "messages": [_some(said, "severity", "text") for said in state.messages],
+        "pareto": [
+            {**_fields(point, "name settings speedup peak_reserved_bytes"), "ci_low": 1.0, "ci_high": 1.0}
+            | (_fields(point.comparison, "ci_low ci_high") if point.comparison else {})
+            for point in front_of(state)
+        ],
+        "messages": [_fields(said, "severity text") for said in state.messages],
         "session_s": finished.session_s if finished else None,
-        "time": _whole(finished.spent if finished else None, "outside_s", "outside_share"),
+        "time": _whole(finished.spent if finished else None, "outside_s outside_share"),
         "cancelled": finished.cancelled if finished else False,
-        "error": failure and _some(failure, "message", "hint"),
+        "error": failure and _fields(failure, "message hint"),
     }
     finite: Json = _finite(msgspec.to_builtins(full, str_keys=True))
     return finite
@@ -97,22 +110,28 @@ def _finite(value: Any) -> Any:
 # --- parts, of records and built-in values ----------------------------------------------------------------------
 
 
-def _some(record: Any, *names: str) -> Json:
-    """These fields and properties of a record; None for each where there is no record."""
-    return {name: record and getattr(record, name) for name in names}
+def _fields(record: Any, paths: str) -> Json:
+    """The values at paths from a record; None for each where a record on its way is missing."""
+    found: Json = {}
+    for text in paths.split():
+        name, _, path = text.rpartition("=")
+        value = record
+        for part in path.split("."):
+            value = None if value is None else getattr(value, part)
+        found[name or path.rpartition(".")[2]] = value
+    return found
 
 
-def _whole(record: Any, *more: str) -> Json | None:
+def _whole(record: Any, more: str) -> Json | None:
     """All fields of a record, and these properties of it; None where there is no record."""
-    return {**msgspec.to_builtins(record), **_some(record, *more)} if record else None
+    return {**msgspec.to_builtins(record), **_fields(record, more)} if record else None
 
 
 def _baseline(baseline: records.BaselineRecord | None, profile: records.Profile | None) -> Json | None:
     if baseline is None:
         return None
-    speed = _some(baseline, "step_ms", "samples_per_s", "half_width", "apart", "cpu_step_ms")
     phases = profile.phases if profile else {}
-    return {**speed, "phases": phases, **_some(baseline.result, *_OF_RESULT.split(), "whole_rounds")}
+    return {**_fields(baseline, _BASELINE), "phases": phases, **_fields(baseline.result, f"{_RESULT} whole_rounds")}
 
 
 def _with_tokens(record: Json | None, facts: records.Facts | None) -> Json | None:
@@ -123,7 +142,7 @@ def _parallel(scaling: records.ScalingRecord | None) -> Json | None:
     """Several GPUs: ``efficiency`` is the speed-up over one GPU as a share of their number."""
     if scaling is None:
         return None
-    rows = [_whole(row, "efficiency", "exposed_share") for row in scaling.rows]
+    rows = [_whole(row, "efficiency exposed_share") for row in scaling.rows]
     return {**msgspec.to_builtins(scaling), "rows": rows}
 
 
@@ -135,16 +154,7 @@ def _sweep(state: SessionState) -> list[Json]:
 
 
 def _trial(record: records.TrialRecord) -> Json:
-    return {
-        "recipe": record.candidate.recipe,
-        "candidate": record.candidate.settings,
-        **_some(record, "settings"),
-        **_some(record.result, "outcome", "reason", "hint"),
-        "already_on": record.candidate.already_on,
-        **_some(record, "confirmed", "verdict"),
-        "contribution": _contribution(record),
-        **_effect(record),
-    }
+    return {**_fields(record, _TRIAL), "contribution": _contribution(record), **_effect(record)}
 
 
 def _skipped(state: SessionState) -> list[Json]:
@@ -158,50 +168,19 @@ def _stack(state: SessionState) -> Json | None:
     stack, by = state.stack, state.yardstick
     if stack is None:
         return None
-    return {
-        **_some(stack, "settings"),
-        **_some(stack.result, "outcome", "reason"),
-        **_some(stack, "confirmed", "verdict"),
-        "exported": bool(settings_to_export(state)),
-        **_some(stack, "dropped", "baseline_step_ms", "baseline_samples_per_s"),
-        "gain": by and by.gain(stack.result, stack.comparison),
-        **_effect(stack),
-    }
+    gain = by and by.gain(stack.result, stack.comparison)
+    return {**_fields(stack, _STACK), "exported": bool(settings_to_export(state)), "gain": gain, **_effect(stack)}
 
 
 def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
-    return {
-        **_some(item, "rank", "recipe"),
-        **_some(item.record, "settings"),
-        "gain": by and by.gain(item.record.result, item.record.comparison),
-        **_some(item.record.comparison, *_OF_COMPARISON),
-        "contribution": _contribution(item.record),
-        **_some(item.record, "verdict", "confirmed"),
-        **_some(item, "title", "why", "needs_consent", "in_stack"),
-    }
-
-
-def _pareto_point(point: records.ParetoPoint) -> Json:
-    interval = _some(point.comparison, "ci_low", "ci_high") if point.comparison else {"ci_low": 1.0, "ci_high": 1.0}
-    return {**_some(point, "name", "settings", "speedup", "peak_reserved_bytes"), **interval}
+    gain = by and by.gain(item.record.result, item.record.comparison)
+    return {**_fields(item, _RECOMMENDATION), "gain": gain, "contribution": _contribution(item.record)}
 
 
 def _effect(record: records.TrialRecord | records.StackRecord) -> Json:
-    return {
-        **_some(record, "step_ms", "samples_per_s"),
-        **_some(record.comparison, *_OF_COMPARISON),
-        "numerics": _numerics(record.numerics),
-        **_some(record, "break_even_steps"),
-        **_some(record.result, *_OF_RESULT.split()),
-    }
+    numerics = record.numerics and _fields(record.numerics, _NUMERICS)
+    return {**_fields(record, _EFFECT), "numerics": numerics, **_fields(record.result, _RESULT)}
 
 
 def _contribution(record: records.TrialRecord) -> Json | None:
-    return _some(record.contribution, "speedup", "ci_low", "ci_high") if record.contribution else None
-
-
-def _numerics(numerics: records.NumericsResult | None) -> Json | None:
-    if numerics is None:
-        return None
-    of_losses = ("worse_than_declared", "difference", "from_reference", "baseline_from_reference", "text")
-    return {"class": numerics.measured, "declared": numerics.declared, **_some(numerics, *of_losses)}
+    return _fields(record.contribution, _COMPARISON) if record.contribution else None

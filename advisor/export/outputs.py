@@ -9,7 +9,7 @@ from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
-from advisor.export.format import File, Format, Found
+from advisor.export.format import File, Found
 from advisor.export.formats import FORMATS, format_for
 from advisor.recipe.catalog import Catalog
 from advisor.records import Exported
@@ -38,9 +38,15 @@ def write_outputs(
     possible = [(path, form) for path, form in wanted if state.baseline or not form.needs_baseline]
     sentences: list[str] = []
     errors: list[AdvisorError] = []
-    for path, form in sorted(possible, key=_turn):
+    # Exports come first, for the reports say whether they work; standard output last: its reader may have left.
+    for path, form in sorted(possible, key=lambda one: (one[0] == STANDARD_OUTPUT, one[1].option != "--export")):
         try:
-            _write(form, found, path, sentences)
+            files = list(form.files(found, path))
+            for file in files:
+                _write_file(file)
+                if file.path != STANDARD_OUTPUT:
+                    sentences += [f"{file.title} written to {file.path}{file.remark}.", *file.more]
+            sentences += [] if files else [form.missing]
             if verify and (exported := form.verifiable(found, path)):
                 verify(exported)
         except AdvisorError as error:
@@ -62,22 +68,6 @@ def diff_of(found: Found) -> str:
     if shown is None:
         raise UsageError("there is no file of yours to show a diff of.", "Name a script, a build() or a --config FILE.")
     return shown.preview(found)
-
-
-def _turn(wanted: tuple[str, Format]) -> int:
-    """Exports come first, for the reports say whether they work; standard output last: its reader may have left."""
-    path, form = wanted
-    return 2 if path == STANDARD_OUTPUT else 0 if form.option == "--export" else 1
-
-
-def _write(form: Format, found: Found, path: str, sentences: list[str]) -> None:
-    files = list(form.files(found, path))
-    for file in files:
-        _write_file(file)
-        if file.path != STANDARD_OUTPUT:
-            sentences += [f"{file.title} written to {file.path}{file.remark}.", *file.more]
-    if not files:
-        sentences.append(form.missing)
 
 
 def _write_file(file: File) -> None:

@@ -7,7 +7,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_interval, format_ms, format_pending
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
-from advisor.records import Comparison, ScalingRecord, StackRecord, TrialRecord, Value
+from advisor.records import Comparison, StackRecord, TrialRecord, Value
 from advisor.report.conclusions import stack_is_unclear
 from advisor.report.figures import effect_words, how_confirmed, measured_on, other_batch
 from advisor.report.several_gpus import gpus_to_start, launch_command
@@ -30,7 +30,9 @@ def settings_yaml(
     when ``settings`` holds something that is not a setting.
     """
     checked = Settings(settings)
-    header = [f"# {_one_line(line)}" for line in _header(state, checked, target, date or datetime.date.today(), beside)]
+    header = list(_header(state, checked, target, date or datetime.date.today(), beside))
+    # What YAML takes for a line's end, or does not take, would end its comment: blanks stand for it.
+    header = ["".join(one if one.isprintable() else " " for one in f"# {line}").rstrip() for line in header]
     effects = {(trial.candidate.key, trial.candidate.value): trial for trial in state.trials.values()}
     entries = [_entry(key, value, effects) for key, value in checked.items()] or ["{}"]
     return "\n".join([*header, "", *entries]) + "\n"
@@ -61,8 +63,14 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
 def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
     """The measured effect of the settings, or the reason for none."""
     stack = state.stack
-    if state.scaling and settings and settings == state.scaling.all_settings:
-        yield from _on_several_gpus(state.scaling, gpus_to_start(state, settings))
+    scaling = state.scaling
+    if scaling and settings and settings == scaling.all_settings:
+        best = scaling.row(scaling.best)
+        if best and best.speedup and best.ci_low and best.ci_high:
+            found = format_interval(Comparison(best.speedup, best.ci_low, best.ci_high))
+            yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {found}"
+        if gpus_to_start(state, settings) > 1:
+            yield f"start: {launch_command(scaling)}"
     elif stack and stack.pending and settings == stack.settings:
         yield f"speed-up: not known: {format_pending(stack)}"
         if state.baseline:
@@ -73,27 +81,12 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
         if state.yardstick and not state.goal.by_time:
             yield f"objective {state.goal.objective}: {state.yardstick.effect(stack.result, stack.comparison)}"
         yield f"speed-up of these settings together: {stack_line(stack, state)}"
-        yield f"step: {_steps(state, stack)}"
+        before = stack.baseline_step_ms or (state.baseline.step_ms if state.baseline else None)
+        yield f"step: {f'{format_ms(before)} before, ' if before else ''}{format_ms(stack.step_ms)} tuned"
     else:
         yield "speed-up: these settings were not measured together"
         if state.baseline:
             yield f"step: {format_ms(state.baseline.step_ms)} before"
-
-
-def _on_several_gpus(scaling: ScalingRecord, processes: int) -> Iterator[str]:
-    """The speed-up over one GPU, and how a script with these settings is started where it needs several processes."""
-    best = scaling.row(scaling.best)
-    if best and best.speedup and best.ci_low and best.ci_high:
-        found = format_interval(Comparison(best.speedup, best.ci_low, best.ci_high))
-        yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {found}"
-    if processes > 1:
-        yield f"start: {launch_command(scaling)}"
-
-
-def _steps(state: SessionState, stack: StackRecord) -> str:
-    tuned = f"{format_ms(stack.step_ms)} tuned"
-    before = stack.baseline_step_ms or (state.baseline.step_ms if state.baseline else None)
-    return f"{format_ms(before)} before, {tuned}" if before else tuned
 
 
 def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialRecord]) -> str:
@@ -102,8 +95,3 @@ def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialReco
     if trial is None or trial.comparison is None or "\n" in line:
         return line
     return f"{line}  # {'alone: ' if trial.alone else ''}{effect_words(trial)}"
-
-
-def _one_line(text: str) -> str:
-    """Text that cannot end its comment: characters that YAML takes for a line's end, or does not take, are blanks."""
-    return "".join(character if character.isprintable() else " " for character in text).rstrip()

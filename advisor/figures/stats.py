@@ -27,6 +27,8 @@ SELECTION, REPORT = 0.99, 0.95
 # The weight of the prior in degrees of freedom: Student's quantile is 2.8 for 95 % and 4.6 for 99 % with four, where
 # two processes and no prior have 12.7 and 63.7.
 PRIOR_DEGREES = 4.0
+# Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs.
+UNKNOWN_PROGRAM = 0.04
 # A process that lies farther than this from the median of its group counts as one that lies so far from it. The
 # logarithm of a ratio. Of one odd run in three or four a doubled speed keeps a lower end above 1.01 for 99 %.
 FARTHEST = math.log(1.28)
@@ -89,6 +91,12 @@ def ratio_interval(
     estimate = _side(new) - _side(old)
     variance = side_variance(new, spread) + side_variance(old, old_spread)
     return _interval(estimate, variance, min(spread.degrees, old_spread.degrees), confidence)
+
+
+def ratio_of_processes(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> Interval:
+    """As :func:`ratio_interval`, of two programs of which nothing else is known: these processes give the spread."""
+    spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=UNKNOWN_PROGRAM)
+    return ratio_interval(new, old, spread)
 
 
 def paired_interval(new: Sequence[float], old: Sequence[float], spread: ProcessSpread) -> Interval:

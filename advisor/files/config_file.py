@@ -3,9 +3,11 @@
 YAML is read as frameworks read it: ``1e-3`` is a number, as in YAML 1.2, and not a word, as in YAML 1.1.
 """
 
+import itertools
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,22 @@ class ConfigLoader(yaml.SafeLoader):
             problem = f"{node.value[:_SHOWN]!r} cannot be read as {node.tag.rpartition(':')[2]}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
+    of_pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] = dict  # a mapping of JSON
+
 
 class UniqueKeys(ConfigLoader):
     """Refuses a mapping in which a key stands twice: PyYAML lets the last one win without a word."""
 
     checked = re.compile("")  # the keys that this holds for
+
+    @classmethod
+    def of_pairs(cls, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Make a mapping of JSON. Raises ValueError where a key stands twice."""
+        names = sorted(name for name, _ in pairs if cls.checked.match(name))
+        for one, other in itertools.pairwise(names):
+            if one == other:
+                raise ValueError(f"{one[:_SHOWN]!r} stands there twice")
+        return dict(pairs)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Make a mapping. Raises ConstructorError where a key stands twice."""
@@ -84,7 +97,7 @@ class TagsAsWritten(ConfigLoader):
 class TagsIgnored(UniqueKeys):
     """Takes whatever a tag stands before for nothing: null. Other programs' keys may stand twice, settings may not."""
 
-    checked = re.compile(r"\w+\.\w")
+    checked = re.compile(r"\w+\.\w|perf_advisor$")
 
 
 def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
@@ -126,7 +139,7 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
         if form == "TOML":
             return tomllib.loads(text)
         if form == "JSON":
-            return json.loads(without_comments(text))
+            return json.loads(without_comments(text), object_pairs_hook=loader.of_pairs)
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
         if form == "YAML" and suffix not in ("", ".yaml", ".yml"):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.figures.formatting import format_setting
+from advisor.files.paths import is_file
 from advisor.python import template
 from advisor.python.edits import Edits, edited, position_of, start_of, what_it_sets
 from advisor.python.file import parts_of, with_functions
@@ -74,6 +76,10 @@ def patched_files(
     return patch.patched()
 
 
+class _NotHereError(Exception):
+    """A setting has no place in the files; the message is the reason."""
+
+
 @dataclass(slots=True)
 class _Patch:
     catalog: Catalog
@@ -87,11 +93,22 @@ class _Patch:
         written_for = WrittenFor(self.facts.loss_form, facts=self.facts)
         step = StepText.of(settings, self.facts.mode, self.facts.device_type, written_for)
         for recipe, value in settings:
-            if self.facts.mode in recipe.modes and (problem := self._write(recipe, value)):
-                self._leave_out(format_setting(recipe.key, value), problem)
-        self._around_forward(step, [one for one in settings if one[0].plan_field in _AROUND_FORWARD])
-        if any(recipe.compiles for recipe, _ in settings):
+            if self.facts.mode in recipe.modes:
+                with self._or_left_out(format_setting(recipe.key, value)):
+                    self._write(recipe, value)
+        if around := [one for one in settings if one[0].plan_field in _AROUND_FORWARD]:
+            with self._or_left_out(*(format_setting(recipe.key, value) for recipe, value in around)):
+                self._around_forward(step)
+        with self._or_left_out(format_setting("compile.mode", step.plan.compiles_with)):
             self._compiled(step)
+
+    @contextlib.contextmanager
+    def _or_left_out(self, *settings: str) -> Iterator[None]:
+        """Leave settings out where what is done in this context raises NotHereError."""
+        try:
+            yield
+        except _NotHereError as error:
+            self.left_out.setdefault(str(error), []).extend(settings)
 
     def patched(self) -> Patched:
         """All files that change, with the reasons for what is left out at the loop, or at the top."""
@@ -105,117 +122,104 @@ class _Patch:
                 self.files[self.script].header += "".join(f"\n{line}" for line in lines)
         for place in loops[1:]:
             self.files[place.file].loop = start_of(place)
-        texts = {file: self._edited(file, edits) for file, edits in self.files.items()}
-        changed = {file: new for file, (old, new) in texts.items() if new != old or file == self.script}
+        changed, again = dict[str, bytes](), "Measure again, then export."
+        for file, edits in self.files.items():
+            try:
+                before = Path(file).read_bytes()
+                after, missing = edited(before, edits)
+            except (OSError, ValueError) as error:
+                raise UsageError(f"{file} cannot be changed: {error}.", again) from error
+            if missing:
+                raise UsageError(f"{file} is no longer as it was measured (line {missing[0]}).", again)
+            if after != before or file == self.script:
+                changed[file] = after
         return Patched(changed, tuple(reasons))
-
-    def _edited(self, file: str, edits: Edits) -> tuple[bytes, bytes]:
-        """A file's text, and its new one."""
-        again = "Measure again, then export."
-        try:
-            before = Path(file).read_bytes()
-            after, missing = edited(before, edits)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{file} cannot be changed: {error}.", again) from error
-        if missing:
-            raise UsageError(f"{file} is no longer as it was measured (line {missing[0]}).", again)
-        return before, after
 
     def _places(self, *kinds: str) -> list[Place]:
         return [place for place in self.facts.places if place.kind in kinds]
 
-    def _leave_out(self, setting: str, why: str) -> None:
-        self.left_out.setdefault(why, []).append(setting)
-
     # --- one setting ----------------------------------------------------------------------------------------------
 
-    def _write(self, recipe: Recipe, value: Value) -> str:
-        """Write a setting to its places; return why it could not be, or nothing."""
+    def _write(self, recipe: Recipe, value: Value) -> None:
+        """Write a setting to its places. Raises NotHereError where it has none."""
         code = recipe.code(value)
-        problem = "" if recipe.plan_field in _AROUND_FORWARD or recipe.compiles else _TOO_MUCH
         match recipe.stage:
             case Stage.ENVIRONMENT:
-                problem = self._environment(code)
+                if "os.environ" not in code:
+                    raise _NotHereError(code.strip("# \n"))
+                self.files[self.script].first += [line for line in code.splitlines() if line.strip()]
             case Stage.GLOBAL:
-                problem = self._switches(code)
+                self._switches(code)
             case Stage.MODEL | Stage.OPTIMIZER | Stage.DATA if code.count("\n") > _MOST_LINES:
-                problem = _TOO_MUCH
+                raise _NotHereError(_TOO_MUCH)
             case _ if hasattr(recipe, "options"):
-                problem = self._loader(recipe, value, code)
+                self._loader(recipe, value, code)
+            case Stage.OPTIMIZER if recipe.key == "optimizer.implementation" and self._places("optimizer call"):
+                self.give("optimizer call", _IMPLEMENTATIONS[str(value)])
             case Stage.OPTIMIZER:
-                problem = self._optimizer(recipe, value, code)
+                self._after("optimizer", code)
             case Stage.MODEL:
-                problem = self._model(recipe, value, code)
+                self._model(recipe, value, code)
             case _ if recipe.plan_field == "non_blocking":
-                problem = self.give("copy", {"non_blocking": str(bool(value))})
+                self.give("copy", {"non_blocking": str(bool(value))})
             case _ if recipe.plan_field == "zero_grad" and value != "manual":
-                problem = self.give("clear", {"set_to_none": str(value == "none")})
+                self.give("clear", {"set_to_none": str(value == "none")})
             case _ if recipe.plan_field == "cuda_graph":
-                problem = self._captured(recipe, value) if value else ""
-        return problem
+                self._captured(recipe, value)
+            case _ if recipe.plan_field not in _AROUND_FORWARD and not recipe.compiles:
+                raise _NotHereError(_TOO_MUCH)
 
-    def _environment(self, code: str) -> str:
-        if "os.environ" not in code:
-            return code.strip("# \n")
-        self.files[self.script].first += [line for line in code.splitlines() if line.strip()]
-        return ""
-
-    def _switches(self, code: str) -> str:
+    def _switches(self, code: str) -> None:
         """Statements behind the imports, or in the place of those that set the same."""
         for statement in ast.parse(code).body:
             text = ast.get_source_segment(code, statement) or ""
             what = what_it_sets(text)
             setting = re.compile(rf"^\s*{re.escape(what)}\b", re.MULTILINE)
-            for file in [one for one in self._own_files() if setting.search(_text(one))] or [self.script]:
+            for file in [one for one, source in self._sources().items() if setting.search(source)] or [self.script]:
                 self.files[file].switches[what] = text
         self.files[self.script].imports += ["import torch"]
-        return ""
 
-    def _own_files(self) -> list[str]:
-        return list(dict.fromkeys([self.script, *(place.file for place in self.facts.places)]))
+    def _sources(self) -> dict[str, str]:
+        """The texts of the files where settings may be written, by their paths."""
+        files = dict.fromkeys([self.script, *(place.file for place in self.facts.places)])
+        return {file: Path(file).read_text(encoding="utf-8", errors="replace") for file in files if is_file(file)}
 
-    def give(self, kind: str, given: Mapping[str, str], *, name: str | None = None) -> str:
+    def give(self, kind: str, given: Mapping[str, str], *, name: str | None = None) -> None:
         """Give arguments to the calls of a kind: to those with this name only, where there is one."""
         for place in self._places(kind):
             if name is None or place.name in name.split():
                 self.files[place.file].arguments[position_of(place)].update(given)
-        return ""
 
-    def _loader(self, recipe: Recipe, value: Value, code: str) -> str:
+    def _loader(self, recipe: Recipe, value: Value, code: str) -> None:
         calls = self._places("loader call")
         options: Mapping[str, object] = recipe.options(value)  # type: ignore[attr-defined]
         if not calls or (value and not options):
-            return _TOO_MUCH if calls else _NO_PLACE["loader"]
+            raise _NotHereError(_TOO_MUCH if calls else _NO_PLACE["loader"])
         given = {name: repr(one).replace(f"loader.{name}", "{}") for name, one in options.items()}
         self.give("loader call", given)
         for place in calls:
             self._defined(place.file, code)
-        pins = recipe.plan_field == "non_blocking" and value
-        return self.give("copy", {"non_blocking": "True"}) if pins else ""
+        if recipe.plan_field == "non_blocking" and value:
+            self.give("copy", {"non_blocking": "True"})
 
-    def _optimizer(self, recipe: Recipe, value: Value, code: str) -> str:
-        if recipe.key == "optimizer.implementation" and self._places("optimizer call"):
-            return self.give("optimizer call", _IMPLEMENTATIONS[str(value)])
-        return self._after("optimizer", code)
-
-    def _model(self, recipe: Recipe, value: Value, code: str) -> str:
+    def _model(self, recipe: Recipe, value: Value, code: str) -> None:
         if recipe.plan_field == "memory_format" and value != "contiguous":
             dimensions = "5 5f" if str(value).endswith("3d") else "4 4f"
             self.give("copy", {"memory_format": f"torch.{value}"}, name=dimensions)
         if recipe.plan_field == "input_dtype" and value != recipe.default:
             self.give("copy", {"dtype": f"torch.{value}"}, name="1f 2f 3f 4f 5f")
-        return self._after("model", code)
+        self._after("model", code)
 
-    def _after(self, kind: str, code: str) -> str:
+    def _after(self, kind: str, code: str) -> None:
         """Put a recipe's code behind the statements that make a model or an optimizer."""
-        places = self._places(kind)
+        if not (places := self._places(kind)):
+            raise _NotHereError(_NO_PLACE[kind])
         for place in places:
             edits, name = self.files[place.file], place.name
             lines = [re.sub(rf"(?<![\w.]){kind}\b", name, line) for line in self._defined(place.file, code)]
             there = edits.after[start_of(place)]
             there += lines if there or not lines else [f"{_MARK} settings of {name}", *lines]
             edits.imports += ["import torch"] if any("torch." in line for line in lines) else []
-        return "" if places else _NO_PLACE[kind]
 
     def _defined(self, file: str, code: str) -> list[str]:
         """Put the imports and the definitions of a recipe's code into a file; return its statements."""
@@ -227,105 +231,95 @@ class _Patch:
 
     # --- what is around the statements of a step ------------------------------------------------------------------
 
-    def _around_forward(self, step: StepText, settings: list[tuple[Recipe, Value]]) -> None:
+    def _around_forward(self, step: StepText) -> None:
         """Enter contexts around the forward pass and the loss; with float16 scale the gradients too."""
         device = f'"{step.plan.device}"'
         contexts = [f"torch.device({device})" if text == "self.device" else text for text in step.contexts()]
         contexts = [text.replace("self.device.type", device).replace(", cache_enabled=False", "") for text in contexts]
-        if not contexts or not settings:
+        if not contexts:
             return
-        places = self._places("forward")
-        problem = next((place.problem for place in places if "one statement" in place.problem), "")
+        places, updates = self._places("forward"), self._places("update")
         scales = step.plan.scales_gradients and self.facts.mode is Mode.TRAIN
-        if scales and not (self._places("update") and self._places("backward")):
-            problem = "float16 needs a gradient scaler, and no call of your optimizer's step() was seen in the loop"
-        if problem or not places:
+        if scales and not (updates and self._places("backward")):
+            raise _NotHereError(
+                "float16 needs a gradient scaler, and no call of your optimizer's step() was seen in the loop"
+            )
+        if problem := next((place.problem for place in places if "one statement" in place.problem), ""):
+            raise _NotHereError(problem)
+        if not places:
             into_loop = f"it belongs around the forward pass: with {', '.join(contexts)}:"
-            why = problem or (_NO_PLACE["forward"] if self._places("loop") else into_loop)
-            for recipe, value in settings:
-                self._leave_out(format_setting(recipe.key, value), why)
-            return
+            raise _NotHereError(_NO_PLACE["forward"] if self._places("loop") else into_loop)
         for place in places:
             self.files[place.file].pieces[place].contexts += contexts
             self.files[place.file].imports.append("import torch")
-        if scales:
-            self._scaled(device)
-
-    def _scaled(self, device: str) -> None:
-        """Scale the loss, and let the scaler make the update."""
+        if not scales:
+            return
         for place in self._places("backward"):
             self.files[place.file].calls[position_of(place)] = "scaler.scale({}).backward()"
-        for place in self._places("update"):
+        for place in updates:
             edits = self.files[place.file]
             edits.calls[position_of(place)] = "scaler.step({})"
             edits.after[start_of(place)].append("scaler.update()")
             edits.definitions.append(f"scaler = torch.amp.GradScaler({device})")
         for place in self._places("clip"):
-            optimizers = (f"scaler.unscale_({one.name})" for one in self._places("update"))
-            self.files[place.file].before[start_of(place)] += optimizers
+            self.files[place.file].before[start_of(place)] += [f"scaler.unscale_({one.name})" for one in updates]
 
     def _compiled(self, step: StepText) -> None:
         """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
         plan, arguments = step.plan, ", ".join(step.compiled_with())
-        scope, problem = plan.compile_scope, ""
         if plan.compiles_with == "none":
             return
         if plan.freezing:
             self._switches("torch._inductor.config.freezing = True\n")
             self.files[self.script].imports.append("import torch._inductor.config")
-        if scope == "with_loss":
-            if not (problem := self._why_not_with_loss()):
-                (place,) = self._places("forward")
-                piece = self.files[place.file].pieces[place]
-                piece.name = self._free_name("forward_and_loss")
-                piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
+        if plan.compile_scope == "with_loss":
+            with self._or_left_out("compile.scope: with_loss"):
+                self._compiled_with_loss(arguments)
                 return
-            self._leave_out("compile.scope: with_loss", f"{problem}; the model is compiled without its loss")
         code = f"model.compile({arguments})"
-        if scope == "pointwise":
+        if plan.compile_scope == "pointwise":
             code = code_of("pointwise", "model.compile(backend=pointwise_only)")
-        elif scope == "regional":
+        elif plan.compile_scope == "regional":
             code = code_of("blocks", f"for block in blocks_to_compile(model):\n    block.compile({arguments})")
             if names := ", ".join(step.blocks):
                 inside = f"    if type(block).__name__ in [{names}]:\n        block.compile({arguments})"
                 code = f"for block in model.modules():\n{inside}"
-        if problem := self._after("model", code):
-            self._leave_out(format_setting("compile.mode", plan.compiles_with), problem)
+        self._after("model", code)
 
-    def _why_not_with_loss(self) -> str:
-        """The reason why the forward pass and the loss cannot be a function above the loop."""
+    def _compiled_with_loss(self, arguments: str) -> None:
+        """Make the forward pass and the loss a compiled function above the loop."""
         places, loops = self._places("forward"), self._places("loop")
         if len(places) != 1 or not loops:
-            return "the loop has several forward passes" if places else _NO_PLACE["forward"]
-        inside = loops[0].file == places[0].file and loops[0].line <= places[0].line <= loops[0].end_line
-        return places[0].problem or ("" if inside else "the forward pass is in a function that the loop calls")
+            problem = "the loop has several forward passes" if places else _NO_PLACE["forward"]
+        else:
+            inside = loops[0].file == places[0].file and loops[0].line <= places[0].line <= loops[0].end_line
+            problem = places[0].problem or ("" if inside else "the forward pass is in a function that the loop calls")
+        if problem:
+            raise _NotHereError(f"{problem}; the model is compiled without its loss")
+        piece = self.files[places[0].file].pieces[places[0]]
+        piece.name = self._free_name("forward_and_loss")
+        piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
 
-    def _captured(self, recipe: Recipe, value: Value) -> str:
+    def _captured(self, recipe: Recipe, value: Value) -> None:
         """Capture the statements of a step: a function above the loop, and the template's class that records it."""
         places, passes = self._places("step"), self._places("forward")
+        if not value:
+            return
         if value is not True or len(places) != 1 or len(passes) != 1:
             several = "the loop has several forward passes" if len(passes) > 1 else "the step was not seen in one block"
-            return f"{several}; {_BY_OWN_STEP}"
+            raise _NotHereError(f"{several}; {_BY_OWN_STEP}")
         (place,) = places
         if place.problem:
-            return f"{place.problem}; {_BY_OWN_STEP}"
+            raise _NotHereError(f"{place.problem}; {_BY_OWN_STEP}")
         written_for = WrittenFor("step", BatchForm("list", ("*batch",)), self.facts)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]
-        edits.above_loop += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
+        edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
         edits.imports += ["import inspect", "import torch"]
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
         edits.pieces[place].name = self._free_name("train_step")
         edits.pieces[place].wrapped = f"OwnStep({{}}, {place.name})"
-        return ""
 
     def _free_name(self, name: str) -> str:
-        taken = any(re.search(rf"\b{name}\b", _text(file)) for file in self._own_files())
+        taken = any(re.search(rf"\b{name}\b", source) for source in self._sources().values())
         return f"tuned_{name}" if taken else name
-
-
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -51,7 +51,6 @@ class Edits:
     imports: list[str] = field(default_factory=list)
     first: list[str] = field(default_factory=list)  # before all other imports
     definitions: list[str] = field(default_factory=list)  # after the imports
-    above_loop: list[str] = field(default_factory=list)  # definitions above the statement of the file with the loop
     evaluations: set[int] = field(default_factory=set)  # lines in functions that need no gradients
     header: str = ""
 
@@ -166,15 +165,13 @@ class _Editor(cst.CSTTransformer):
 
     # --- blocks of statements -------------------------------------------------------------------------------------
 
-    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
         """A block with other statements."""
-        block: cst.BaseSuite = self._edited_block(original_node, updated_node)
-        return block
+        return self._edited_block(original_node, updated_node)
 
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> Any:
         """The module with other statements, and the lines that stand after its imports."""
-        module: cst.Module = self._with_top(original_node, self._edited_block(original_node, updated_node))
-        return module
+        return self._with_top(original_node, self._edited_block(original_node, updated_node))
 
     def _edited_block(self, original: Any, updated: Any) -> Any:
         """A block whose pieces are changed, and with lines around its statements."""
@@ -236,21 +233,13 @@ class _Editor(cst.CSTTransformer):
         top = [edits.header] if edits.header and edits.header not in self._module.code else []
         top = [*top, *switches] if switches or "\n" in edits.header else []
         docstring = int(original.get_docstring() is not None)
-        around = [at for at, one in enumerate(original.body) if self._position(one)[2] >= edits.loop[0]]
-        if edits.above_loop and around:
-            body[around[0] : around[0]] = self._apart(edits.above_loop)
         after = _end_of_imports(original, docstring)
-        body[after:after] = (
-            self._lines(imports) + self._lines(["", *top] if top else []) + self._apart(edits.definitions)
-        )
+        apart = [f"\n\n{text}" for text in edits.definitions]  # two empty lines above each
+        body[after:after] = self._lines(imports) + self._lines(["", *top] if top else []) + self._lines(apart)
         futures = [at for at, one in enumerate(original.body) if "from __future__" in self._code(one)]
         first = futures[-1] + 1 if futures else docstring
         body[first:first] = self._lines(line for line in edits.first if line not in self._module.code)
         return _with_body(updated, body)
-
-    def _apart(self, definitions: Iterable[str]) -> list[Any]:
-        """Definitions with two empty lines above each."""
-        return self._lines(f"\n\n{text}" for text in definitions)
 
 
 def what_it_sets(statement: str) -> str:

@@ -139,17 +139,13 @@ def places_of_made(
     loader: Any,
 ) -> Iterator[Place]:
     """Where the models, the optimizers and the loader are made; ``made`` has the calls that made some of them."""
-    for kind, values in (("model", models), ("optimizer", optimizers), ("loader", [] if loader is None else [loader])):
-        for value in values:
-            bound = _bound(kind, value, views)
-            call = None if kind == "model" else made.get(value)
-            if call is None and kind == "loader":  # a library's own, around the dataset of the user's
-                dataset = getattr(value, "dataset", made)
-                call = next((at for one, at in made.items() if getattr(one, "dataset", None) is dataset), None)
-            if call is not None:
-                yield replace(call, kind=f"{kind} call", name=bound.name if bound else "")
-            if bound is not None:
-                yield bound
+    for kind, values in (("model", models), ("optimizer", optimizers)):
+        yield from (bound for value in values if (bound := _bound(kind, value, views)))
+    yield from (replace(made[one], kind="optimizer call") for one in optimizers if one in made)
+    # A library's own loader is around the dataset of the user's.
+    beside = [one for one in made if getattr(one, "dataset", made) is getattr(loader, "dataset", None)]
+    for one in sorted(beside, key=lambda one: one is not loader)[:1]:
+        yield replace(made[one], kind="loader call")
 
 
 def places_of_arguments(files: Iterable[str]) -> Iterator[Place]:

@@ -1,6 +1,7 @@
 """Tells how a script's loop reads its loader: in its head (``for batch in loader``), or with ``next`` in its body."""
 
 import ast
+import contextlib
 from collections.abc import Iterable, Mapping, MutableMapping
 from types import CodeType
 from typing import Any
@@ -26,8 +27,9 @@ def position_of(loop: Loop, names: dict[str, Any], loader: Any, iterators: Itera
     expression, counted = loop.iter, False
     while True:
         value, counts = within(value_of(expression, names))
-        if value is not None and (value is loader or _read_by(value, iterators) is loader):
-            return COUNTED if counted or counts else BARE
+        with contextlib.suppress(TypeError):  # it can have no weak reference
+            if value is not None and (value is loader or iterators.get(value) is loader):
+                return COUNTED if counted or counts else BARE
         if not isinstance(expression, ast.Call) or not expression.args:
             return None
         if value_of(expression.func, names) is type(loader):
@@ -51,14 +53,6 @@ def within(value: Any) -> tuple[Any, bool]:
         if not name:
             return value, counts
         value = getattr(value, name)
-
-
-def _read_by(value: Any, iterators: Iterators) -> Any:
-    """The loader that an iterator is of; None for anything else."""
-    try:
-        return iterators.get(value)
-    except TypeError:  # it can have no weak reference
-        return None
 
 
 def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:

@@ -154,6 +154,11 @@ class StepText:
         updates = str(plan.accumulate) if train and plan.accumulate > 1 else ""
         share = f"loss / {updates}" if updates else "loss"
         head = "output =" if train or "copies" in words else "return"
+        usual = StepPlan(plan.mode, plan.device)
+        ddp_arguments = ["model"] + (["device_ids=[device.index]"] if plan.device == "cuda" else [])
+        chosen = [name for name in OF_DDP if getattr(plan, name) != getattr(usual, name)]
+        ddp_arguments += [f"{name}={getattr(plan, name)}" for name in chosen]
+        ddp = call("model = torch.nn.parallel.DistributedDataParallel", ddp_arguments, indent=8)
         own = self.kind == "own"
         return {
             **_KINDS[self.kind],
@@ -182,7 +187,7 @@ class StepText:
             "LOSS": f"self.scaler.scale({share})" if plan.scales_gradients else f"({share})" if updates else share,
             "CLIP_NORM": str(plan.clip_norm or ""),
             "BLOCKS": f"[{', '.join(self.blocks)}]" if self.blocks else "",
-            "DDP": self._ddp() if plan.strategy == "ddp" else "",
+            "DDP": ddp if plan.strategy == "ddp" else "",
             "CLONE": ".clone()" if "copies" in words else "",
         }
 
@@ -192,13 +197,6 @@ class StepText:
         found = [f'mode="{mode}"'] if mode not in ("none", "default") else []
         found += [f"dynamic={dynamic}"] if dynamic is not None else []
         return found + (['options={"combo_kernels": True}'] if self.plan.combo_kernels else [])
-
-    def _ddp(self) -> str:
-        usual = StepPlan(self.plan.mode, self.plan.device)
-        chosen = {name: getattr(self.plan, name) for name in OF_DDP if getattr(self.plan, name) != getattr(usual, name)}
-        devices = ["device_ids=[device.index]"] if self.plan.device == "cuda" else []
-        arguments = ["model", *devices, *(f"{name}={value}" for name, value in chosen.items())]
-        return call("model = torch.nn.parallel.DistributedDataParallel", arguments, indent=8)
 
     def contexts(self) -> list[str]:
         """The contexts around a model's call and the loss."""

@@ -18,14 +18,11 @@ def bound_by(node: ast.AST) -> set[str]:
     if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
         return set(_bases(node.target))
     call = node.value if isinstance(node, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _is_in_place(call.func.attr):
-        return set(_bases(call.func.value))
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        # A method that changes its object, and not gradients, as `clip_grad_norm_` does.
+        is_in_place = call.func.attr.endswith("_") and "grad" not in call.func.attr
+        return set(_bases(call.func.value)) if is_in_place else set()
     return set()
-
-
-def _is_in_place(method: str) -> bool:
-    """Whether a method changes its object, and not gradients, as ``clip_grad_norm_`` does."""
-    return method.endswith("_") and "grad" not in method
 
 
 def _bases(target: ast.expr) -> Iterator[str]:

@@ -228,7 +228,9 @@ def load_catalog(folders: Iterable[str] = ()) -> Catalog:
             for recipe in _recipes_in(source()):
                 _check(recipe, recipes)
                 recipes[recipe.id] = recipe
-        except (Exception, SystemExit) as error:  # a stranger's code may raise anything; the session goes on
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a stranger's code may raise anything; the session goes on
             problems.append(f"{name}: {type(error).__name__}: {error}")
     return Catalog(dict(sorted(recipes.items())), tuple(problems))
 

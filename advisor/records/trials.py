@@ -98,6 +98,7 @@ class TrialSpec:
     kind: TrialKind = TrialKind.CANDIDATE
     environment: dict[str, str] = field(default_factory=dict)  # variables to set in a fresh interpreter
     export_path: str = ""  # the file that a trial verifies; empty for the loop that it is compared with
+    steps: int = 0  # a plain loop runs so many and returns their losses; 0: it is timed
     times_phases: bool = False  # it times the parts of a step once the blocks are timed
     world: World | None = None  # it runs on torchrun, over these ranks
     loss_form: str = ""  # as the inspection found it; empty where none has been

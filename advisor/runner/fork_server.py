@@ -58,17 +58,18 @@ def prepare() -> None:
     Must come before an app takes the terminal. Raises UsageError when there is no room for temporary files.
     """
     folder = str(scratch_folder())
+    # A socket.py or a torch.py in the working directory is none of Python's or PyTorch's.
+    safe = {} if household.SAFE_PATH in os.environ else {household.SAFE_PATH: household.OURS}
     # Later the app may be on the screen: its sys.stderr has no descriptor that another resource tracker could inherit.
     aside = _quiet() if _pid() is None else contextlib.redirect_stderr(None)
-    with aside:
+    with aside, environment(safe):
         resource_tracker.ensure_running()
     if _is_running():
         return
     process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
     CONTEXT.set_forkserver_preload(_PRELOAD)
     ours = {household.SCRATCH: f"{os.getpid()}:{folder}"}
-    safe = {household.SAFE_PATH: household.OURS}  # a torch.py in the working directory is not PyTorch
-    with environment(ours if household.SAFE_PATH in os.environ else ours | safe), _interruptions_blocked():
+    with environment(ours | safe), _interruptions_blocked():
         forkserver.ensure_running()
 
 

@@ -18,7 +18,7 @@ from advisor.errors import TargetError
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
-from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
+from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.step.batch import mover, splitter, tensors_of
 from advisor.step.compile import Models
 from advisor.step.loss import default_loss
@@ -55,6 +55,8 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         return batch
 
     last = step(next_batch())
+    if spec.steps:
+        return _curve(lambda: step(next_batch()), last, loop, spec.steps)
     outputs = sample_of(last) if loop.mode is Mode.INFER else ()
     compares = bool(spec.target.read_as) and loop.mode is Mode.TRAIN
     losses = tuple(float(step(next_batch())) for _ in range(_LOSSES if compares else 0))
@@ -85,6 +87,16 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         outputs=outputs,
         losses=losses,
     )
+
+
+def _curve(step: Callable[[], Any], first: Any, loop: Loop, steps: int) -> TrialResult:
+    """The losses of so many steps, of which the first has run."""
+    if loop.mode is not Mode.TRAIN:
+        raise TargetError("only a training has a loss curve.", "Have the target return a loss and an optimizer.")
+    started = time.perf_counter()
+    losses = (float(first), *(float(step()) for _ in range(steps - 1)))
+    block = Block(steps, steps * (loop.batch_size or 1), time.perf_counter() - started)
+    return TrialResult(Outcome.MEASURED, batch_size=loop.batch_size, blocks=(block,), losses=losses)
 
 
 def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[Any], Any], Any]:

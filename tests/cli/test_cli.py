@@ -53,6 +53,13 @@ def program(state, tmp_path):
     return run
 
 
+@pytest.mark.parametrize("name", ["select", "socket", "token"])
+def test_a_file_of_the_folder_that_is_called_as_a_module_of_python_is_not_imported(name, program, tmp_path):
+    (tmp_path / f"{name}.py").write_text("raise RuntimeError")
+    done = program("recipes", "tf32")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # --- what it costs to start -----------------------------------------------------------------------------------
 
 

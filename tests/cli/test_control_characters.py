@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+import yaml
 from sample_session import detailed_history, failed_history, sample_request
 
+import advisor
 from advisor.cli import main as cli
-from advisor.errors import TargetError
+from advisor.errors import TargetError, UsageError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
@@ -122,3 +124,12 @@ def test_an_error_of_two_lines_and_its_details(monkeypatch):
         f"line 1{SHOWN}",
         r"line 2\x85!",
     ]
+
+
+def test_a_traceback_of_an_error_about_a_settings_file(tmp_path):
+    path = tmp_path / "tuned.yaml"
+    path.write_text(yaml.safe_dump({"precision.autocast": STEERS}))
+    with pytest.raises(UsageError) as raised:
+        advisor.load(path)
+    assert SHOWN in str(raised.value)
+    assert str(raised.value).isprintable()

@@ -53,6 +53,14 @@ def test_a_stack_that_nothing_proves_gives_way_to_one_that_turns_have_proven():
     assert known.found == later, "runs of a quiet machine are proof enough"
 
 
+def test_what_is_confirmed_stays_unless_the_whole_interval_of_another_lies_above():
+    known, proven, later = after_turns(1.26, noisy=False)
+    assert known.judge.gain(later, proven).is_better
+    assert known.judge.compare(later).ci_low < known.judge.compare(proven).ci_high
+    assert known.found == proven
+    assert known.to_confirm == later
+
+
 # --- the loop -------------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,9 @@ from sample_session import sample_history, sample_request
 
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
+from advisor.export.format import Found
+from advisor.export.formats import format_of
 from advisor.export.outputs import write_outputs
-from advisor.export.patched_config import patched_for
 from advisor.recipe.catalog import load_catalog
 from advisor.records import ConfigKind
 from advisor.step.tuning import Tuning
@@ -48,11 +49,11 @@ def test_the_rest_goes_beside_the_config_and_can_be_loaded(name, code, tmp_path)
 def test_workers_live_on_in_the_config_only_where_a_setting_says_so(stay, tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("num_workers: 0\npersistent_workers: false\n")
-    state = SessionState.of(sample_history())
-    outputs = Outputs(export_path=str(tmp_path / "tuned.yaml"), config_path=str(config))
     settings = {"data.num_workers": 2, **({"data.persistent_workers": True} if stay else {})}
-    exported = patched_for(state, settings, outputs, load_catalog(), tmp_path / "tuned.yaml")
-    written = yaml.safe_load(exported.patch.text)
+    won = type("Won", (Found,), {"settings": settings})
+    found = won(SessionState.of(sample_history()), sample_request(), Outputs(config_path=str(config)), load_catalog())
+    (file,) = format_of("config").files(found, str(tmp_path / "tuned.yaml"))
+    written = yaml.safe_load(file.content())
     assert (written["num_workers"], written["persistent_workers"]) == (2, stay)
 
 

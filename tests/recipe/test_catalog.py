@@ -59,6 +59,8 @@ def test_a_recipe_has_its_files_name_and_its_cards_title_and_class_unless_it_say
         ("def broken(:\n", "SyntaxError"),
         ("raise RuntimeError('no such device')", "RuntimeError: no such device"),
         ("import sys\nsys.exit('not here')", "SystemExit: not here"),
+        ("class Mine(BaseException): pass\nraise Mine('not here')", "Mine: not here"),
+        ("raise GeneratorExit", "GeneratorExit"),
         ("import a_module_that_nobody_has", "ModuleNotFoundError"),
         (recipe_text("zero_grad", key="planted.other"), "the id zero_grad is taken"),
         (recipe_text("other", key="step.zero_grad"), "step.zero_grad is owned by another recipe"),

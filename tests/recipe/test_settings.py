@@ -171,3 +171,12 @@ def test_a_setting_that_stands_twice_is_refused_and_a_config_of_another_program_
     assert Settings.from_yaml(config) == {"compile.mode": "default"}
     with pytest.raises(UsageError, match=r"'compile\.mode' stands there twice"):
         Settings.from_yaml(config + "  compile.mode: none\n")
+    with pytest.raises(UsageError, match=r"'perf_advisor' stands there twice"):
+        Settings.from_yaml(f"{config}perf_advisor:\n  compile.mode: none\n")
+
+
+def test_a_setting_that_stands_twice_in_json_is_refused_and_another_programs_key_is_not():
+    config = '{"epochs": 1, "epochs": 2, "perf_advisor": {"compile.mode": "default"%s}}'
+    assert Settings.from_yaml(config % "", "train.json") == {"compile.mode": "default"}
+    with pytest.raises(UsageError, match=r"'compile\.mode' stands there twice"):
+        Settings.from_yaml(config % ', "compile.mode": "none"', "train.json")

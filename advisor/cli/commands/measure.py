@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import TOPICS, merged_map
@@ -79,6 +79,17 @@ class Measure:
         return (request if self.budget_s is None else replace(request, budget_s=self.budget_s)), past
 
 
+class _ShowVersion(argparse.Action):
+    """Prints the version, and in a second line those of what it runs on."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print, and exit."""
+        from advisor.machine.versions import versions_line
+
+        print(f"perf-advisor {__version__}\n{versions_line()}")
+        parser.exit()
+
+
 def measure_parser(about: str) -> Parser:
     """All options of measuring."""
     parser = Parser("perf-advisor", about, usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]")
@@ -88,7 +99,7 @@ def measure_parser(about: str) -> Parser:
         metavar="TARGET",
         help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
     )
-    parser.add_argument("--version", action="version", version=f"perf-advisor {__version__}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show what is installed, and exit")
     for topic in TOPICS:
         parser.add_topic(topic)
     return parser

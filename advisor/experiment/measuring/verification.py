@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from advisor.errors import TargetError
@@ -18,7 +17,7 @@ from advisor.experiment.judging.runs import rates
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
-from advisor.figures.stats import process_spread, ratio_interval
+from advisor.figures.stats import ratio_of_processes
 from advisor.files.scratch import scratch_folder
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
@@ -161,8 +160,6 @@ _CHECK_S = 3.0
 _CHECK_SHARE = 0.04
 # Pairs of processes at most; beyond these an interval hardly narrows. A count.
 _MOST_CHECKED = 4
-# Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs. Unitless.
-_PRIOR_SPREAD = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +215,8 @@ def check(
         raise TargetError(str(error), hint, error.result.details) from None
     without, with_settings = zip(*pairs, strict=True)
     new, old = ([rates(run.blocks) for run in side] for side in (with_settings, without))
-    spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_PRIOR_SPREAD)
     return Checked(
-        *ratio_interval(new, old, spread),
+        *ratio_of_processes(new, old),
         plain_step_ms=middle_block(without).step_ms,
         tuned_step_ms=middle_block(with_settings).step_ms,
         pairs=len(pairs),

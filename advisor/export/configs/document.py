@@ -58,7 +58,7 @@ class Document(ABC):
             raise ObstacleError(f"{self.place_of(path[:depth])} is a {kind}, not a {needed}")
         if is_interpolation(node):
             raise ObstacleError(f"{self.place_of(path)} is computed: `{node}`")
-        if needed == "value" and same_value(node, value):
+        if needed == "value" and isinstance(node, bool) == isinstance(value, bool) and node == value:  # true is not 1
             return self
         wanted = _with(self.tree, path, value)
         if value is None and not self.has_null:
@@ -96,11 +96,6 @@ def _canonical(tree: Any) -> str:
 def is_interpolation(value: object) -> bool:
     """Whether a word is computed when the config is read, as ``${model.width}`` is."""
     return isinstance(value, str) and "${" in value
-
-
-def same_value(old: object, new: Scalar) -> bool:
-    """Whether two values are the same; true is not 1."""
-    return isinstance(old, bool) == isinstance(new, bool) and old == new
 
 
 def evaluates(path: Sequence[str]) -> bool:

@@ -10,66 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at, evaluates, is_interpolation, walk
+from advisor.export.configs.table import Names, table
 from advisor.export.configs.words import Entry
 from advisor.records import Mode, Value
 
 # Where a new word begins in a name: `num-workers`, `numWorkers`.
 _WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")
-# Names of a setting that mean nothing else, beside the last part of its key; letters' case and dashes do not count.
-_NAMES: Mapping[str, str] = {
-    "data.batch_size": """train_micro_batch_size_per_gpu per_device_train_batch_size micro_batch_size batch_size_per_gpu
-        samples_per_gpu""",
-    "data.num_workers": """workers n_workers num_worker worker_num dataloader_num_workers dataloader_workers
-        num_data_workers max_data_loader_n_workers num_loader_workers workers_per_gpu""",
-    "data.pin_memory": "pin_mem dataloader_pin_memory",
-    "data.persistent_workers": "dataloader_persistent_workers persistent_data_loader_workers",
-    "data.prefetch_factor": "dataloader_prefetch_factor",
-    "step.accumulate": """gradient_accumulation_steps accumulate_grad_batches grad_accum_steps accumulation_steps
-        gradient_accumulation accum_steps grad_accumulation_steps grad_accum accum_grad accum_iter accum_freq
-        gradient_accumulation_iters accumulation_iters num_gradient_accumulation_steps grad_accumulation_factor""",
-    # Words, which are replaced where the config's word says what the loop has now.
-    "precision.autocast": "mixed_precision autocast_dtype amp_dtype autocast precision",
-    "precision.float32_matmul": "float32_matmul_precision matmul_precision float32_matmul",
-    "compile.mode": "compile_mode torch_compile_mode",
-}
-# Names of booleans, and the values of the setting for true and false.
-_SWITCHES: Mapping[str, Mapping[str, tuple[Value, Value]]] = {
-    "precision.autocast": {
-        "bf16 use_bf16 bf16_autocast amp_bf16 use_bfloat16": ("bfloat16", "none"),
-        "fp16 use_fp16": ("float16", "none"),
-    },
-    "compile.mode": {"compile torch_compile use_compile compile_model torchcompile": ("default", "none")},
-    "optimizer.implementation": {"fused use_fused fused_optimizer fused_adam fused_adamw": ("fused", "for-loop")},
-    "model.memory_format": {"channels_last use_channels_last": ("channels_last", "contiguous")},
-    "memory.activation_checkpointing": {
-        """gradient_checkpointing activation_checkpointing grad_checkpointing use_gradient_checkpointing
-        enable_activation_checkpointing use_checkpoint""": ("blocks", "none"),
-    },
-    "precision.float32_matmul": {"tf32 allow_tf32 use_tf32": ("high", "highest")},
-}
-# Names of booleans that switch on what a word beside them says, as `enabled` does beside `amp_dtype`.
-_SWITCHES_OF_WORDS: Mapping[str, str] = {
-    "precision.autocast": "amp use_amp amp_enabled autocast use_autocast mixed_precision use_mixed_precision enabled",
-    "compile.mode": "compile torch_compile use_compile compile_model torchcompile enabled enable",
-}
-# Settings whose product is a total of samples to an update; names of that total, and of its parts beside it.
+# Settings whose product is a total of samples to an update.
 _MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
-_PARTS = {"batch_size", "micro_batch_size"}
-_TOTALS = {
-    **dict.fromkeys(("global_batch_size", "total_batch_size", "effective_batch_size"), _PARTS),
-    "train_batch_size": {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"},  # DeepSpeed's
-}
-# The ways to write a type of numbers: for float32 (or no autocast), float16 and bfloat16.
-_FAMILIES = (
-    ("32-true", "16-mixed", "bf16-mixed"),  # Lightning's
-    ("no", "fp16", "bf16"),
-    ("fp32", "fp16", "bf16"),
-    ("float32", "float16", "bfloat16"),
-    ("torch.float32", "torch.float16", "torch.bfloat16"),
-    ("float", "half", "bfloat16"),
-    ("none", "float16", "bfloat16"),
-    ("fp32", "amp_fp16", "amp_bf16"),  # Composer's
-)
 _OTHERS_OF_LIGHTNING = frozenset({"32", "16", "bf16-true", "16-true"})
 _DTYPES: Mapping[Value, int] = {"none": 0, "float32": 0, "float16": 1, "bfloat16": 2}
 _OF_DTYPES = ("precision.autocast", "precision.weights")
@@ -86,9 +34,9 @@ def entries_for(
     if sorted(map(_name, found)) == ["bf16", "fp16"] and found[0][:-1] == found[1][:-1]:
         return setting.pair(found)
     words = [path for path in found if isinstance(at(tree, path), str) and setting.is_named_by(path)]
-    switch = setting.switch_beside(words[0]) if len(words) == 1 else None
-    if switch is not None:
-        return setting.word_and_switch(words[0], switch) if {*found} <= {words[0], switch} else ()
+    switches = setting.switches_beside(words[0]) if len(words) == 1 else []
+    if len(switches) == 1:
+        return setting.word_and_switch(words[0], switches[0]) if {*found} <= {words[0], switches[0]} else ()
     said = setting.said_at(found[0]) if len(found) == 1 else None
     return () if said is None else (Entry(found[0], said),)
 
@@ -99,9 +47,14 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
     Of sections for training and for evaluation the one that ``mode`` speaks of counts.
     """
     places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
-    names = {key.rpartition(".")[2], *_NAMES.get(key, "").split(), *_switches_of(key)}
-    exact = [path for path, _ in places if ".".join(path) == key]
-    return exact or _of_mode(mode, [path for path, node in places if _name(path) in names and _may_say(path, node)])
+    if exact := [path for path, _ in places if ".".join(path) == key]:
+        return exact
+    names = {key.rpartition(".")[2], *_names_of(key).words, *_switches_of(key)}
+    found = [path for path, node in places if _name(path) in names and _may_say(path, node)]
+    evaluating = [path for path in found if evaluates(path)]
+    if mode is Mode.INFER:
+        return evaluating or found
+    return [path for path in found if path not in evaluating]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +95,10 @@ class _Setting:
             return ()
         return tuple(Entry(path, wanted[_name(path)], only_there=not wanted[_name(path)]) for path in paths)
 
-    def switch_beside(self, word: Path) -> Path | None:
-        """The only boolean beside a word that switches on what the word says."""
-        names = _SWITCHES_OF_WORDS.get(self.key, "").split()
+    def switches_beside(self, word: Path) -> list[Path]:
+        """The booleans beside a word that switch on what the word says."""
         beside = [(*word[:-1], name) for name, node in at(self.tree, word[:-1]).items() if isinstance(node, bool)]
-        found = [path for path in beside if _name(path) in names]
-        return found[0] if len(found) == 1 else None
+        return [path for path in beside if _name(path) in _names_of(self.key).switches]
 
     def word_and_switch(self, word: Path, switch: Path) -> tuple[Entry, ...]:
         """The entries of a word and the switch beside it, where both say what the loop has now."""
@@ -163,7 +114,7 @@ def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, A
     """The settings of which none follows from others, as where a config has a total of samples beside its parts."""
     mappings = (node for _, node in walk(tree) if isinstance(node, dict))
     named = ({_name((name,)) for name in mapping} for mapping in mappings)
-    has_total = any(total in names and names & parts for names in named for total, parts in _TOTALS.items())
+    has_total = any(total in names and names & parts for names in named for total, parts in table().totals.items())
     return {key: value for key, value in settings.items() if not has_total or key not in _MAKE_A_TOTAL}
 
 
@@ -190,35 +141,32 @@ def switched(name: str, key: str, value: Value) -> bool | None:
 
 def _switches_of(key: str) -> dict[str, tuple[Value, Value]]:
     """The booleans that can say a setting: their names with what true and false mean."""
-    return {name: values for names, values in _SWITCHES.get(key, {}).items() for name in names.split()}
+    found = _names_of(key)
+    return {name: (value, found.otherwise) for value, names in found.booleans.items() for name in names}
+
+
+def _names_of(key: str) -> Names:
+    return table().names.get(key, Names())
 
 
 def _name(path: Sequence[str]) -> str:
     return _WITHIN_A_NAME.sub("_", path[-1]).lower()
 
 
-def _of_mode(mode: Mode, found: list[Path]) -> list[Path]:
-    """The paths for training without those of evaluation; for inference those of evaluation, if there are any."""
-    evaluating = [path for path in found if evaluates(path)]
-    if mode is Mode.INFER:
-        return evaluating or found
-    return [path for path in found if path not in evaluating]
-
-
 def _may_say(path: Path, node: object) -> bool:
     """Whether a value of a name may be a setting: ``precision`` may be a metric, and what is offloaded is no batch."""
-    precisions = (*_FAMILIES[0], "amp_fp16", "amp_bf16")
+    precisions = (*table().types[0], "amp_fp16", "amp_bf16")
     return "offload" not in " ".join(path).lower() and (_name(path) != "precision" or node in precisions)
 
 
 def _means(present: object, now: Value | None) -> bool:
     """Whether a config's word agrees with the loop's present value, as a type of numbers or as it is."""
     place = _DTYPES.get(now) if now is not None else None
-    return present == now or (place is not None and any(family[place] == present for family in _FAMILIES))
+    return present == now or (place is not None and any(family[place] == present for family in table().types))
 
 
 def _in_family(present: object, value: Value) -> Scalar | None:
     """A type of numbers in the words among which a config's present word is; None where it is none of any."""
-    word = _FAMILIES[0][0] if str(present) in _OTHERS_OF_LIGHTNING else present
-    family = next((family for family in _FAMILIES if word in family), None)
+    word = table().types[0][0] if str(present) in _OTHERS_OF_LIGHTNING else present
+    family = next((family for family in table().types if word in family), None)
     return family[_DTYPES[value]] if family and value in _DTYPES and not isinstance(present, bool) else None

@@ -9,7 +9,8 @@ from typing import Any
 
 from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
 from advisor.export.configs.kinds import has_trainer_arguments
-from advisor.export.configs.words import MIXED_PRECISION, Config, Entry, Phrase, Words, words_of
+from advisor.export.configs.table import Words, table
+from advisor.export.configs.words import Config, Entry, Phrase, words_of
 from advisor.records import ConfigKind, Mode, Value
 
 # Keys that name the class, and the key under which its arguments stand ("" for beside it).
@@ -49,19 +50,17 @@ class _Made:
 
 def phrases(config: Config) -> Iterator[Phrase]:
     """Phrases for the objects that a config makes: its only Trainer, optimizer and training loader."""
-    objects = [_made(path, mapping, config) for path, mapping in walk(config.tree) if isinstance(mapping, dict)]
+    objects = []
+    for path, mapping in walk(config.tree):
+        if isinstance(mapping, dict):
+            named = (key for key in _MAKERS if isinstance(mapping.get(key), str) and not is_interpolation(mapping[key]))
+            key = next(named, "")
+            home = (*path, _MAKERS[key]) if _MAKERS.get(key) else path
+            objects.append(_Made(mapping[key] if key else "", path, mapping, replace(config, home=home)))
     kinds = [made.kind for made in objects]
     for made, kind in zip(objects, kinds, strict=True):
         if kind and kinds.count(kind) == 1:
             yield from _phrases_of(made, kind)
-
-
-def _made(path: Path, mapping: Mapping[str, Any], config: Config) -> _Made:
-    for key, inside in _MAKERS.items():
-        name = mapping.get(key)
-        if isinstance(name, str) and not is_interpolation(name):
-            return _Made(name, path, mapping, replace(config, home=(*path, inside) if inside else path))
-    return _Made("", path, mapping, replace(config, home=path))
 
 
 def _phrases_of(made: _Made, kind: str) -> Iterator[Phrase]:
@@ -81,8 +80,9 @@ def _phrases_of(made: _Made, kind: str) -> Iterator[Phrase]:
         case "arguments":
             yield from words_of(ConfigKind.HUGGINGFACE, config)
         case "accelerator":
+            precisions = table().programs[ConfigKind.ACCELERATE].rules["precision.autocast"]
             accumulates = "gradient_accumulation_steps"
-            yield from config.by({"precision.autocast": MIXED_PRECISION, "step.accumulate": accumulates})
+            yield from config.by({"precision.autocast": precisions, "step.accumulate": accumulates})
 
 
 def _clips_under_lightnings_autocast(config: Config) -> bool:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from advisor.errors import UsageError
 from advisor.export.configs.document import Document, Path, Scalar
 from advisor.files.config_file import parsed
 
@@ -12,25 +11,13 @@ _NEWLINE = re.compile(r"(?<!\r)\n")
 
 
 class TomlDocument(Document):
-    """A parsed TOML file. Raises UsageError for a text that is none, or that tomlkit would write differently."""
+    """A parsed TOML file. Raises UsageError for a text that is none."""
 
     has_null = False
 
     def __init__(self, text: str) -> None:
-        import tomlkit
-        from tomlkit.exceptions import TOMLKitError
-
         super().__init__(text)
         self.tree = parsed(text, "the config.toml")
-        try:
-            is_kept = tomlkit.dumps(tomlkit.parse(text)) == text
-        except (TOMLKitError, ValueError, LookupError, RecursionError):
-            is_kept = False
-        if not is_kept:
-            raise UsageError(
-                "the config's TOML cannot be changed without changing its layout.",
-                "Export without --config, and load that file beside your config.",
-            )
 
     def texts_with(self, path: Path, value: Scalar) -> Iterator[str]:
         """The text with a value at a path, or without it if that is None: TOML has no null."""

@@ -1,8 +1,4 @@
-"""The words that frameworks have for settings: which of their keys take which value.
-
-Names and types are those of transformers 5.23, accelerate 1.15, lightning 2.6, timm 1.0.31 and ultralytics 8.4;
-``tests/export/test_config_frameworks.py`` loads what is written with each of them.
-"""
+"""What frameworks say for settings: the entries of the table of words, and those that depend on other values."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,20 +6,12 @@ from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at, holds
 from advisor.export.configs.kinds import names_classes
+from advisor.export.configs.table import Rules, Words, table
 from advisor.records import ConfigKind, Mode, Value, text_of
 
 LOADER_KEYS = ("data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor")
 WORKERS, PIN, PERSISTENT, PREFETCH = LOADER_KEYS
-_DDP_OPTIONS = ("bucket_cap_mb", "static_graph", "find_unused_parameters")
-# Options of DistributedDataParallel, which Accelerate's DistributedDataParallelKwargs takes too.
-DDP_KEYS = ("parallel.gradient_as_bucket_view", *(f"parallel.{name}" for name in _DDP_OPTIONS))
-
-# What a config says for a setting: the name of an entry that takes the value as it is; or for some values entries with
-# the words that they take. A name may lead through mappings, as in `a.b`. An entry whose name ends in `?` is written
-# only where the config has something else there; one in `!` says the setting only where it is there. `*` stands for
-# all other values, and as a word for the value itself.
-Words = Mapping[str, Scalar]
-Rules = Mapping[str, str | Mapping[Value, Words]]
+_DDP_OPTIONS = ("gradient_as_bucket_view", "bucket_cap_mb", "static_graph", "find_unused_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +105,6 @@ def _switch(name: str, off: str = "none", on: str = "*") -> Mapping[Value, Words
 
 # --- Hugging Face TrainingArguments -----------------------------------------------------------------------------
 
-_HUGGINGFACE: Rules = {
-    "precision.float32_matmul": _switch("tf32", "highest", "high"),
-    "compile.mode": {
-        "none": {"torch_compile": False, "torch_compile_mode?": None, "torch_compile_backend?": None},
-        "*": {"torch_compile": True, "torch_compile_mode": "*", "torch_compile_backend?": "inductor"},
-    },
-    "step.accumulate": "gradient_accumulation_steps",
-    "data.non_blocking": "accelerator_config.non_blocking",
-    "model.use_cache": {False: {"use_cache?": False}},  # the Trainer's own default
-    "backends.deterministic": {False: {"full_determinism!": False}},
-    "loop.empty_cache": {"never": {"torch_empty_cache_steps!": None}},
-    "parallel.no_sync": {True: {}},
-}
-_DDP_OF_TRAINER: Rules = {f"parallel.{name}": f"ddp_{name}" for name in _DDP_OPTIONS}
 # Arguments of the Trainer that Axolotl drops without a word, and a mode of compilation that it refuses.
 _NOT_AXOLOTL = {"dataloader_persistent_workers", "ddp_static_graph", "use_cpu", "fsdp", "fsdp_config"}
 _NOT_AXOLOTL_MODE = "max-autotune-no-cudagraphs"
@@ -171,15 +145,8 @@ def _training_arguments(config: Config) -> Iterator[Phrase]:
     yield from config.batch_per_gpu(batch)
     saved = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
     yield from config.by({"memory.activation_checkpointing": _switch(saved, on="blocks")})
-    yield from config.by(_HUGGINGFACE)
+    yield from config.by(table().programs[ConfigKind.HUGGINGFACE].rules)
     yield from config.loader_options("dataloader_")
-    strategy = config.settings.get("parallel.strategy")
-    if strategy == "ddp":  # what the Trainer does under torchrun if nothing else is said
-        yield from config.say("parallel.strategy", {"fsdp?": None})
-        yield from config.by(_DDP_OF_TRAINER)
-    elif strategy == "fully_shard":
-        yield from config.say("parallel.strategy", {"fsdp": True, "fsdp_config.version": 2})
-        yield from config.by({"parallel.reshard_after_forward": "fsdp_config.reshard_after_forward"})
 
 
 def _optimizer_of_trainer(config: Config) -> Iterator[Phrase]:
@@ -196,12 +163,6 @@ def _optimizer_of_trainer(config: Config) -> Iterator[Phrase]:
 
 # --- Lightning --------------------------------------------------------------------------------------------------
 
-_LIGHTNING: Rules = {
-    "step.accumulate": "accumulate_grad_batches",
-    "backends.cudnn_benchmark": "benchmark",
-    "backends.deterministic": {False: {"deterministic": False}},
-    "infer.grad": _switch("inference_mode", "no_grad", "inference_mode"),
-}
 _DDP_STRATEGY = "lightning.pytorch.strategies.DDPStrategy"
 
 
@@ -214,40 +175,31 @@ def _lightning(config: Config) -> Iterator[Phrase]:
         yield from config.say(keys, {"precision": f"{half[str(weights)]}-true"})
     elif autocast is not None and weights in (None, "float32"):
         yield from config.say(keys, {"precision": f"{half[str(autocast)]}-mixed" if autocast in half else "32-true"})
-    yield from config.by(_LIGHTNING)
+    yield from config.by(table().programs[ConfigKind.LIGHTNING].rules)
     if config.settings.get("debug.switches") == "none" and (config.get("detect_anomaly") or config.get("profiler")):
         yield from config.say("debug.switches", {"detect_anomaly?": False, "profiler?": None})
     # A script that passes what it reads on to the Trainer makes no object of a class.
     makes_objects = names_classes(config.tree) or "seed_everything" in config.tree or config.has("_target_")
-    given = [key for key in DDP_KEYS if key in config.settings and makes_objects]
+    given = [name for name in _DDP_OPTIONS if f"parallel.{name}" in config.settings and makes_objects]
     if config.settings.get("parallel.strategy") == "ddp" and given:
         yield from config.say("parallel.strategy", {"strategy.class_path": _DDP_STRATEGY})
-        yield from config.by({key: f"strategy.init_args.{key.partition('.')[2]}" for key in given})
+        yield from config.by({f"parallel.{name}": f"strategy.init_args.{name}" for name in given})
     else:
         yield from config.by({"parallel.strategy": {"ddp": {"strategy": "ddp"}}})
 
 
 # --- Accelerate -------------------------------------------------------------------------------------------------
 
-MIXED_PRECISION: Mapping[Value, Words] = {
-    dtype: {"mixed_precision": word} for dtype, word in {"bfloat16": "bf16", "float16": "fp16", "none": "no"}.items()
-}
-_DYNAMO: Rules = {
-    "compile.mode": {
-        "none": {"dynamo_config.dynamo_backend": "NO"},
-        "*": {"dynamo_config.dynamo_backend": "INDUCTOR", "dynamo_config.dynamo_mode": "*"},
-    },
-    "compile.scope": _switch("dynamo_config.dynamo_use_regional_compilation", "model", "regional"),
-    "compile.dynamic": {flag: {"dynamo_config.dynamo_use_dynamic": flag} for flag in (True, False)},
-}
-
 
 def _accelerate(config: Config) -> Iterator[Phrase]:
     """The file that ``accelerate config`` writes."""
-    compiles = config.settings.get("compile.mode") not in (None, "none")
-    if not config.get("deepspeed_config", "deepspeed_config_file"):  # Accelerate refuses it beside DeepSpeed's own file
-        yield from config.by({"precision.autocast": MIXED_PRECISION})
-    yield from config.by(_DYNAMO if compiles else {"compile.mode": _DYNAMO["compile.mode"]})
+    left_out = set[str]()
+    if config.get("deepspeed_config", "deepspeed_config_file"):  # Accelerate refuses it beside DeepSpeed's own file
+        left_out.add("precision.autocast")
+    if config.settings.get("compile.mode") in (None, "none"):
+        left_out |= {"compile.scope", "compile.dynamic"}
+    rules = table().programs[ConfigKind.ACCELERATE].rules
+    yield from config.by({key: rule for key, rule in rules.items() if key not in left_out})
     if isinstance(config.get("fsdp_config"), dict):
         checkpointing = _switch("fsdp_config.fsdp_activation_checkpointing", on="blocks")
         yield from config.by({"memory.activation_checkpointing": checkpointing})
@@ -260,46 +212,14 @@ def _accelerate(config: Config) -> Iterator[Phrase]:
         sharded: Words = {"distributed_type": "FSDP", **counts, "fsdp_config.fsdp_version": 2}
         yield from config.say("parallel.strategy", sharded)
         yield from config.by({"parallel.reshard_after_forward": "fsdp_config.fsdp_reshard_after_forward"})
-    yield from config.by({"parallel.no_sync": {True: {}}})
 
 
 # --- timm and Ultralytics ---------------------------------------------------------------------------------------
 
-_TIMM: Rules = {
-    "precision.autocast": {"none": {"amp": False}, "*": {"amp": True, "amp_dtype": "*"}},
-    "precision.weights": {"float32": {"model_dtype?": None}, "*": {"model_dtype": "*"}},
-    "model.memory_format": _switch("channels_last", "contiguous", "channels_last"),
-    "memory.activation_checkpointing": _switch("grad_checkpointing", on="blocks"),
-    "compile.mode": {
-        "none": {"torchcompile?": None},
-        "*": {"torchcompile": "inductor", "torchcompile_mode": "*", "torchscript?": False},
-    },
-    "step.accumulate": "grad_accum_steps",
-    WORKERS: "workers",
-    PIN: "pin_mem",
-    # What it does anyway.
-    "parallel.strategy": {"ddp": {}},
-    PERSISTENT: {True: {}},
-    PREFETCH: {2: {}},
-    "backends.cudnn_benchmark": {True: {}},
-    "precision.float32_matmul": {"high": {}},
-    "data.device_prefetch": {True: {"no_prefetcher?": False}},
-    "data.non_blocking": {True: {"no_prefetcher?": False}},
-}
-_COMPILES_OF_ULTRALYTICS = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
-_ULTRALYTICS: Rules = {
-    "precision.autocast": {"bfloat16": {"amp": "bf16"}, "float16": {"amp": True}, "none": {"amp": False}},
-    "compile.mode": {"none": {"compile": False}, **{mode: {"compile": mode} for mode in _COMPILES_OF_ULTRALYTICS}},
-    "model.memory_format": _switch("channels_last", "contiguous", "channels_last"),
-    "data.batch_size": "batch",
-    WORKERS: "workers",
-    "backends.deterministic": "deterministic",
-}
-
 
 def _timm(config: Config) -> Iterator[Phrase]:
     """The file that timm's ``train.py --config`` reads: its options with underscores."""
-    yield from config.by(_TIMM)
+    yield from config.by(table().programs[ConfigKind.TIMM].rules)
     how = config.settings.get("optimizer.implementation")
     if how in ("fused", "foreach") and config.get("opt") in (None, "", "sgd", "momentum", "adam", "adamw"):
         yield from config.say("optimizer.implementation", {f"opt_kwargs.{how}": True})
@@ -308,7 +228,7 @@ def _timm(config: Config) -> Iterator[Phrase]:
 
 def _ultralytics(config: Config) -> Iterator[Phrase]:
     """The file that ``yolo cfg=`` reads."""
-    yield from config.by(_ULTRALYTICS)
+    yield from config.by(table().programs[ConfigKind.ULTRALYTICS].rules)
     batch, count = config.settings.get("data.batch_size", config.get("batch")), config.settings.get("step.accumulate")
     if isinstance(batch, int) and isinstance(count, int) and batch > 0:
         yield from config.say("step.accumulate", {"nbs": batch * count})

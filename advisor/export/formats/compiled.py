@@ -44,7 +44,10 @@ class CompiledModel(Format):
         _check_infers(found, path)
         if found.state.finished is None or found.state.finished.cancelled:
             raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
-        yield File("Compiled model", path, lambda: _content(found), found.remark, more=_where_it_runs(found))
+        from advisor.experiment.measuring.packaging import package
+
+        content = lambda: package(found.request, found.settings, found.catalog)  # noqa: E731
+        yield File("Compiled model", path, content, found.remark, more=_where_it_runs(found))
 
     def to_verify(self, found: Found, path: str) -> Exported:
         """Always: it is loaded in a fresh process, and its outputs are compared."""
@@ -60,12 +63,6 @@ def _check_infers(found: Found, path: str) -> None:
             f"{path}: a model is compiled to a file for inference, and this session trained it.",
             "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
         )
-
-
-def _content(found: Found) -> bytes:
-    from advisor.experiment.measuring.packaging import package
-
-    return package(found.request, found.settings, found.catalog)
 
 
 def _where_it_runs(found: Found) -> tuple[str, ...]:

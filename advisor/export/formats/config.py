@@ -1,17 +1,34 @@
-"""The user's own config, patched, as a format."""
+"""The user's own config, patched, as a format; what it has no place for goes into a settings file beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.experiment.outputs import Outputs
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Exported
+from advisor.export.formats.settings import lines_in_script
+from advisor.records import ConfigKind, Exported, Mode
 
 if TYPE_CHECKING:
-    from advisor.export.patched_config import ExportedConfig
+    from advisor.export.config_patch import Patch, Wanted
+
+_REST_NAME = "tuned.yaml"
+_MADE_BY_US = "# Made by perf-advisor"
+_PROGRAMS: Mapping[ConfigKind, str] = {
+    ConfigKind.HUGGINGFACE: "Hugging Face TrainingArguments",
+    ConfigKind.LIGHTNING: "Lightning's Trainer",
+    ConfigKind.ACCELERATE: "Accelerate",
+    ConfigKind.TIMM: "timm's train.py",
+    ConfigKind.ULTRALYTICS: "Ultralytics",
+    ConfigKind.HYDRA: "Hydra",
+}
+_CALLBACKS: Mapping[ConfigKind, tuple[str, str]] = {
+    ConfigKind.HUGGINGFACE: ("transformers", "trainer.add_callback({})"),
+    ConfigKind.LIGHTNING: ("lightning", "trainer = Trainer(callbacks=[{}])"),
+}
 
 
 class PatchedConfig(Format):
@@ -36,12 +53,12 @@ class PatchedConfig(Format):
         """The patched config, and a settings file for what has no place in it. The user's own file is kept."""
         from advisor.export.settings_file import settings_yaml
 
-        exported, name = _patched(found, path), Path(path).name
-        yield File("Patched config", path, lambda: exported.patch.text, found.remark, more=exported.sentences)
-        if exported.rest_path:
-            target, rest = found.request.target.command, exported.patch.rest
+        written, name = _Written.of(found, Path(path)), Path(path).name
+        yield File("Patched config", path, lambda: written.patch.text, found.remark, more=tuple(written.sentences()))
+        if written.rest_path:
+            target, rest = found.request.target.command, written.patch.rest
             text = lambda: settings_yaml(found.state, rest, target=target, beside=name)  # noqa: E731
-            yield File("The rest", str(exported.rest_path), text, more=exported.code)
+            yield File("The rest", str(written.rest_path), text, more=tuple(written.code()))
 
     def preview(self, found: Found) -> str:
         """A unified diff against the user's file, and what is said of the patch."""
@@ -49,23 +66,96 @@ class PatchedConfig(Format):
         from advisor.files.config_file import read_text
 
         offered, config = self.offer(found.outputs), found.outputs.config_path or ""
-        exported = _patched(found, offered.default_name if offered else config)
-        changes = diff(read_text(config), exported.patch.text, Path(config).name)
-        beside = (f"The rest goes to {exported.rest_path}.",) if exported.rest_path else ()
-        said = "".join(f"{line}\n" for line in (*exported.sentences, *beside, *exported.code))
+        written = _Written.of(found, Path(offered.default_name if offered else config))
+        changes = diff(read_text(config), written.patch.text, Path(config).name)
+        beside = (f"The rest goes to {written.rest_path}.",) if written.rest_path else ()
+        said = "".join(f"{line}\n" for line in (*written.sentences(), *beside, *written.code()))
         return (changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else "")
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
         from advisor.files.config_file import read_config
 
-        return Exported(path, read_config(path)) if found.runs_alone and _patched(found, path).patch.added else None
+        added = found.runs_alone and _Written.of(found, Path(path)).patch.added
+        return Exported(path, read_config(path)) if added else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         return f"run your training with {name} in place of your config", "only the lines of the diff above differ"
 
 
-def _patched(found: Found, path: str) -> ExportedConfig:
-    from advisor.export.patched_config import patched_for
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A patched config for ``path``, and the settings file for what it has no place for: None where it has for all."""
 
-    return patched_for(found.state, found.settings, found.outputs, found.catalog, Path(path))
+    found: Found
+    path: Path
+    patch: Patch
+    rest_path: Path | None
+
+    @classmethod
+    def of(cls, found: Found, path: Path) -> _Written:
+        """The user's config with the settings in it. Raises UsageError."""
+        from advisor.export.config_patch import patched
+        from advisor.files.config_file import read_text
+
+        config = found.outputs.config_path or ""
+        patch = patched(read_text(config), _wanted(found), name=config, kind=found.outputs.config_kind)
+        return cls(found, path, patch, _rest_path(path) if patch.rest else None)
+
+    def sentences(self) -> Iterator[str]:
+        """Sentences on where each setting was written, and on the kind of config unless the person said it."""
+        patch = self.patch
+        if patch.kind in _PROGRAMS and self.found.outputs.config_kind is None:
+            yield f"  recognised as a config of {_PROGRAMS[patch.kind]}; --config-kind says otherwise"
+        for key in patch.said:
+            yield f"  {key} -> {patch.said[key] or f'{_PROGRAMS[patch.kind]} does that anyway'}"
+        for remark in patch.remarks:
+            yield f"  not written: {remark}"
+        if patch.added:
+            names = ", ".join(patch.added)
+            yield f'  in its section perf_advisor, which advisor.load("{self.path.name}") applies: {names}'
+        if patch.rest:
+            reader = _PROGRAMS.get(patch.kind, "the program that reads it")
+            yield f"{reader} has no place for these: {', '.join(patch.rest)}."
+
+    def code(self) -> Iterator[str]:
+        """Lines that say how the rest is applied, and how a loop on several GPUs is started."""
+        if self.rest_path is not None:
+            yield "Apply it in your code:"
+            lines = lines_in_script(self.rest_path.name, self.found.state)
+            if self.patch.kind in _CALLBACKS:
+                library, line = _CALLBACKS[self.patch.kind]
+                callback = f"TunedCallback({self.rest_path.name!r})"
+                lines = f"from advisor.{library} import TunedCallback", line.format(callback)
+            yield from (f"  {line}" for line in lines)
+        yield from self.found.launch_lines
+
+
+def _wanted(found: Found) -> Wanted:
+    from advisor.export.config_patch import Wanted
+    from advisor.export.configs.words import LOADER_KEYS
+    from advisor.report.several_gpus import gpus_to_start
+
+    state, settings = found.state, found.settings
+    facts = state.facts.workload if state.facts else None
+    current = facts.current if facts else {}
+    implied = {recipe.key: recipe.implies(value) for recipe, value in found.catalog.in_order(settings)}
+    loads = any(key in settings for key in LOADER_KEYS)
+    along = {key: current[key] for key in LOADER_KEYS if loads and key in current}
+    mode, on_cpu = (facts.mode, facts.device_type == "cpu") if facts else (Mode.TRAIN, False)
+    gpus = gpus_to_start(state, settings)
+    machines = state.scaling.machines if state.scaling and gpus > 1 else 1
+    return Wanted(settings, current, found.outputs.key_map, implied, along, mode, on_cpu, gpus, machines)
+
+
+def _rest_path(export: Path) -> Path:
+    """``tuned.yaml`` beside the config; another name where that is the config's, or a file that we did not make."""
+    path = export.with_name(_REST_NAME)
+    own = export.with_name(f"{export.stem}.settings.yaml")
+    if path == export:
+        return own
+    try:
+        taken = path.exists() and not path.read_text(encoding="utf-8").startswith(_MADE_BY_US)
+    except (OSError, ValueError):
+        taken = True
+    return own if taken else path

@@ -13,7 +13,6 @@ from advisor.report.document import (
     Block,
     Bullets,
     Code,
-    Document,
     Inline,
     Listing,
     Paragraph,
@@ -45,16 +44,13 @@ def markdown_report(state: SessionState, request: Request, catalog: Catalog, cha
     """The report of a session as Markdown. The session may still run."""
     from advisor.report.whole import document_of
 
-    return printable(_markdown_document(document_of(state, request, catalog, change)))
-
-
-def _markdown_document(document: Document) -> str:
+    document = document_of(state, request, catalog, change)
     lines = [f"# {_markdown(document.title)}", "", _markdown(document.summary)]
     for section in document.sections:
         lines += ["", f"## {section.title}"]
         for block in section.blocks:
             lines += ["", *_markdown_block(block)]
-    return "\n".join([*lines, "", document.footer]) + "\n"
+    return printable("\n".join([*lines, "", document.footer]) + "\n")
 
 
 def _markdown_block(block: Block) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Exported, Mode, WorkloadFacts
+from advisor.records import Exported, Mode
 
 if TYPE_CHECKING:
     from advisor.experiment.state import SessionState  # the command line lists the formats before it reads a session
@@ -43,8 +43,12 @@ class SettingsFile(Format):
         return Path(path).suffix.lower() in ("", *_ENDINGS)
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        more = _how_to_use(Path(path).name, found) if found.settings else ()
-        yield File("Settings", path, lambda: _text(found), found.remark, more=(*found.launch_lines, *more))
+        from advisor.export.settings_file import settings_yaml
+
+        lines = [f"  {line}" for line in lines_in_script(Path(path).name, found.state)]
+        more = ("To use them, in your script:", *lines) if found.settings else ()
+        text = lambda: settings_yaml(found.state, found.settings, target=found.request.target.command)  # noqa: E731
+        yield File("Settings", path, text, found.remark, more=(*found.launch_lines, *more))
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         return Exported(path) if found.runs_alone else None
@@ -52,16 +56,6 @@ class SettingsFile(Format):
     def next_steps(self, name: str, found: Found) -> Sequence[str]:
         first, *rest = (line for line in lines_in_script(name, found.state) if line != IMPORT)
         return f"in your script: {first}", *rest
-
-
-def _how_to_use(name: str, found: Found) -> tuple[str, ...]:
-    return "To use them, in your script:", *(f"  {line}" for line in lines_in_script(name, found.state))
-
-
-def _text(found: Found) -> str:
-    from advisor.export.settings_file import settings_yaml
-
-    return settings_yaml(found.state, found.settings, target=found.request.target.command)
 
 
 def lines_in_script(name: str, state: SessionState) -> tuple[str, ...]:
@@ -79,11 +73,7 @@ def lines_in_script(name: str, state: SessionState) -> tuple[str, ...]:
     first = IMPORT, f"tuning = advisor.load({name})"
     if not trains:
         return *first, *([prepared] if objects[1:] else []), "model = tuning.infer(model)"
-    return *first, prepared, _step(workload)
-
-
-def _step(workload: WorkloadFacts | None) -> str:
     if workload is not None and workload.own_step:
-        return "step = tuning.own_step(step, model)  # step(batch): the body of your loop"
+        return *first, prepared, "step = tuning.own_step(step, model)  # step(batch): the body of your loop"
     clip = f", clip_grad={workload.clip_norm}" if workload is not None and workload.clip_norm else ""
-    return f"step = tuning.train_step(model, optimizer, loss{clip})  # then: step(batch)"
+    return *first, prepared, f"step = tuning.train_step(model, optimizer, loss{clip})  # then: step(batch)"

@@ -189,6 +189,16 @@ def test_a_fork_server_ends_with_a_session_that_ends_while(meanwhile, tmp_path, 
         household.kill(pid)
 
 
+def test_the_helpers_import_nothing_of_the_working_directory(tmp_path):
+    (tmp_path / "socket.py").write_text("raise RuntimeError", encoding="utf-8")
+    program = tmp_path / "bin" / "program.py"
+    program.parent.mkdir()
+    lines = "import time", "from advisor.runner.fork_server import prepare", "prepare()", "time.sleep(1)", "prepare()"
+    program.write_text("\n".join(lines), encoding="utf-8")
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 @pytest.fixture
 def imports_for_long(tmp_path, monkeypatch):
     """Begin with a fork server that imports for some seconds, longer than one that has imported may take to answer."""

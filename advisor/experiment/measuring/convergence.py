@@ -1,0 +1,157 @@
+"""Whether a training with exported settings learns as well as without them: loss curves of the same seeds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+
+from advisor.errors import TargetError
+from advisor.experiment.request import Request
+from advisor.files.scratch import scratch_folder
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
+from advisor.records import TrialKind, TrialSpec
+from advisor.runner.trials import Runner
+
+# Each curve is shown and judged by the means of so many windows of its steps.
+WINDOWS = 10
+# Ends that differ by less than this share of what the plain loop has learnt are the same.
+_LIKE = 0.02
+# Ends farther apart than this many standard errors, over the pairs of one seed, are not chance.
+_ERRORS = 3.0
+# A process that runs longer than this hangs. Seconds.
+_LIMIT_S = 3600.0
+
+
+class Learning(StrEnum):
+    """The verdict on a training with settings."""
+
+    SAME = "learns as well"
+    BETTER = "learns better"
+    WORSE = "learns worse"
+    DIVERGED = "diverged"
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the settings may be used."""
+        return self in (Learning.SAME, Learning.BETTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The losses of a training from one seed, a number a step."""
+
+    losses: tuple[float, ...]
+
+    @property
+    def windows(self) -> list[float]:
+        """The mean losses of equal parts of the curve."""
+        count, parts = len(self.losses), min(WINDOWS, len(self.losses))
+        ends = [round(count * part / parts) for part in range(parts + 1)]
+        return [fmean(self.losses[start:end]) for start, end in pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True)
+class Convergence:
+    """Curves without the settings and with them, each pair from one seed."""
+
+    plain: tuple[Curve, ...]
+    tuned: tuple[Curve, ...]
+    seconds: float
+
+    @property
+    def differences(self) -> list[float]:
+        """For each seed the last window's loss with the settings, less that without."""
+        return [new.windows[-1] - old.windows[-1] for old, new in zip(self.plain, self.tuned, strict=True)]
+
+    @property
+    def difference(self) -> float:
+        """The mean of the differences."""
+        return fmean(self.differences)
+
+    @property
+    def learnt(self) -> float:
+        """The loss that the plain loop loses from the first window to the last, on average."""
+        return fmean(curve.windows[0] - curve.windows[-1] for curve in self.plain)
+
+    @property
+    def chance(self) -> float:
+        """The difference that counts as none: some standard errors of the mean, and a share of what is learnt."""
+        found = self.differences
+        error = stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
+        return max(_ERRORS * error, _LIKE * abs(self.learnt))
+
+    @property
+    def verdict(self) -> Learning:
+        """What the ends of the curves say."""
+        ends = [curve.windows[-1] for curve in self.tuned]
+        if not all(map(math.isfinite, [*ends, self.difference])):
+            return Learning.DIVERGED
+        if abs(self.difference) <= self.chance:
+            return Learning.SAME
+        return Learning.WORSE if self.difference > 0 else Learning.BETTER
+
+
+def converge(
+    runner: Runner,
+    request: Request,
+    path: str,
+    catalog: Catalog,
+    say: Callable[[str], None],
+    *,
+    steps: int,
+    seeds: int,
+) -> Convergence:
+    """Train ``steps`` steps without the file and with it, from each of ``seeds`` seeds, in fresh processes.
+
+    Raises TargetError where a process fails.
+    """
+    started = time.monotonic()
+    settings = catalog.without_removed(Settings.from_file(path))
+    catalog.check(settings)
+    plain = TrialSpec(
+        trial_id="without the settings",
+        target=request.target,
+        settings={},
+        measure_s=0.0,
+        warmup_limit_s=_LIMIT_S,
+        timeout_s=_LIMIT_S,
+        log_path=str(scratch_folder() / "without-the-settings.log"),
+        kind=TrialKind.VERIFY,
+        steps=steps,
+    )
+    tuned = replace(
+        plain,
+        trial_id="with the settings",
+        settings=dict(settings),
+        log_path=str(scratch_folder() / "with-the-settings.log"),
+        environment=catalog.environment(settings),
+        export_path=str(Path(path).resolve()),
+    )
+    curves: dict[str, list[Curve]] = {plain.trial_id: [], tuned.trial_id: []}
+    for seed in range(request.seed, request.seed + seeds):
+        for spec in (plain, tuned):
+            say(f"seed {seed}, {spec.trial_id}: {steps} steps")
+            curves[spec.trial_id].append(_curve(runner, replace(spec, seed=seed, stream_seed=seed)))
+    without, with_settings = (tuple(side) for side in curves.values())
+    return Convergence(without, with_settings, time.monotonic() - started)
+
+
+def _curve(runner: Runner, spec: TrialSpec) -> Curve:
+    result = runner.run(spec, lambda message: None)
+    if not result.measured:
+        hint = result.hint or "Fix what the lines below show."
+        raise TargetError(f"the training {spec.trial_id}: {result.reason}", hint, result.details)
+    return Curve(tuple(result.losses))
+
+
+def band(curves: Sequence[Curve]) -> list[tuple[float, float, float]]:
+    """The lowest, the mean and the highest loss over the seeds, window by window."""
+    windows = zip(*(curve.windows for curve in curves), strict=True)
+    return [(min(values), fmean(values), max(values)) for values in windows]

@@ -1,0 +1,62 @@
+"""The table of words, ``words.yaml``: names that programs and people have for settings."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from advisor.files.config_file import parsed
+from advisor.records import ConfigKind, Value
+
+# What a config says for a setting: the name of an entry that takes the value as it is; or for some values entries with
+# the words that they take. A name may lead through mappings, as in `a.b`. An entry whose name ends in `?` is written
+# only where the config has something else there; one in `!` says the setting only where it is there. `*` stands for
+# all other values, and as a word for the value itself.
+Words = Mapping[str, Value | None]
+Rules = Mapping[str, str | Mapping[Value, Words]]
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A program that reads configs: names by which it is recognised, and its words for settings.
+
+    ``own`` are names of its arguments that hardly any other program has; ``values`` are own by what they hold.
+    ``shared`` names count beside one that is ``sure``, by default any that is its own. Beside a name of ``others``, of
+    programs that took names over, none counts.
+    """
+
+    rules: Rules
+    own: frozenset[str]
+    sure: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+    values: dict[str, frozenset[str]] = {}
+
+
+class Names(msgspec.Struct, frozen=True):
+    """Names of a setting that mean nothing else, beside the last part of its key.
+
+    ``words`` hold its value; a word is replaced where it says what the loop has now. ``booleans`` say the setting's
+    value when they are true, and ``otherwise`` when they are false. ``switches`` switch on the word beside them.
+    """
+
+    words: frozenset[str] = frozenset()
+    booleans: dict[str, frozenset[str]] = {}
+    otherwise: str = ""
+    switches: frozenset[str] = frozenset()
+
+
+class Table(msgspec.Struct, frozen=True):
+    """All words. ``totals`` follow from their parts beside them; ``types`` are ways to write types of numbers."""
+
+    programs: dict[ConfigKind, Program]
+    names: dict[str, Names]
+    totals: dict[str, frozenset[str]]
+    types: tuple[tuple[str, ...], ...]
+
+
+@functools.cache
+def table() -> Table:
+    """The table, read once."""
+    path = Path(__file__).with_name("words.yaml")
+    return msgspec.convert(parsed(path.read_text(encoding="utf-8"), path.name), Table)

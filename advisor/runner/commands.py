@@ -1,0 +1,239 @@
+"""Two commands run in turn, each until its training loop has made enough steps: ``perf-advisor ab``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from advisor.errors import TargetError
+from advisor.figures.stats import mean_rate, ratio_of_processes
+from advisor.records import Comparison
+from advisor.runner import step_watch
+from advisor.runner.log_files import bounded
+
+# Blocks of steady steps that a run is ended after, and the least that count where its time is over. Counts.
+_BLOCKS, _LEAST_BLOCKS = 15, 3
+# A block belongs to the start-up while it is slower than this multiple of the median of those behind it. Unitless.
+_STEADY = 1.1
+# Time to have left for another pair of runs, as a multiple of the longest so far. Unitless.
+_LIKE_BEFORE = 1.2
+MOST_PAIRS = 6
+_LOOK_S, _ENDING_S = 0.1, 3.0
+# Losses are the same, or close, within these shares of them. Unitless.
+_SAME, _CLOSE = 1e-6, 0.02
+_LINES_SHOWN = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as it is typed in a shell, the folder that it runs in, and the name of its side, A or B."""
+
+    side: str
+    text: str
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRun:
+    """One run: ms per step of its blocks, seconds until its first step, its peak memory and its first losses."""
+
+    blocks_ms: tuple[float, ...]
+    startup_s: float
+    peak_bytes: int
+    losses: tuple[float, ...]
+
+    @property
+    def steady_ms(self) -> tuple[float, ...]:
+        """The blocks without those at the beginning that still compiled, tuned or filled caches."""
+        blocks = self.blocks_ms
+        while len(blocks) > 1 and blocks[0] > _STEADY * median(blocks[1:]):
+            blocks = blocks[1:]
+        return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """All runs of one command."""
+
+    command: str
+    runs: tuple[CommandRun, ...]
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds per step: the mean of the runs' medians, as the interval has it."""
+        return mean_rate([median(run.steady_ms) for run in self.runs])
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest peak of the runs."""
+        return max(run.peak_bytes for run in self.runs)
+
+    @property
+    def startup_s(self) -> float:
+        """The median of the seconds until the first step."""
+        return median(run.startup_s for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The result: steps per second of B over those of A, and what the first losses say.
+
+    ``losses`` is same, close or different; varying where two runs of one command differ by as much; empty without any.
+    """
+
+    a: Side
+    b: Side
+    comparison: Comparison
+    losses: str
+    seconds: float
+
+
+def compare(
+    a: Command, b: Command, budget_s: float, folder: Path, say: Callable[[str], None], *, most: int = MOST_PAIRS
+) -> Compared:
+    """Run two commands in turn, A B B A, as often as the budget holds, ``most`` times each at most.
+
+    Logs and steps go to files in ``folder``.
+
+    Raises TargetError where a command fails, ends, or makes no step in its share of the time.
+    """
+    started = time.monotonic()
+    runs: dict[str, list[CommandRun]] = {a.side: [], b.side: []}
+    longest_s = 0.0
+    for pair in range(most):
+        begun = time.monotonic()
+        left_s = started + budget_s - begun
+        if pair and left_s < _LIKE_BEFORE * longest_s:
+            break
+        for place, command in enumerate((a, b) if pair % 2 == 0 else (b, a)):
+            left_s = started + budget_s - time.monotonic()
+            say(f"run {pair + 1} of {command.side}, {left_s:.0f} s left: {command.text}")
+            done = run(command, folder / f"{command.side}{pair + 1}", within_s=left_s / (2 - place))
+            runs[command.side].append(done)
+            say(f"run {pair + 1} of {command.side}: {median(done.steady_ms):.4g} ms a step")
+        longest_s = max(longest_s, time.monotonic() - begun)
+    one, other = (Side(command.text, tuple(runs[command.side])) for command in (a, b))
+    return Compared(one, other, _comparison(one, other), _losses(one, other), time.monotonic() - started)
+
+
+def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
+    """Run a command until its loop has made enough steps, and end it with all processes that it started.
+
+    Raises TargetError where it ends or the time is over before.
+    """
+    folder.mkdir(parents=True)
+    steps, log = folder / "steps", folder / "output.log"
+    steps.mkdir()
+    shutil.copyfile(step_watch.__file__, folder / "sitecustomize.py")
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": path, step_watch.FOLDER: str(steps)}
+    started, began = time.monotonic(), time.time()
+    with log.open("wb") as output, bounded(str(log)):
+        process = subprocess.Popen(  # noqa: S602 - it is what the user would type in a shell
+            command.text,
+            shell=True,
+            cwd=command.directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while True:
+                ended = process.poll() is not None
+                seen = _seen(steps, began)
+                late = time.monotonic() - started > within_s
+                if seen and len(seen.steady_ms) >= (_LEAST_BLOCKS if ended or late else _BLOCKS):
+                    return seen
+                if ended or late:
+                    raise _problem(command, seen, log, process.returncode if ended else None, within_s)
+                time.sleep(_LOOK_S)
+        finally:
+            _end(process)
+
+
+def _seen(folder: Path, began: float) -> CommandRun | None:
+    """What the process with the most steps has written so far; None before its first step."""
+    files = sorted(folder.iterdir(), key=lambda path: path.stat().st_size)
+    seen = list(_lines(files[-1])) if files else []
+    first = next((line["first"] for line in seen if "first" in line), None)
+    if first is None:
+        return None
+    return CommandRun(
+        tuple(line["step_ms"] for line in seen if "step_ms" in line),
+        first - began,
+        max((int(line["peak_bytes"]) for line in seen if "peak_bytes" in line), default=0),
+        tuple(line["loss"] for line in seen if "loss" in line),
+    )
+
+
+def _lines(file: Path) -> Iterator[dict[str, float]]:
+    for line in file.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):  # the last one may be written at this moment
+            yield json.loads(line)
+
+
+def _problem(command: Command, seen: CommandRun | None, log: Path, code: int | None, within_s: float) -> TargetError:
+    """The error of a command that gave no figures; ``code`` is None where its time was over."""
+    end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES_SHOWN:])
+    made = "made too few optimizer steps to be timed" if seen else "made no optimizer step of PyTorch"
+    if code is None:
+        hint = "Give it more time with --budget, or have it reach its training loop sooner."
+        return TargetError(f"command {command.side} {made} within {within_s:.0f} s: {command.text}", hint, end)
+    if code:
+        hint = "Run it by itself and mend what the lines below show."
+        return TargetError(f"command {command.side} failed with exit code {code}: {command.text}", hint, end)
+    hint = "Name a command that trains for some seconds at least; the lines below are the end of its output."
+    return TargetError(f"command {command.side} {made}, and ended: {command.text}", hint, end)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command with the processes that it started: they are asked first, as by a terminal that closes."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        everything = psutil.Process(process.pid).children(recursive=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        _, alive = psutil.wait_procs(everything, timeout=_ENDING_S)
+        for one in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _comparison(a: Side, b: Side) -> Comparison:
+    """Steps per second of B over those of A, with its interval."""
+    old, new = ([[1e3 / step_ms for step_ms in run.steady_ms] for run in side.runs] for side in (a, b))
+    return Comparison(*ratio_of_processes(new, old))
+
+
+def _losses(a: Side, b: Side) -> str:
+    first, other = a.runs[0].losses, b.runs[0].losses
+    if not first or not other:
+        return ""
+    apart = _apart(first, other)
+    own = max((_apart(side.runs[0].losses, run.losses) for side in (a, b) for run in side.runs[1:]), default=0.0)
+    if apart <= _SAME:
+        return "same"
+    if own > _CLOSE and apart <= 2 * own:
+        return "varying"
+    return "close" if apart <= _CLOSE else "different"
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> float:
+    """The largest relative difference of two series of losses, over as many as both have."""
+    pairs = zip(one, other, strict=False)
+    return max((abs(x - y) / max(abs(x), abs(y), 1e-12) for x, y in pairs), default=0.0)

@@ -1,0 +1,166 @@
+"""Times the optimizer steps of a program from inside. It is copied as ``sitecustomize.py`` to a folder on its path.
+
+The program's Python may be another than ours, so this file needs nothing but the standard library, and PyTorch once the
+program imports it. A step ends where the program's first optimizer has stepped (PyTorch's global hook), or where its
+CUDA graph was replayed once it only replays. Steps run back to back in blocks; the device is waited for at the end of a
+block, not inside. What is seen goes to a file of its own for each process, a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+FOLDER = "PERF_ADVISOR_STEPS"  # the environment variable with the folder of those files
+BLOCK_S = 0.2
+LOSSES = 20  # the first ones are written
+# So many events of another kind without one of the present kind, and steps are counted by those.
+_OTHERS = 8
+
+
+class StepWatch:
+    """What is seen of this process's steps."""
+
+    def __init__(self, torch: Any, folder: str) -> None:
+        self._torch, self._folder = torch, folder
+        self._file: TextIO | None = None
+        self._pace: int | None = None  # the id of the optimizer or the graph by which steps are counted
+        self._others = 0
+        self._losses = 0
+        self._scaled = False  # a scaler was given this loss, unscaled; what runs backward is scaled
+        self._begun: float | None = None
+        self._steps = 0
+
+    def install(self) -> None:
+        """Follow optimizers, graphs and losses from now on."""
+        torch = self._torch
+        optimizers = importlib.import_module("torch.optim.optimizer")  # no attribute of torch.optim
+        optimizers.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._step(id(optimizer)))
+        backward, scale, replay = torch.Tensor.backward, torch.amp.GradScaler.scale, torch.cuda.CUDAGraph.replay
+
+        def noted_backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._scaled:
+                self._loss(tensor)
+            self._scaled = False
+            return backward(tensor, *args, **kwargs)
+
+        def noted_scale(scaler: Any, outputs: Any) -> Any:
+            if isinstance(outputs, torch.Tensor):
+                self._loss(outputs)
+                self._scaled = True
+            return scale(scaler, outputs)
+
+        def noted_replay(graph: Any) -> Any:
+            result = replay(graph)
+            self._step(id(graph))
+            return result
+
+        torch.Tensor.backward, torch.amp.GradScaler.scale = noted_backward, noted_scale
+        torch.cuda.CUDAGraph.replay = noted_replay
+
+    def _loss(self, tensor: Any) -> None:
+        if self._losses >= LOSSES or tensor.numel() != 1 or self._is_capturing():
+            return
+        self._losses += 1
+        self._write(loss=float(tensor.detach()))
+
+    def _step(self, key: int) -> None:
+        if self._is_capturing():
+            return
+        if self._pace is None:
+            self._write(first=time.time())
+            self._pace = key
+        if key != self._pace:
+            self._others += 1
+            if self._others < _OTHERS:
+                return
+            self._pace, self._begun = key, None
+        self._others = 0
+        now = time.perf_counter()
+        if self._begun is None:
+            self._wait()
+            self._begun, self._steps = time.perf_counter(), 0
+            return
+        self._steps += 1
+        if now - self._begun >= BLOCK_S:
+            self._wait()
+            ended = time.perf_counter()
+            step_ms = 1e3 * (ended - self._begun) / self._steps
+            self._write(step_ms=step_ms, steps=self._steps, peak_bytes=self._peak_bytes())
+            self._begun, self._steps = time.perf_counter(), 0
+
+    def _is_capturing(self) -> bool:
+        cuda = self._torch.cuda
+        return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+    def _wait(self) -> None:
+        if self._torch.cuda.is_initialized():
+            self._torch.cuda.synchronize()
+
+    def _peak_bytes(self) -> int:
+        """The peak of the memory that PyTorch reserved on the GPU, else of the process's resident memory."""
+        if self._torch.cuda.is_initialized():
+            return int(self._torch.cuda.max_memory_reserved())
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+    def _write(self, **seen: float) -> None:
+        if self._file is None:
+            path = os.path.join(self._folder, f"{os.getpid()}.jsonl")  # noqa: PTH118 - pathlib takes its time
+            self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115, PTH123
+        self._file.write(json.dumps(seen) + "\n")
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Calls a function once PyTorch has been imported."""
+
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        self._then = then
+        self._loader: Any = None
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname != "torch" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
+
+
+def _run_users_own() -> None:
+    """Run the ``sitecustomize`` that this file hides, if there is one."""
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    elsewhere = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def watch() -> None:
+    """Watch this process, unless it is one of several ranks and not the first."""
+    folder = os.environ.get(FOLDER)
+    if folder and os.environ.get("RANK", "0") == "0":
+        sys.meta_path.insert(0, _AfterTorch(lambda torch: StepWatch(torch, folder).install()))
+    with contextlib.suppress(Exception):  # whatever somebody else's file raises
+        _run_users_own()
+
+
+if __name__ == "sitecustomize":
+    watch()

@@ -1,0 +1,41 @@
+"""The verdict on loss curves with settings and without them."""
+
+import math
+
+import pytest
+
+from advisor.experiment.measuring.convergence import Convergence, Curve, Learning, band
+
+
+def falling(end, *, start=2.0, steps=100, noise=0.0):
+    return Curve(tuple(start + (end - start) * step / steps + noise * (-1) ** step for step in range(steps)))
+
+
+@pytest.mark.parametrize(
+    ("plain", "tuned", "verdict"),
+    [
+        ((1.0, 1.1, 0.9), (1.0, 1.1, 0.9), Learning.SAME),
+        ((1.0, 1.1, 0.9), (1.01, 1.1, 0.9), Learning.SAME),
+        ((1.0, 1.1, 0.9), (1.2, 1.3, 1.1), Learning.WORSE),
+        ((1.0, 1.1, 0.9), (0.8, 0.9, 0.7), Learning.BETTER),
+        ((1.0, 1.1, 0.9), (1.3, 0.9, 1.1), Learning.SAME),
+        ((1.0,), (1.5,), Learning.WORSE),
+    ],
+)
+def test_the_ends_of_pairs_of_one_seed_decide(plain, tuned, verdict):
+    found = Convergence(tuple(map(falling, plain)), tuple(map(falling, tuned)), 1.0)
+    assert found.verdict is verdict
+    assert found.verdict.is_fine is (verdict is not Learning.WORSE)
+
+
+def test_losses_that_are_no_numbers_have_diverged():
+    broken = Curve((*falling(1.0).losses[:-1], math.nan))
+    found = Convergence((falling(1.0),), (broken,), 1.0)
+    assert found.verdict is Learning.DIVERGED
+    assert not found.verdict.is_fine
+
+
+def test_windows_and_the_band_over_seeds():
+    assert len(falling(1.0).windows) == 10
+    assert Curve((3.0, 1.0)).windows == [3.0, 1.0]
+    assert band([Curve((3.0, 1.0)), Curve((1.0, 2.0))]) == [(1.0, 2.0, 3.0), (1.0, 1.5, 2.0)]

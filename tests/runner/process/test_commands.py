@@ -1,0 +1,123 @@
+"""`perf-advisor ab`: two commands in turn, each a real program that trains."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from advisor.cli.grammar import parse
+from advisor.errors import ExitCode, TargetError, UsageError
+from advisor.runner.commands import Command, compare, run
+
+LOOP = """\
+import os, sys, time, torch
+torch.manual_seed({seed})
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print("its process is", os.getpid(), flush=True)
+for step in range({steps}):
+    time.sleep({sleep_s})
+    loss = model(torch.ones(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def program(folder, name, *, sleep_s=0.01, steps=10**6, seed=0):
+    """The command that runs a loop whose steps take about so long."""
+    (folder / name).write_text(LOOP.format(sleep_s=sleep_s, steps=steps, seed=seed))
+    return f"{sys.executable} {name}"
+
+
+def test_the_ratio_of_two_programs_is_that_of_their_steps(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    slow, fast = program(tmp_path, "slow.py", sleep_s=0.04), program(tmp_path, "fast.py", sleep_s=0.02)
+    assert parse(["ab", slow, fast, "--budget", "40s", "--json", "--min-speedup", "4"])() == ExitCode.NOT_WORTH_IT
+    found = json.loads(capsys.readouterr().out)
+    assert found["a"]["step_ms"] > 40
+    assert found["ci_low"] < found["a"]["step_ms"] / found["b"]["step_ms"] < found["ci_high"]
+    assert found["speedup"] == pytest.approx(2, rel=0.15)
+    assert found["losses"] == "same"
+    assert len(found["a"]["first_losses"]) >= 10
+    assert found["a"]["peak_bytes"] > 2**20
+
+
+def compared(folder, a, b, runs):
+    sides = Command("A", a, str(folder)), Command("B", b, str(folder))
+    return compare(*sides, 200.0, folder / f"{runs} runs", lambda text: None, most=runs)
+
+
+def test_other_losses_are_different_and_seeds_that_vary_are_not_compared(tmp_path):
+    a, b = program(tmp_path, "a.py", seed=1), program(tmp_path, "b.py", seed=2)
+    assert compared(tmp_path, a, b, 1).losses == "different"
+    drawn = program(tmp_path, "drawn.py", seed="int.from_bytes(os.urandom(3), 'big')")
+    assert compared(tmp_path, drawn, drawn, 2).losses == "varying"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (f"{sys.executable} -c 'print(40 + 2)'", "made no optimizer step"),
+        (f"{sys.executable} -c 'input()'", "exit code 1"),
+        ("sleep 60", "within 2 s"),
+        ("there-is-no-such-program", "exit code 127"),
+    ],
+)
+def test_a_command_without_a_training_loop_is_said_with_the_end_of_its_output(tmp_path, command, said):
+    with pytest.raises(TargetError, match=said) as raised:
+        run(Command("A", command, str(tmp_path)), tmp_path / "run", within_s=2.0 if "sleep" in command else 60.0)
+    assert raised.value.hint
+    assert "42" in raised.value.details or "print" not in command
+
+
+def test_a_command_that_makes_too_few_steps_is_said(tmp_path):
+    few = program(tmp_path, "few.py", steps=3)
+    with pytest.raises(TargetError, match="too few optimizer steps"):
+        run(Command("A", few, str(tmp_path)), tmp_path / "run", within_s=60.0)
+
+
+def test_nothing_is_left_of_a_command_and_what_it_started(tmp_path):
+    train = program(tmp_path, "train.py")
+    seen: list[psutil.Process] = []
+
+    def interrupt():
+        while len(found := psutil.Process().children(recursive=True)) < 2:
+            time.sleep(0.05)
+        seen.extend(found)
+
+    watcher = threading.Thread(target=interrupt, daemon=True)
+    watcher.start()
+    run(Command("A", f"sleep 100 & {train}", str(tmp_path)), tmp_path / "run", within_s=60.0)
+    watcher.join()
+    assert len(seen) >= 2
+    assert not [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_one_command_at_two_revisions(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.com"]
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    for tag, sleep_s in (("old", 0.04), ("new", 0.02)):
+        command = program(tmp_path, "train.py", sleep_s=sleep_s)
+        subprocess.run(["git", "add", "train.py"], check=True)
+        subprocess.run([*git, "commit", "-q", "-m", tag], check=True)
+        subprocess.run(["git", "tag", tag], check=True)
+    assert parse(["ab", command, "--rev", "old", "new", "--budget", "40s", "--json"])() == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["speedup"] == pytest.approx(2, rel=0.15)
+    listed = subprocess.run(["git", "worktree", "list"], check=True, capture_output=True, text=True).stdout
+    assert len(listed.splitlines()) == 1
+    with pytest.raises(UsageError, match="no revision 'gone'"):
+        parse(["ab", command, "--rev", "old", "gone"])()
+
+
+def test_the_number_of_commands_is_checked():
+    with pytest.raises(UsageError, match="two commands"):
+        parse(["ab", "python train.py"])
+    with pytest.raises(UsageError, match="one command"):
+        parse(["ab", "python a.py", "python b.py", "--rev", "old", "new"])
