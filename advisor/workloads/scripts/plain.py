@@ -6,16 +6,13 @@ from typing import Any
 
 from torch import nn
 
-from advisor.figures.formatting import format_first
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.scripts.found import Again, FoundLoop, NoLoopError, optimizers_in, step_of, training_loop
+from advisor.workloads.scripts.found import Again, NoLoopError, optimizers_in, step_of, training_loop
 from advisor.workloads.scripts.inference import inference_of
 from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import ModelCall, Round, Seen
 from advisor.workloads.scripts.written import written_parts
-
-_MOST_NAMED = 5  # statements after the backward pass, by name
 
 
 def workload_of(seen: Seen) -> Any:
@@ -59,14 +56,8 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[f"{parts}; {_left_out(loop)}"],
+        notes=[f"{parts}; the rest of the script is left out"],
     )
-
-
-def _left_out(loop: FoundLoop) -> str:
-    """A note on the parts of a script that are not measured; statements after the backward pass are named."""
-    named = format_first([f"`{text}`" for text in loop.behind], _MOST_NAMED)
-    return "the rest of the script is left out" + (f", after the backward pass {named}" if loop.behind else "")
 
 
 def _own_step(seen: Seen) -> Adapted:
