@@ -170,6 +170,8 @@ class TestFiles:
             import os, shutil, zipfile
             from pathlib import Path
             os.makedirs("runs")
+            with open("runs/start.txt", "w") as file:
+                file.write("begun ")
             best = None
             for number, (x, y) in enumerate(loader):
                 STEP
@@ -184,11 +186,13 @@ class TestFiles:
                     file.write(best)
                 with open("runs/log.txt", "a") as file:
                     file.write(f"{number} ")
-                seen.append(Path("runs/log.txt").read_text())
+                with open("runs/start.txt", "a") as file:
+                    file.write(f"{number} ")
+                seen.append(Path("runs/start.txt").read_text() + Path("runs/log.txt").read_text())
         """)
-        batches(loop, 3)
-        assert names["seen"] == ["0 ", "0 1 ", "0 1 2 ", "0 1 2 3 "]
-        assert not [*Path("runs").iterdir()]
+        batches(loop, 2)
+        assert names["seen"] == ["begun 0 0 ", "begun 0 1 0 1 ", "begun 0 1 2 0 1 2 "]
+        assert [one.name for one in Path("runs").iterdir()] == ["start.txt"]
 
     def test_what_stands_behind_the_loop_is_not_run(self, script):
         loop, _ = script("""
