@@ -19,8 +19,8 @@ def bound_by(node: ast.AST) -> set[str]:
         return set(_bases(node.target))
     call = node.value if isinstance(node, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        # A method that changes its object, and not gradients, as `clip_grad_norm_` does.
-        is_in_place = call.func.attr.endswith("_") and "grad" not in call.func.attr
+        # A method that changes its object, and not gradients, as `clip_grad_norm_` and a scaler's `unscale_` do.
+        is_in_place = call.func.attr.endswith("_") and "grad" not in call.func.attr and call.func.attr != "unscale_"
         return set(_bases(call.func.value)) if is_in_place else set()
     return set()
 

@@ -75,7 +75,12 @@ def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
 
     ``train`` of ``model.train()`` is neither.
     """
-    return [*statements, *_called_from(tree_of_file(file), ast.Module([*statements], []), _own_called)]
+
+    def own_called(node: ast.AST) -> set[str]:
+        calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
+        return {text.removeprefix("self.") for text in map(ast.unparse, calls)}
+
+    return [*statements, *_called_from(tree_of_file(file), ast.Module([*statements], []), own_called)]
 
 
 def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
@@ -89,12 +94,6 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     if clearing and all(clearing) and not all(backward):
         return False
     return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
-
-
-def _own_called(node: ast.AST) -> set[str]:
-    """The names of functions and of methods of ``self`` that a piece of source calls."""
-    calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
-    return {text.removeprefix("self.") for text in map(ast.unparse, calls)}
 
 
 def _called_from(
