@@ -36,7 +36,7 @@ MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed"))
 # From so many tests that fork on, it pays that forks are cheap.
 MANY_FORKS = 50
 # Files whose few tests take a minute and more.
-LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py", "test_recipes_no_leak.py")
+LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py")
 # Files whose tests fork this process time and again, for the workers of loaders: each fork copies the tables of its
 # memory, which models grow from file to file, to gigabytes in the end.
 FORKING = (

@@ -20,17 +20,8 @@ from advisor.records import (
 GIB = 2**30
 # The readings of an H200 on which nothing runs.
 IDLE = {
-    "sm_clock_mhz": 1980,
     "sm_clock_max_mhz": 1980,
-    "memory_clock_mhz": 3201,
-    "memory_clock_max_mhz": 3201,
-    "temperature_c": 34,
     "power_limit_w": 700.0,
-    "pcie_generation": 5,
-    "pcie_generation_max": 5,
-    "pcie_width": 16,
-    "pcie_width_max": 16,
-    "ecc_enabled": True,
     "mig_enabled": False,
 }
 GPU_UUID = "GPU-00000000-0000-0000-0000-000000000001"
@@ -48,7 +39,6 @@ def host(**changes: Any) -> HostInfo:
         memory_total_bytes=128 * GIB,
         memory_available_bytes=100 * GIB,
         cpu_features=("avx2", "avx512f", "avx512_bf16", "amx_bf16"),
-        numa_nodes=1,
         system="Linux 6.1",
         python="3.12.0",
     )

@@ -36,7 +36,6 @@ class FakeNvml:
     NVML_ERROR_LIBRARY_NOT_FOUND = 12
     NVML_ERROR_GPU_IS_LOST = 15
     NVML_CLOCK_SM = 1
-    NVML_CLOCK_MEM = 2
     NVML_TEMPERATURE_GPU = 0
     NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
     NVML_TOPOLOGY_NODE = 40
@@ -62,7 +61,6 @@ class FakeNvml:
             "nvmlDeviceGetCount": lambda: self.count,
             "nvmlDeviceGetHandleByIndex": lambda index: f"gpu{index}",
             "nvmlDeviceGetUUID": lambda handle: MIG_UUID if handle == "mig0" else f"{UUID[:-1]}{1 + int(handle[3:])}",
-            "nvmlDeviceGetMemoryAffinity": lambda handle, size, scope: [1 << int(handle[3:])],
             "nvmlDeviceGetTopologyCommonAncestor": lambda one, other: self.NVML_TOPOLOGY_SYSTEM,
             "nvmlDeviceGetP2PStatus": lambda one, other, index: 0 if self.nvlinks else 5,
             "nvmlDeviceGetNvLinkState": lambda _, link: int(link < self.nvlinks),
@@ -81,11 +79,6 @@ class FakeNvml:
             "nvmlDeviceGetTotalEnergyConsumption": lambda _: now(self.millijoules),
             "nvmlDeviceGetPowerUsage": lambda _: 76_500,
             "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
-            "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 4,
-            "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
-            "nvmlDeviceGetCurrPcieLinkWidth": lambda _: 8,
-            "nvmlDeviceGetMaxPcieLinkWidth": lambda _: 16,
-            "nvmlDeviceGetEccMode": lambda _: [1, 1],
             "nvmlDeviceGetMigMode": lambda _: [int(self.mig), 0],
             "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
             "nvmlDeviceGetMigDeviceHandleByIndex": self.instance,

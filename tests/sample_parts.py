@@ -78,7 +78,6 @@ def h200_machine() -> Hardware:
         memory_used_bytes=640 * 2**20,
         driver_version="580.65.06",
         cuda_driver_version="13.0",
-        power_w=118.4,
         **IDLE,
     )
     return Hardware(_host("Intel(R) Xeon(R) Platinum 8558", 16, 128), (gpu,))

@@ -162,7 +162,6 @@ def several_gpus_history() -> list[events.Event]:
         speedup=1.82,
         ci_low=1.79,
         ci_high=1.85,
-        verdict="faster",
         exposed_ms=1.1,
         straggler_share=0.01,
         peak_reserved_bytes=(5 * GIB, 5 * GIB),
@@ -174,7 +173,6 @@ def several_gpus_history() -> list[events.Event]:
     record = ScalingRecord(
         2,
         "cuda",
-        "nccl",
         carried={"precision.autocast": "bfloat16"},
         left_out={"step.cuda_graph": "step.cuda_graph records one GPU's step, without the exchange of gradients"},
         rows=(one, ddp, failed),

@@ -1,7 +1,6 @@
-"""Warnings of a session: noise, a budget that is too short, failures, a memory limit that nothing meets."""
+"""Remarks of a session: noise, failures, budgets and limits; why candidates are left out, or what was accepted is."""
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -9,15 +8,19 @@ from contextlib import suppress
 
 import psutil
 
-from advisor.experiment.control import ENDED, OTHER_VALUE, REJECTED, SKIPPED
+from advisor.experiment.control import ENDED, OTHER_VALUE, RAISE_BUDGET, REJECTED, SKIPPED, Decision
 from advisor.experiment.judging.judge import Judge
 from advisor.experiment.known import Kind, Known
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.moves import why_not
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds, printable
+from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_ratio, format_seconds, printable
+from advisor.machine.hardware import own_pids
+from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import Facts, Mode, Outcome
+from advisor.records import Candidate, Facts, Mode, Outcome
 
 # Smallest budget that is enough, as a multiple of the time before the first candidate. Unitless.
 _BUDGET_PER_START = 4
@@ -28,8 +31,8 @@ _CUT_SHORT = (Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED)
 
 
 def of_noise(known: Known) -> str:
-    """A warning about the spread between identical processes; empty on a quiet machine."""
-    if known.judge.apart <= POLICY.most_apart:
+    """A warning about the spread between identical processes; empty on a quiet machine, and where others take cores."""
+    if known.judge.apart <= POLICY.most_apart or known.judge.is_busy:
         return ""
     return (
         f"this machine is noisy: identical runs differed by {format_percent(known.judge.apart)}. "
@@ -51,7 +54,7 @@ def of_other_programs(judge: Judge, facts: Facts) -> str:
 
 def busiest_programs(most: int = 3) -> list[str]:
     """The names of the programs beside this one that use most of the cores in the next moment, in which it waits."""
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    own = own_pids()
     others = [process for process in psutil.process_iter(["cpu_percent"]) if process.pid not in own]
     time.sleep(_LOOKS_FOR_S)  # a share is that of the time since the last question
     percent: Counter[str] = Counter()
@@ -61,25 +64,13 @@ def busiest_programs(most: int = 3) -> list[str]:
     return [name for name, used in percent.most_common(most) if used >= _BUSY_PERCENT]
 
 
-def with_the_load(hint: str) -> str:
-    """A hint for what took too long, with the load where all cores are wanted."""
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load <= cores:
-        return hint
-    busy = f"{load:.1f} programs at a time compete for its {cores} cores"
-    return f"{hint} This machine is busy: {busy}; when other programs have ended, it needs less time."
-
-
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """Warn that the budget left no time to try anything, and name one that would do; empty when something was tried."""
     ended = [run.outcome for settings, runs in known.judge.runs.items() if settings for run in runs]
     if set(ended) - set(_CUT_SHORT) or not known.plan.candidates:
         return ""
-    budget, minutes = f"the budget of {format_seconds(total_s)}", math.ceil(_BUDGET_PER_START * spent_s / 60)
-    too_short = f"left no time to try anything: the baseline and its preparation took {format_seconds(spent_s)}"
-    if Outcome.TIMED_OUT in ended:
-        too_short = "was over before any trial had a result"
-    return f"{budget} {too_short}; give it --budget {minutes}m or more"
+    minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)
+    return f"the budget of {format_seconds(total_s)} left no time for a result; give it --budget {minutes}m or more"
 
 
 def of_the_limits(known: Known) -> Iterator[str]:
@@ -137,8 +128,65 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
 
 def of_nothing_to_try(request: Request, plan: Plan) -> str:
     """The reason that no candidate is left; about the recipes that ``--only`` names, when it names some."""
-    if named := [f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped]:
-        no_recipe = f"no recipe that --only names can be tried ({'; '.join(named)})"
-        return f"{no_recipe}: name others, or leave --only out"
-    fewer = "; leave --skip out to try more" if request.skip else ""
-    return f"there is nothing to try here: every recipe is left out, each for a reason of its own{fewer}"
+    named = "; ".join(f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped)
+    if named:
+        return f"no recipe that --only names can be tried ({named}): name others, or leave --only out"
+    return "there is nothing to try here: every recipe is left out, each for a reason of its own"
+
+
+def unfinished(bench: Bench) -> str:
+    """A remark on code that still compiles when the time is over, and how to go on; empty where none does."""
+    if bench.has_compiled_beside() or not bench.compiling:
+        return ""
+    return (
+        f"{bench.compiling} still compiled when the time was over, after {bench.compiling_s:.0f} s: "
+        f"`--resume` with a longer --budget goes on, and finds what is done in the compiler's cache"
+    )
+
+
+# --- what is left out, and what was accepted -------------------------------------------------------------------
+
+
+def left_out(known: Known, bench: Bench) -> Iterator[tuple[Candidate, str]]:
+    """The candidates that have no result of their own, with the reasons."""
+    for candidate in known.plan.candidates:
+        if known.record(candidate) is None:
+            yield candidate, why_not(known, candidate) or _too_late(known, candidate, bench)
+
+
+def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
+    """The reason that there was no time for a candidate, with a remedy."""
+    if bench.steering.ending:
+        return ENDED
+    if together := [s for s in known.judge.runs if s.get(candidate.key) == candidate.value]:
+        why = [known.why_unusable(settings) for settings in together]
+        came_to = f"it could not be used beside others: {why[-1]}" if all(why) else "it was no better beside others"
+        return f"{came_to}; {RAISE_BUDGET} alone"
+    needed_s = bench.expected_s(candidate.settings)
+    conflict = known.plan.catalog.conflict({**known.stack, **candidate.settings})
+    if conflict and bench.budget.allows(needed_s):
+        return f"it cannot be combined with the stack: {conflict}"
+    return f"no time: it needs about {needed_s:.0f} s; {RAISE_BUDGET}"
+
+
+def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
+    """Each accepted recipe, with a warning that it is not in what was found and why; empty where it is."""
+    several = {recipe.id for recipe in known.plan.catalog if recipe.key.startswith(PARALLEL)}
+    for recipe, decision in known.plan.consent.decisions.items():
+        if decision is Decision.ACCEPTED and not (bench.request.wants_several and recipe in several):
+            key = known.plan.catalog[recipe].key
+            is_found = key in known.found and known.plan.consent.accepts(recipe, known.found[key])
+            refusal = f"{recipe} is accepted, but not in the stack: {_why_refused(known, bench, recipe)}"
+            yield recipe, "" if is_found else refusal
+
+
+def _why_refused(known: Known, bench: Bench, recipe: str) -> str:
+    """The reason that an accepted recipe is not in the stack."""
+    accepted = [c for c in known.plan.candidates if known.plan.consent.accepts(recipe, c.value) and c.recipe == recipe]
+    if not accepted:
+        return known.plan.skipped.get(recipe, "it has nothing to change here")
+    candidate = accepted[-1]
+    if (record := known.record(candidate)) is None:
+        return why_not(known, candidate) or _too_late(known, candidate, bench)
+    found = known.left_out.get(candidate.key, f"the speed with it is {format_ratio(record.own_effect)}")
+    return known.why_unusable(Settings(record.settings)) or found

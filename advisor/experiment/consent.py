@@ -22,11 +22,6 @@ class Consent:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     values: Mapping[str, Value] = field(default_factory=dict)
 
-    @property
-    def decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
-        """Return the person's decisions as a value that can be compared: equal decisions lead to the same stack."""
-        return frozenset((recipe, decision, self.values.get(recipe)) for recipe, decision in self.decisions.items())
-
     def why_not(
         self, settings: Mapping[str, Value], measured: NumericsResult | None = None, *, seen: Iterable[Numerics] = ()
     ) -> str:

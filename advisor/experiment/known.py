@@ -274,7 +274,7 @@ class Known:
 
     def with_consent(self, consent: Consent) -> Known:
         """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""
-        if consent.decided == self.plan.consent.decided:
+        if consent == self.plan.consent:
             return self
         known = replace(self, plan=replace(self.plan, consent=consent))
         rejected = {recipe.key for recipe in self.plan.catalog if consent.rejects(recipe.id)}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.errors import AdvisorError, refusal_of
-from advisor.experiment import caveats, closing, events
+from advisor.experiment import caveats, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Steering
 from advisor.experiment.judging.judge import Judge
@@ -28,18 +28,17 @@ from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
-from advisor.experiment.scaling.rank_moves import moves as scaling_moves
-from advisor.experiment.scaling.rank_trials import RankTrials, losses_compare
+from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before, losses_compare
 from advisor.experiment.scaling.results import ONE
-from advisor.experiment.search import explore, search
+from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Exported, Facts, Finding, StackRecord, TrialResult, Value
+from advisor.records import Exported, Facts, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
-from advisor.source.reading import read_sources
+from advisor.source.reading import read_sources, relevant
 
 _REWORK = "rework"
 
@@ -73,7 +72,6 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self._running_afterwards = ""
-        self._files_read = 0
         self._steering = Steering()
         # Seconds of the budget that are kept for the search on several GPUs.
         self._several_s = request.budget_s * (1 - POLICY.one_gpu) if request.wants_several else 0.0
@@ -145,16 +143,12 @@ class Session:
             if self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
-    def decisions(self) -> dict[str, Decision]:
-        """The person's decisions so far, the latest last."""
-        return self._reporter.decisions()[0]
-
     def rework(self) -> None:
         """Find the stack again under the present decisions; nothing happens when they are followed already."""
         if self._known is None:
             return
         consent = self._known.plan.consent
-        if not (self._follows_decisions and consent.decided == self._consented(consent).decided):
+        if not (self._follows_decisions and consent == self._consented(consent)):
             self._run_afterwards(_REWORK, lambda: self._go_on(None, follow=True))
 
     def retry(self, name: str) -> None:
@@ -183,14 +177,17 @@ class Session:
         self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
         gpus = gpus_in_use(self.request, hardware)  # too few are an error before anything is measured
-        findings = self._read_source()
+        self._read_source()
         self._trials.enter("baseline")
-        facts, result = first_run(self._bench, hardware, findings)
+        facts, result = first_run(self._bench, hardware)
         self._read_source(*(place.file for place in facts.workload.places))
+        facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
-        if self.request.wants_several:
-            self._check_several(gpus)
+        if self.request.wants_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
+            self._reporter.warn(f"several GPUs are not measured: {reason}")
+            self._bench.budget.extended_s += self._several_s
+            self.request = replace(self.request, gpus=1, machines=1)
         known = self._trials.publish(self._current)
         if not self.request.wants_several and not known.plan.candidates:
             self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
@@ -199,14 +196,6 @@ class Session:
             self._search_on_several(gpus, self._current)
         self._conclude(self._current)
 
-    def _check_several(self, gpus: int) -> None:
-        """Leave several GPUs out where they make no sense, and their time to the search on one."""
-        reason = why_not_several(self._current.plan.facts) if gpus > 1 else "there is only one"
-        if reason:
-            self._reporter.warn(f"several GPUs are not measured: {reason}")
-            self._bench.budget.extended_s += self._several_s
-            self.request = replace(self.request, gpus=1, machines=1)
-
     def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
@@ -214,13 +203,12 @@ class Session:
         self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        trials = RankTrials(self._bench, known.found, self._consented)
-        compare = losses_compare(facts) and not known.judge.spread.random
-        scaling = trials.publish(trials.begin(facts, gpus, consent, same_losses=compare))
-        one = scaling.runs[ONE][-1]
-        if not one.measured:
+        same = losses_compare(facts) and not known.judge.spread.random
+        before = knowledge_before(self._bench, known.found, facts, gpus, consent, same_losses=same)
+        scaling = RankSearch(self._bench, before, known.found, self._consented).run()
+        if not scaling.measured(ONE):
+            one = scaling.runs[ONE][-1]
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
-        trials.end(explore(scaling, trials, scaling_moves))
 
     def _announce(self) -> None:
         for problem in self.catalog.problems:
@@ -234,17 +222,15 @@ class Session:
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
-    def _read_source(self, *files: str) -> tuple[Finding, ...]:
+    def _read_source(self, *files: str) -> None:
         """Read the user's files for habits, which the trials then price: those that are named, and ``files``."""
         target = self.request.target
         readings = read_sources(target.target, target.directory, (*self.request.scripts, *files))
-        if len(readings) == self._files_read:
-            return ()
-        self._files_read = len(readings)
-        findings = tuple(finding for reading in readings for finding in reading.findings)
-        problems = tuple(reading.problem for reading in readings if reading.problem)
-        self._reporter.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
-        return findings
+        read = tuple(reading.file for reading in readings)
+        if read != self._reporter.state.source_files:
+            findings = tuple(finding for reading in readings for finding in reading.findings)
+            problems = tuple(reading.problem for reading in readings if reading.problem)
+            self._reporter.emit(events.SourceRead(read, findings, problems))
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
@@ -290,7 +276,7 @@ class Session:
         if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
             save_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
-        for warning in (closing.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
+        for warning in (caveats.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
             self._reporter.warn(warning)
         self._reporter.warn(caveats.of_noise(known), "noise")
         self._trials.enter("done")
@@ -298,9 +284,9 @@ class Session:
 
     def _report_left_out(self, known: Known) -> None:
         """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
-        for candidate, reason in closing.left_out(known, self._bench):
+        for candidate, reason in caveats.left_out(known, self._bench):
             self._reporter.skip(candidate, reason)
-        for recipe, refusal in closing.refusals(known, self._bench):
+        for recipe, refusal in caveats.refusals(known, self._bench):
             about = f"accepted {recipe}"
             self._reporter.warn(refusal, about)
             if not refusal:
@@ -379,20 +365,16 @@ class Session:
         except AdvisorError as error:
             self._reporter.fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
-            self._reporter.fail(refusal_of(error) or _bug(error))
+            bug = AdvisorError(
+                f"perf-advisor has a bug: {type(error).__name__}: {error}",
+                "Please report it with the details; what was measured is kept.",
+                "".join(traceback.format_exception(error)),
+            )
+            self._reporter.fail(refusal_of(error) or bug)
         self._bench.end_compiling_beside()
         if finishes:
             budget = self._bench.budget
             self._reporter.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
-
-
-def _bug(error: Exception) -> AdvisorError:
-    """The error for an unexpected exception; its exit code is that of a bug of ours."""
-    return AdvisorError(
-        f"perf-advisor has a bug: {type(error).__name__}: {error}",
-        "Please report it with the details; what was measured is kept.",
-        "".join(traceback.format_exception(error)),
-    )
 
 
 def _follows_decisions(move: Move, known: Known) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
-from advisor.export.configs.names import entries_for, in_the_words_of, places_of, switched, without_parts_of_a_total
+from advisor.export.configs.names import entries_for, in_the_words_of, places_of, without_parts_of_a_total
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
@@ -35,19 +35,18 @@ _PROBE = "a-value-of-perf-advisor"
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A patched config. ``mapped``: the config's path of each setting that it says, several with commas between.
+    """A patched config. ``said``: the entries that were written for settings, by their keys.
 
-    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: those that it has no place for. ``said``: what
-    was written for each mapped setting, as ``key: value``. ``remarks``: why a place that there is was not taken.
+    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: those that it has no place for. ``remarks``: why
+    a place that there is was not taken.
     """
 
     text: str
-    mapped: dict[str, str]
+    kind: ConfigKind
+    said: dict[str, tuple[Entry, ...]]
     added: dict[str, Value]
-    kind: ConfigKind = ConfigKind.PLAIN
-    rest: dict[str, Value] = field(default_factory=dict)
-    said: dict[str, str] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+    rest: dict[str, Value]
+    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     if in_section:
         writer.document = _with_section(writer.document, rest)
     added, left = (rest, {}) if in_section else ({}, rest)
-    return Patch(writer.document.text, writer.mapped, added, kind, left, writer.said, tuple(writer.remarks))
+    return Patch(writer.document.text, kind, writer.said, added, left, tuple(writer.remarks))
 
 
 def open_document(text: str, name: str) -> Document:
@@ -141,8 +140,7 @@ class _Writer:
         self.document = document
         self.tree = document.tree  # what it held before all changes
         self.wanted = wanted
-        self.mapped: dict[str, str] = {}
-        self.said: dict[str, str] = {}
+        self.said: dict[str, tuple[Entry, ...]] = {}
         self.remarks: list[str] = []
         self._taken: set[Path] = set()
         self._blocked: set[str] = set()  # settings whose place cannot be changed
@@ -163,9 +161,7 @@ class _Writer:
             return
         self.document = changed
         self._taken.update(entry.path for entry in entries)
-        for key in phrase.keys:
-            self.mapped[key] = ", ".join(".".join(entry.path) for entry in entries)
-            self.said[key] = ", ".join(map(str, entries))
+        self.said |= dict.fromkeys(phrase.keys, tuple(entries))
 
     def say_by_name(self) -> None:
         """Write the open settings at places that are found by the usual names.
@@ -254,18 +250,17 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
     """A setting's value as the config says it at the path that a person named. Raises UsageError where it cannot."""
     present = at(tree, path)
     option = f"--map {key}={'.'.join(path)}"
-    if isinstance(present, bool) and (switch := switched(path[-1], key, value)) is not None:
-        return switch
     entries = (entry for phrase in words_of(kind, Config({key: value}, tree, path[:-1])) for entry in phrase.entries)
     if said := [entry.value for entry in entries if entry.path[-1] == path[-1] and not entry.only_there]:
         return said[0]
-    try:
-        return in_the_words_of(present, key, value)
-    except TypeError as error:
+    word = in_the_words_of(present, path[-1], key, value)
+    if word is None:
+        kind_of_value = "true or false" if isinstance(present, bool) else "a number"
         raise UsageError(
-            f"{option}: the config's value is {error}, and cannot say {text_of(value)}.",
+            f"{option}: the config's value is {kind_of_value}, and cannot say {text_of(value)}.",
             "Name a key that takes words, or leave the option out.",
-        ) from error
+        )
+    return word
 
 
 def _by_path(document: Document, key: str, path: str) -> Path:

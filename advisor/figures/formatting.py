@@ -71,7 +71,11 @@ def format_interval(comparison: Comparison | None) -> str:
     """A speed-up with its interval, also one that shows no change: ``1.002x (0.996–1.008)``."""
     if comparison is None:
         return MISSING
-    digits = _ratio_digits(comparison)
+    half_width, digits = (comparison.ci_high - comparison.ci_low) / 2, 2
+    if comparison.speedup >= 9.995:
+        digits = 0 if comparison.speedup >= 99.95 else 1
+    elif half_width < 0.005 and abs(comparison.speedup - 1) < 0.1:
+        digits = 3
     low, high = f"{comparison.ci_low:.{digits}f}", f"{comparison.ci_high:.{digits}f}"
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
 
@@ -267,15 +271,6 @@ def format_way(row: HabitRow) -> str:
 def format_setting(key: str, value: Value) -> str:
     """A setting as YAML spells it: ``precision.autocast: bfloat16``."""
     return f"{key}: {text_of(value)}"
-
-
-def _ratio_digits(comparison: Comparison) -> int:
-    half_width = (comparison.ci_high - comparison.ci_low) / 2
-    if comparison.speedup >= 99.95:
-        return 0
-    if comparison.speedup >= 9.995:
-        return 1
-    return 3 if half_width < 0.005 and abs(comparison.speedup - 1) < 0.1 else 2
 
 
 def _three_digits(value: float) -> str:

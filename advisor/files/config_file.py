@@ -18,22 +18,13 @@ from advisor.files.paths import content_of
 
 # What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
 YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
-# A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
-_MOST_VALUES = 1_000_000
 _SHOWN = 40  # characters of a bad value in a message
 # What JSON files have besides JSON: a byte-order mark, comments, a comma behind the last entry; texts are kept.
 _JSON_COMMENT = re.compile(r'\A\ufeff|"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
 _NO_BREAK = re.compile(r"[^\r\n]")
-# Files of programs that are no data, by their endings.
-_PROGRAMS = {
-    ".py": "Python",
-    ".ini": "an INI file",
-    ".cfg": "an INI file",
-    ".gin": "a gin config",
-    ".jsonnet": "Jsonnet",
-    ".libsonnet": "Jsonnet",
-}
+# Endings of files of YAML; those of other formats and programs are read as YAML too, and refused with another hint.
+_YAML = ("", ".yaml", ".yml")
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
@@ -109,14 +100,14 @@ def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
     return loader.construct_scalar(node)
 
 
+TagsAsWritten.add_multi_constructor("!", _untagged)
+
+
 def _tuple(loader: TagsAsWritten, node: Any) -> tuple[Any, ...]:
     return tuple(loader.construct_sequence(node, deep=True))
 
 
-TagsAsWritten.add_multi_constructor("!", _untagged)
 TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
-
-
 TagsIgnored.add_constructor(None, lambda loader, node: None)
 
 
@@ -131,9 +122,6 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
     ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
     """
     suffix, hint = Path(source).suffix.lower(), "Fix the file and try again."
-    if program := _PROGRAMS.get(suffix):
-        hint = "Give a file of YAML, JSON or TOML; or leave out --config, and apply an exported tuned.yaml in code."
-        raise UsageError(f"{source} is {program}, which is not read as a config.", hint)
     form = {".toml": "TOML", ".json": "JSON", ".jsonc": "JSON"}.get(suffix, "YAML")
     try:
         if form == "TOML":
@@ -142,8 +130,8 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
             return json.loads(without_comments(text), object_pairs_hook=loader.of_pairs)
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
-        if form == "YAML" and suffix not in ("", ".yaml", ".yml"):
-            hint = "Give a file of YAML, JSON or TOML, with an ending that says so."
+        if form == "YAML" and suffix not in _YAML:
+            hint = "Give a file of YAML, JSON or TOML; or leave out --config, and apply an exported tuned.yaml in code."
         raise UsageError(f"{source} is not valid {form}: {reason(error)}", hint) from error
 
 
@@ -168,7 +156,6 @@ def read_config(path: str) -> dict[str, Any]:
             f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
             "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
         )
-    check_recordable(data, path)
     return data
 
 
@@ -197,17 +184,3 @@ def without_comments(text: str) -> str:
 
 def _blank_unless_text(match: re.Match[str]) -> str:
     return match[0] if match[0].startswith('"') else _NO_BREAK.sub(" ", match[0])
-
-
-def check_recordable(data: Any, path: str) -> None:
-    """Raise UsageError for a config that no session can record: one that contains itself, or is huge by its anchors."""
-    why = ""
-    try:
-        for count, _ in enumerate(json.JSONEncoder(default=str, skipkeys=True).iterencode(data)):
-            if count > _MOST_VALUES:
-                why = f"it has more than {_MOST_VALUES:,} values, through its anchors"
-                break
-    except (ValueError, RecursionError) as error:  # it contains itself
-        why = reason(error)
-    if why:
-        raise UsageError(f"{path} cannot be recorded: {why}", "Write what the aliases stand for, and try again.")

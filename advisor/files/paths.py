@@ -16,17 +16,8 @@ PACKAGE = Path(__file__).parents[1]
 # The folders that packages are installed in.
 INSTALLED = ("/site-packages/", "/dist-packages/")
 
-# Model files of other programs, by their ending: PyTorch can run none of them by itself.
-_NO_MODELS = {
-    ".onnx": "a graph of ONNX, which PyTorch does not run",
-    ".safetensors": "weights, and no model",
-    ".ckpt": "weights, and no model",
-    ".bin": "weights, and no model",
-    ".h5": "a model of Keras, or weights",
-    ".keras": "a model of Keras",
-    ".tflite": "a model of TensorFlow Lite",
-    ".gguf": "weights, and no model",
-}
+# Files of weights, and of models of other programs, by their endings: PyTorch can run none of them by itself.
+_NO_MODELS = (".onnx", ".safetensors", ".ckpt", ".bin", ".h5", ".keras", ".tflite", ".gguf")
 _NO_TARGETS = (".yaml", ".yml", ".toml", ".json")
 # Endings of exported models, which are targets by themselves.
 EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")
@@ -107,7 +98,7 @@ def check_target(target: str, directory: str | Path) -> None:
         )
     if suffix in _NO_MODELS and is_file(path):
         raise TargetError(
-            f"{name} holds {_NO_MODELS[suffix]}.",
+            f"{name} holds weights, or a model of another program.",
             "Write a build() that makes the PyTorch model, with these weights where it can read them, and name that: "
             "mymodel.py:build.",
         )

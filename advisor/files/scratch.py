@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from advisor.errors import UsageError
@@ -19,21 +20,14 @@ _LONGEST = 104 - len("/listener-12345678") - 1
 _PREFIX = f"perf-advisor-{os.getuid()}-"
 
 
-_made: list[Path] = []
-
-
+@cache
 def scratch_folder() -> Path:
-    """The folder, which ends with this process; one that was removed is made again.
-
-    Raises UsageError where there is no room for one.
-    """
-    if _made and _made[-1].is_dir():
-        return _made[-1]
+    """The folder, which ends with this process. Raises UsageError where there is no room for one."""
     for place in _places():
         with suppress(OSError):
-            _made.append(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place)))
-            atexit.register(shutil.rmtree, _made[-1], ignore_errors=True)
-            return _made[-1]
+            made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+            atexit.register(shutil.rmtree, made, ignore_errors=True)
+            return made
     raise UsageError(
         f"there is no folder for temporary files: neither {_usual() or 'TMPDIR'} nor /tmp can be written.",
         "Set TMPDIR to a folder that exists, has room, and whose path is short.",

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 from platformdirs import user_state_path
@@ -13,15 +13,7 @@ from advisor.files.scratch import replace_whole
 _NAME = "perf-advisor"
 
 
-class _Versioned(Protocol):
-    """A record that says which form of itself it has."""
-
-    @property
-    def schema(self) -> int:
-        """The number of the form."""
-
-
-RecordT = TypeVar("RecordT", bound=_Versioned)
+RecordT = TypeVar("RecordT")
 
 
 def state_folder() -> Path:
@@ -42,13 +34,12 @@ def make_private(folder: Path) -> None:
 def read_record(name: str, empty: RecordT) -> RecordT:
     """A record of the state folder; ``empty`` where its file is missing, broken or of another form."""
     try:
-        record = msgspec.json.decode(content_of(state_folder() / name), type=type(empty))
+        return msgspec.json.decode(content_of(state_folder() / name), type=type(empty))
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return empty
-    return record if record.schema == empty.schema else empty
 
 
-def write_record(name: str, record: _Versioned) -> None:
+def write_record(name: str, record: object) -> None:
     """Store a record in a file of the state folder, in place of an earlier one."""
     replace_file(state_folder() / name, msgspec.json.encode(record).decode())
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advisor.errors import TargetError
 from advisor.experiment.judging.runs import rates
-from advisor.experiment.measuring.verification import LoopFailedError, middle_block, time_in_pairs
+from advisor.experiment.measuring.verification import loop_spec, middle_block, time_in_pairs
 from advisor.figures.options import choice_of, device_of
 from advisor.figures.stats import ratio_of_processes
-from advisor.files.scratch import scratch_folder
 from advisor.headless.tune import program_left_alone, seconds_in, target_of
-from advisor.records import Comparison, Mode, TargetSpec, TrialKind, TrialSpec, Verdict
+from advisor.records import Comparison, Mode, TargetSpec, Verdict
 from advisor.runner.trials import Runner
 
 _MEASURE_S = 2.0
@@ -59,28 +57,13 @@ def ab(
             mode=choice_of(Mode)(mode) if mode else None,
             device=device_of(device),
         )
-        specs.append(
-            TrialSpec(
-                trial_id=side,
-                target=target,
-                settings={},
-                measure_s=_MEASURE_S,
-                warmup_limit_s=budget_s,
-                timeout_s=budget_s,
-                log_path=str(scratch_folder() / f"{side}.log"),
-                kind=TrialKind.VERIFY,
-            )
-        )
+        specs.append(loop_spec(side, target, limit_s=budget_s, measure_s=_MEASURE_S))
     first, second = specs
     say: Callable[[str], None] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
     until = time.monotonic() + budget_s
     with program_left_alone():
         Runner.prepare()
-        try:
-            pairs = time_in_pairs(Runner(), first, second, say, until=until, most=_MOST_PAIRS)
-        except LoopFailedError as error:
-            result = error.result
-            raise TargetError(f"one of the two failed: {result.reason}", result.hint, result.details) from None
+        pairs = time_in_pairs(Runner(), first, second, say, until=until, most=_MOST_PAIRS)
     old, new = zip(*pairs, strict=True)
     interval = ratio_of_processes(*([rates(run.blocks) for run in runs] for runs in (new, old)))
     return AB(*interval, middle_block(old).step_ms, middle_block(new).step_ms, len(pairs))

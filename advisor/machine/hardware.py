@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from advisor.machine.host import host_info
-from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links, numa_node
+from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links
 from advisor.records import GpuInfo, GpuProcess, GpuReading, Hardware
 
 # The reasons for a clock below its maximum, by NVML's bits. nvml.h, "nvmlClocksEventReasons".
@@ -80,7 +80,12 @@ class GpuGauges:
         self._nvml, self._uuid = nvml, uuid
         self._gpu, self._instance = _find(nvml, uuid)
         self._seen_us = 0
-        self.slowdown_c = self._slowdown_c()
+        margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", self._gpu), _temperature(nvml, self._gpu)
+        threshold = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
+        # The temperature at which the GPU slows itself down: from its margin (Ada and later), or its threshold.
+        self.slowdown_c: int | None = nvml.ask("nvmlDeviceGetTemperatureThreshold", self._gpu, threshold)
+        if margin is not None and now is not None:
+            self.slowdown_c = int(now + margin)
 
     def read(self) -> GpuReading:
         """A reading. One thread at a time."""
@@ -111,22 +116,14 @@ class GpuGauges:
                 busy[sample.pid] = max(busy.get(sample.pid, 0), sample.smUtil)
         return busy
 
-    def _slowdown_c(self) -> int | None:
-        """The temperature at which the GPU slows itself down: from its margin (Ada and later) or its threshold."""
-        nvml, gpu = self._nvml, self._gpu
-        margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", gpu), _temperature(nvml, gpu)
-        if margin is not None and now is not None:
-            return int(now + margin)
-        limit = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
-        threshold: int | None = nvml.ask("nvmlDeviceGetTemperatureThreshold", gpu, limit)
-        return threshold
-
 
 def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
     handle = device.handle
     used, total = _memory(nvml, handle)
-    sm, memory = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
     capability = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
+    cuda = nvml.ask("nvmlSystemGetCudaDriverVersion_v2")
+    running, own = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or (), own_pids()
+    others = [process for process in running if process.pid not in own]
     return GpuInfo(
         index=device.index,
         uuid=device.uuid,
@@ -134,24 +131,13 @@ def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
         memory_total_bytes=total,
         memory_used_bytes=used,
         driver_version=nvml.ask("nvmlSystemGetDriverVersion") or "unknown",
-        cuda_driver_version=_cuda_version(nvml.ask("nvmlSystemGetCudaDriverVersion_v2")),
+        cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", handle, sm),
-        sm_clock_max_mhz=nvml.ask("nvmlDeviceGetMaxClockInfo", handle, sm),
-        memory_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", handle, memory),
-        memory_clock_max_mhz=nvml.ask("nvmlDeviceGetMaxClockInfo", handle, memory),
-        temperature_c=_temperature(nvml, handle),
-        power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", handle)),
+        sm_clock_max_mhz=nvml.ask("nvmlDeviceGetMaxClockInfo", handle, nvml.constant("NVML_CLOCK_SM")),
         power_limit_w=_watts(nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
-        pcie_generation=nvml.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-        pcie_generation_max=nvml.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        pcie_width=nvml.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
-        pcie_width_max=nvml.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        ecc_enabled=_enabled(nvml.ask("nvmlDeviceGetEccMode", handle)),
         mig_enabled=_enabled(nvml.ask("nvmlDeviceGetMigMode", handle)),
         throttle_reasons=_throttle_words(_throttle_bits(nvml, handle)),
-        processes=_other_processes(nvml, handle),
-        numa_node=numa_node(nvml, handle),
+        processes=tuple(GpuProcess(one.pid, process_name(one.pid), one.usedGpuMemory) for one in others),
     )
 
 
@@ -224,10 +210,6 @@ def _enabled(modes: Any) -> bool | None:
     return None if modes is None else bool(modes[0])
 
 
-def _cuda_version(number: int | None) -> str | None:
-    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
-
-
 def _throttle_bits(nvml: Nvml, handle: Any) -> int:
     bits = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if bits is None:  # drivers before 535 know the call by its old name only
@@ -237,16 +219,6 @@ def _throttle_bits(nvml: Nvml, handle: Any) -> int:
 
 def _throttle_words(bits: int) -> tuple[str, ...]:
     return tuple(words for bit, words in _THROTTLE_WORDS.items() if bits & bit)
-
-
-def _other_processes(nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...]:
-    """The compute processes on a GPU that are not this process or its descendants."""
-    running, own = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or (), own_pids()
-    return tuple(
-        GpuProcess(process.pid, process_name(process.pid), process.usedGpuMemory)
-        for process in running
-        if process.pid not in own
-    )
 
 
 def own_pids() -> set[int]:

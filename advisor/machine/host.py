@@ -25,6 +25,8 @@ def host_info(root: Path = Path("/")) -> HostInfo:
     """The processor and the memory, and the part of them that this process may use."""
     logical = psutil.cpu_count() or os.cpu_count() or 1
     cpu_lines = text_of_file(root / "proc/cpuinfo")
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpu_lines, re.M)
+    present = set(flags[1].split()) if flags else set()
     total, available = _memory_limits(root)
     return HostInfo(
         cpu=_cpu_name(cpu_lines),
@@ -33,8 +35,7 @@ def host_info(root: Path = Path("/")) -> HostInfo:
         usable_cores=usable_cores(root),
         memory_total_bytes=total,
         memory_available_bytes=available,
-        cpu_features=_cpu_features(cpu_lines),
-        numa_nodes=max(1, sum(1 for _ in (root / "sys/devices/system/node").glob("node[0-9]*"))),
+        cpu_features=tuple(feature for feature in CPU_FEATURES.split() if feature in present),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         load=os.getloadavg()[0],
@@ -55,12 +56,6 @@ def _cpu_name(cpuinfo: str) -> str:
     return platform.processor() or platform.machine() or "unknown CPU"
 
 
-def _cpu_features(cpuinfo: str) -> tuple[str, ...]:
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.M)
-    present = set(match[1].split()) if match else set()
-    return tuple(feature for feature in CPU_FEATURES.split() if feature in present)
-
-
 def _memory_limits(root: Path) -> tuple[int, int]:
     """Bytes of memory in all and available, as the machine and its control groups allow."""
     memory = psutil.virtual_memory()
@@ -71,14 +66,10 @@ def _memory_limits(root: Path) -> tuple[int, int]:
             continue
         used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
         total = min(total, limit)
-        available = min(available, max(0, limit - used + _reclaimable(folder)))
+        # The kernel gives back file cache before the control group runs out.
+        cache = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of_file(folder / "memory.stat"), re.M)
+        available = min(available, max(0, limit - used + (int(cache[1]) if cache else 0)))
     return total, available
-
-
-def _reclaimable(folder: Path) -> int:
-    """Bytes of file cache that the kernel gives back before the control group runs out."""
-    match = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of_file(folder / "memory.stat"), re.M)
-    return int(match[1]) if match else 0
 
 
 def _cpu_quota(folder: Path) -> float | None:

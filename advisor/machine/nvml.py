@@ -81,7 +81,8 @@ class Nvml:
             library.nvmlInit()
             self._find()
         except library.NVMLError as error:
-            self._failure = f"{_why_closed(library, error)}, {_ON_THE_CPU}"
+            known = {getattr(library, name, None): words for name, words in _OPENING_FAILED.items()}
+            self._failure = f"{known.get(error.value, f'NVML cannot be used ({error})')}, {_ON_THE_CPU}"
         else:
             if not self._devices:
                 self._failure = f"The NVIDIA driver sees no GPU{' that answers' if self.silent else ''}, {_ON_THE_CPU}"
@@ -96,11 +97,6 @@ class Nvml:
 
 
 NVML = Nvml()
-
-
-def _why_closed(library: Any, error: Any) -> str:
-    known = {getattr(library, name, None): words for name, words in _OPENING_FAILED.items()}
-    return known.get(error.value, f"NVML cannot be used ({error})")
 
 
 # The nearest common ancestor of two GPUs on PCIe, nearest first. nvml.h, "nvmlGpuTopologyLevel_t".
@@ -118,19 +114,11 @@ _MOST_LINKS = 18
 
 def gpu_links(nvml: Nvml) -> tuple[GpuLink, ...]:
     """The link between each pair of GPUs."""
-    return tuple(_link(nvml, first, second) for first, second in combinations(nvml.devices, 2))
-
-
-def numa_node(nvml: Nvml, handle: Any) -> int | None:
-    """The NUMA node whose memory is nearest to a GPU; None where the driver does not say."""
-    words = nvml.ask("nvmlDeviceGetMemoryAffinity", handle, 1, nvml.constant("NVML_AFFINITY_SCOPE_NODE"))
-    nodes = int(words[0]) if words else 0
-    return (nodes & -nodes).bit_length() - 1 if nodes else None  # the lowest bit that is set
-
-
-def _link(nvml: Nvml, first: Device, second: Device) -> GpuLink:
-    path = _PATHS.get(nvml.ask("nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle), "")
-    return GpuLink(first.index, second.index, _nvlinks_between(nvml, first, second), path)
+    found: list[GpuLink] = []
+    for first, second in combinations(nvml.devices, 2):
+        path = _PATHS.get(nvml.ask("nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle), "")
+        found.append(GpuLink(first.index, second.index, _nvlinks_between(nvml, first, second), path))
+    return tuple(found)
 
 
 def _nvlinks_between(nvml: Nvml, first: Device, second: Device) -> int:
@@ -139,15 +127,12 @@ def _nvlinks_between(nvml: Nvml, first: Device, second: Device) -> int:
     if nvml.ask("nvmlDeviceGetP2PStatus", first.handle, second.handle, index) != nvml.constant("NVML_P2P_STATUS_OK"):
         return 0
     mine, theirs = _active(nvml, first.handle), _active(nvml, second.handle)
-    bus = _bus_id(nvml.ask("nvmlDeviceGetPciInfo", second.handle))
-    direct = [link for link in mine if _bus_id(nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", first.handle, link)) == bus]
-    return len(direct) if direct and bus else min(len(mine), len(theirs))
+    bus = getattr(nvml.ask("nvmlDeviceGetPciInfo", second.handle), "busId", None)
+    ends = (nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", first.handle, link) for link in mine)
+    direct = sum(getattr(end, "busId", None) == bus for end in ends) if bus else 0
+    return direct or min(len(mine), len(theirs))
 
 
 def _active(nvml: Nvml, handle: Any) -> list[int]:
     links = range(nvml.constant("NVML_NVLINK_MAX_LINKS") or _MOST_LINKS)
     return [link for link in links if nvml.ask("nvmlDeviceGetNvLinkState", handle, link) == 1]
-
-
-def _bus_id(pci: Any) -> Any:
-    return getattr(pci, "busId", None)

@@ -21,34 +21,20 @@ def cannot_compile(facts: Facts) -> Skip | None:
 
 
 def missing_compiler(facts: Facts) -> Skip | None:
-    """The reason nothing can be compiled for this device, or None."""
-    return _no_triton(facts) if facts.on_cuda else _no_cpp_compiler()
+    """The reason nothing can be compiled for this device, or None.
 
-
-def _no_triton(facts: Facts) -> Skip | None:
-    """Triton compiles the kernels itself, and their launchers with a C compiler."""
+    On a GPU Triton compiles the kernels itself, and their launchers with a C compiler. The CPU backend calls g++.
+    """
     capability = facts.workload.capability
-    if capability and capability < (7, 0):
+    variable, found = ("CC", ("gcc", "clang")) if facts.on_cuda else ("CXX", ("g++",))
+    if facts.on_cuda and capability and capability < (7, 0):
         have = ".".join(map(str, capability))
         return Skip(f"compute capability {have} is too old for Triton's kernels (7.0 and later work)")
-    if named := os.environ.get("CC"):
-        return None if shutil.which(named) else Skip(f"the C compiler that $CC names, {named}, is not found")
-    return None if _first_found("gcc", "clang") else Skip("torch.compile needs a C compiler: install gcc or clang")
-
-
-def _no_cpp_compiler() -> Skip | None:
-    """The CPU backend calls the compiler that $CXX names, or g++; it looks for no other."""
-    if named := os.environ.get("CXX"):
-        return None if shutil.which(named) else Skip(f"the C++ compiler that $CXX names, {named}, is not found")
-    if shutil.which("g++"):
+    if named := os.environ.get(variable):
+        return None if shutil.which(named) else Skip(f"the compiler that ${variable} names, {named}, is not found")
+    if any(map(shutil.which, found)):
         return None
-    if other := _first_found("clang++", "c++"):
-        return Skip(f"torch.compile looks for g++, which is not installed; set CXX={other} to use that one")
-    return Skip("torch.compile needs a C++ compiler on the CPU: install g++, or name another in $CXX")
-
-
-def _first_found(*names: str) -> str | None:
-    return next((name for name in names if shutil.which(name)), None)
+    return Skip(f"torch.compile needs {' or '.join(found)}: install that, or name another compiler in ${variable}")
 
 
 @cache

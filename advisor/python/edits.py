@@ -70,30 +70,27 @@ def edited(source: bytes, edits: Edits) -> tuple[bytes, list[int]]:
 
     Raises ``libcst.ParserSyntaxError`` for a file that is no Python.
     """
-    module = cst.parse_module(source)
-    editor = _Editor(edits, MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider), module)
-    return module.visit(editor).bytes, editor.missing()
+    wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
+    editor = _Editor(edits, wrapper.module)
+    after: Any = wrapper.visit(editor)
+    wanted: set[Any] = {*edits.arguments, *edits.calls, *edits.before, *edits.after, *map(start_of, edits.pieces)}
+    return after.bytes, sorted(where[0] for where in wanted - editor.done)
 
 
 class _Editor(cst.CSTTransformer):
-    """Makes the changes of a module, the innermost first."""
+    """Makes the changes of a module, the innermost first; ``done`` are the places that it came to."""
 
-    def __init__(self, edits: Edits, positions: Any, module: cst.Module) -> None:
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, edits: Edits, module: cst.Module) -> None:
         super().__init__()
         self._edits = edits
-        self._positions = positions
         self._module = module
         self._functions: list[Any] = []  # to stand above the loop
-        self._done: set[Any] = set()
-
-    def missing(self) -> list[int]:
-        """The lines of the places that were not found."""
-        edits = self._edits
-        wanted: set[Any] = {*edits.arguments, *edits.calls, *edits.before, *edits.after, *map(start_of, edits.pieces)}
-        return sorted(where[0] for where in wanted - self._done)
+        self.done: set[Any] = set()
 
     def _position(self, node: cst.CSTNode) -> Position:
-        where = self._positions[node]
+        where: Any = self.get_metadata(PositionProvider, node)
         return where.start.line, where.start.column, where.end.line, where.end.column
 
     def _lines(self, lines: Iterable[str]) -> list[Any]:
@@ -110,7 +107,7 @@ class _Editor(cst.CSTTransformer):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """A call with other arguments, or another expression in its place."""
         where = self._position(original_node)
-        self._done.add(where)
+        self.done.add(where)
         for name, value in self._edits.arguments.get(where, {}).items():
             updated_node = self._with_argument(updated_node, name, value) if value else _without(updated_node, name)
         if where not in self._edits.calls:
@@ -133,8 +130,7 @@ class _Editor(cst.CSTTransformer):
         parsed = cst.parse_expression(value.replace("{}", self._code(old.value) if old else _COLLATES))
         if old is not None:
             return call.with_deep_changes(old, value=parsed)
-        equal = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-        new = cst.Arg(parsed, keyword=cst.Name(name), equal=equal)
+        new = cst.ensure_type(cst.parse_expression(f"call({name}=None)"), cst.Call).args[0].with_changes(value=parsed)
         if call.args:  # between the arguments as between the others, and at the end as it was
             *others, last = call.args
             between = others[-1].comma if others else _APART
@@ -146,10 +142,10 @@ class _Editor(cst.CSTTransformer):
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """A function that evaluates, without gradients."""
         first, _, last, _ = self._position(original_node)
-        lines = {line for line in self._edits.evaluations - self._done if first <= line <= last}
+        lines = {line for line in self._edits.evaluations - self.done if first <= line <= last}
         if not lines or "backward(" in self._code(original_node.body):
             return updated_node
-        self._done |= lines
+        self.done |= lines
         new = cst.Decorator(cst.parse_expression("torch.no_grad()"))
         return updated_node.with_changes(decorators=[*updated_node.decorators, new])
 
@@ -160,7 +156,7 @@ class _Editor(cst.CSTTransformer):
         what = what_it_sets(self._code(original_node.body[0])) if self._edits.switches else ""
         if len(original_node.body) != 1 or what not in self._edits.switches:
             return updated_node
-        self._done.add(what)
+        self.done.add(what)
         return updated_node.with_changes(body=self._lines([self._edits.switches[what]])[0].body)
 
     # --- blocks of statements -------------------------------------------------------------------------------------
@@ -185,7 +181,7 @@ class _Editor(cst.CSTTransformer):
                 rows[begin : end + 1] = [self._changed(inside, place, piece), *([] for _ in range(end - begin))]
         body: list[Any] = []
         for start, row in zip(starts, rows, strict=True):
-            self._done.add(start)
+            self.done.add(start)
             if start == self._edits.loop and row and self._functions:
                 blanks = 2 if isinstance(original, cst.Module) else 1
                 body += [_behind_blanks(self._functions[0], blanks), *self._functions[1:]]
@@ -229,7 +225,7 @@ class _Editor(cst.CSTTransformer):
         bound = {name for one in original.body[: _end_of_imports(original, 0)] for name in _imported_by(one)}
         wanted = {line: {*_imported_by(cst.parse_statement(line))} for line in edits.imports}
         imports = sorted((line for line in wanted if not wanted[line] <= bound), key=lambda line: (line[:4], line))
-        switches = [text for what, text in edits.switches.items() if what not in self._done]
+        switches = [text for what, text in edits.switches.items() if what not in self.done]
         top = [edits.header] if edits.header and edits.header not in self._module.code else []
         top = [*top, *switches] if switches or "\n" in edits.header else []
         docstring = int(original.get_docstring() is not None)

@@ -105,20 +105,21 @@ class BuildWatch:
     def watching(self, function: Any) -> Iterator[None]:
         """Watch what the function does inside this context."""
         tracing, code = sys.gettrace(), getattr(function, "__code__", None)
+
+        def noting(original: Any) -> Any:
+            def make(made: Any, *args: Any, **kwargs: Any) -> None:
+                original(made, *args, **kwargs)
+                if call := call_in_users_code():
+                    self._made[made] = call
+
+            return functools.wraps(original)(make)
+
         with contextlib.ExitStack() as stack:
             for owner in (Optimizer, DataLoader):
-                stack.enter_context(replaced(owner, "__init__", self._noting(owner.__init__)))
+                stack.enter_context(replaced(owner, "__init__", noting(owner.__init__)))
             sys.settrace(lambda frame, *_: self._at_return if frame.f_code is code else None)
             stack.callback(sys.settrace, tracing)
             yield
-
-    def _noting(self, original: Any) -> Any:
-        def make(made: Any, *args: Any, **kwargs: Any) -> None:
-            original(made, *args, **kwargs)
-            if call := call_in_users_code():
-                self._made[made] = call
-
-        return functools.wraps(original)(make)
 
     def _at_return(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "return":
@@ -161,12 +162,10 @@ def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
     """The last statement that gives a value its name, moves it or fills it, before the loop; and that name."""
     for view in views:
         for name in _names_of(value, view.names):
-            scopes = [(scope_of(view.code), view.line)]
-            if name.startswith("self."):
-                tree = tree_of_file(view.code.co_filename)
-                functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-                methods = [one for one in functions if one.args.args and one.args.args[0].arg == "self"]
-                scopes = [(one, 1 + (one.end_lineno or 0)) for one in methods]
+            scopes: list[tuple[Any, int]] = [(scope_of(view.code), view.line)]
+            if name.startswith("self."):  # of whatever method
+                functions = ast.walk(tree_of_file(view.code.co_filename))
+                scopes = [(one, 1 + (one.end_lineno or 0)) for one in functions if isinstance(one, ast.FunctionDef)]
             for scope, line in scopes:
                 if found := _last_of(name, scope, line):
                     return _at(kind, view.code.co_filename, found, name=name)
@@ -230,19 +229,17 @@ class LoopPlaces:
         """The loop, its forward passes, the whole of its step, and the copies of its batches."""
         file = self.code.co_filename
         yield _at("loop", file, self.loop)
-        yield _at("above", file, self._outermost())
+        # Above is the outermost loop around it that does not make the model anew.
+        made, line = list(_names_of(self.model, self._names_in(self.code))), self.loop.body[0].lineno
+        loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, ast.For | ast.While)]
+        around = [one for one in loops if one.lineno <= self.loop.lineno and line <= (one.end_lineno or 0)]
+        whole = (one for one in around if not any(_concerns(one, name) for name in made))
+        yield _at("above", file, next(whole, self.loop))
         yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
         scopes = {self.code: self.loop} | {one: scope_of(one) for each in passes for one, _ in each.at[:1]}
         scopes[self.code] = self.loop
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
-
-    def _outermost(self) -> ast.AST:
-        """The outermost loop around the loop that does not make the model anew."""
-        made, line = list(_names_of(self.model, self._names_in(self.code))), self.loop.body[0].lineno
-        loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, ast.For | ast.While)]
-        around = [one for one in loops if one.lineno <= self.loop.lineno and line <= (one.end_lineno or 0)]
-        return next((one for one in around if not any(_concerns(one, name) for name in made)), self.loop)
 
     def _names_in(self, code: CodeType) -> Mapping[str, Any]:
         return next((view.names for view in self.views if view.code is code), {})
@@ -276,24 +273,20 @@ class LoopPlaces:
                 owner = call.func.value if isinstance(call.func, ast.Attribute) else call
                 if isinstance(value_of(owner, self._names_in(code)), Optimizer):  # and no scaler
                     yield _at("update", file, call, name=ast.unparse(owner))
-            yield self._step(_with_clearing(block, begin, done), code, whole)
+            yield self._step(block, begin, done, code, whole)
 
-    def _step(self, statements: list[ast.stmt], code: CodeType, whole: ast.AST) -> Place:
+    def _step(self, block: list[ast.stmt], begin: int, done: int, code: CodeType, whole: ast.AST) -> Place:
+        """The place of a step: from its forward pass to its update, with what clears the gradients beside them."""
+        clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
+        while begin and clearing[begin - 1]:
+            begin -= 1
+        while done + 1 < len(block) and clearing[done + 1]:
+            done += 1
         names = self._names_in(code)
-        model = next(_names_of(self.model, names), "")
-        place = _Piece(statements, self.loop, whole).place("step", code.co_filename, names, on_device=True)
+        piece = _Piece(block[begin : done + 1], self.loop, whole)
+        place = piece.place("step", code.co_filename, names, on_device=True)
         problem = place.problem if code is self.code else "it is in a function that the loop calls"
-        return replace(place, name=model, problem=problem)
-
-
-def _with_clearing(block: list[ast.stmt], begin: int, done: int) -> list[ast.stmt]:
-    """Statements of a block with those beside them that clear the gradients."""
-    clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
-    while begin and clearing[begin - 1]:
-        begin -= 1
-    while done + 1 < len(block) and clearing[done + 1]:
-        done += 1
-    return block[begin : done + 1]
+        return replace(place, name=next(_names_of(self.model, names), ""), problem=problem)
 
 
 def _nearest(lines: set[int], block: list[ast.stmt], backward: int) -> set[int]:

@@ -24,22 +24,11 @@ class GpuInfo:
     driver_version: str
     cuda_driver_version: str | None = None
     compute_capability: tuple[int, int] | None = None
-    sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    memory_clock_max_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
     power_limit_w: float | None = None
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    ecc_enabled: bool | None = None
     mig_enabled: bool | None = None
     throttle_reasons: tuple[str, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
-    numa_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,6 @@ class HostInfo:
     memory_total_bytes: int
     memory_available_bytes: int
     cpu_features: tuple[str, ...]
-    numa_nodes: int
     system: str
     python: str
     load: float = 0.0  # the programs that wanted a core at a time, over the minute before

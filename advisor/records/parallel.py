@@ -58,7 +58,6 @@ class ScalingRow:
     speedup: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
-    verdict: str = ""
     exposed_ms: float | None = None
     straggler_share: float | None = None
     peak_reserved_bytes: tuple[int, ...] = ()
@@ -90,7 +89,6 @@ class ScalingRecord:
 
     gpus: int
     device_type: str  # cuda, or cpu: processes on the same cores, for trying it out
-    backend: str
     carried: dict[str, Value]  # the one-GPU stack as all rows have it
     left_out: dict[str, str] = field(default_factory=dict)  # of it, what does not go with several ranks, and why
     rows: tuple[ScalingRow, ...] = ()  # all that was tried, the one-GPU stack first

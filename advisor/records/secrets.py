@@ -1,9 +1,8 @@
-"""Values that look like secrets, by their names or by themselves: they are shown and recorded as ``***``."""
+"""Arguments that look like secrets, by their names or by themselves: they are shown and recorded as ``***``."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 HIDDEN = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -27,12 +26,6 @@ def names_a_secret(name: object) -> bool:
     return words == ["token"] or any(_SECRET_WORDS.fullmatch(text) for text in (*words, *pairs))
 
 
-def without_secrets(value: Any) -> tuple[Any, tuple[str, ...]]:
-    """A config with probable secrets hidden, and their dotted names. Lists and mappings are copied."""
-    withheld: list[str] = []
-    return _hidden(value, "", withheld, secret=False), tuple(withheld)
-
-
 def arguments_without_secrets(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A command line with probable secrets hidden, and the names of their options."""
     shown: list[str] = []
@@ -51,26 +44,3 @@ def arguments_without_secrets(arguments: Sequence[str]) -> tuple[tuple[str, ...]
             shown.append(argument)
         before = "" if option else argument
     return tuple(shown), tuple(withheld)
-
-
-def _hidden(value: Any, path: str, withheld: list[str], *, secret: bool) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: _hidden(inner, f"{path}.{key}" if path else str(key), withheld, secret=secret or names_a_secret(key))
-            for key, inner in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return type(value)(
-            _hidden(inner, f"{path}.{place}", withheld, secret=secret) for place, inner in enumerate(value)
-        )
-    if _is_secret(value, named=secret):
-        withheld.append(path)
-        return HIDDEN
-    return value
-
-
-def _is_secret(value: Any, *, named: bool) -> bool:
-    """Whether a single value is to be hidden. A reference such as ``${HF_TOKEN}`` only says where a secret is."""
-    if isinstance(value, str):
-        return bool(_SECRET_VALUE.search(value)) or (named and bool(value) and not value.startswith("${"))
-    return named and value is not None and not isinstance(value, bool)

@@ -18,12 +18,13 @@ import psutil
 
 from advisor.errors import TargetError
 from advisor.figures.stats import mean_rate, ratio_of_processes
-from advisor.records import Comparison
+from advisor.records import Block, Comparison
 from advisor.runner import step_watch
 from advisor.runner.log_files import bounded
 
-# Blocks of steady steps that a run is ended after, and the least that count where its time is over. Counts.
-_BLOCKS, _LEAST_BLOCKS = 15, 3
+# A run is ended after so many steady steps, once they took so long. Where its time is over, or it ends by itself, few
+# blocks count as well. Counts, seconds.
+_STEPS, _TIMED_S, _LEAST_BLOCKS = 30, 3.0, 3
 # A block belongs to the start-up while it is slower than this multiple of the median of those behind it. Unitless.
 _STEADY = 1.1
 # Time to have left for another pair of runs, as a multiple of the longest so far. Unitless.
@@ -46,20 +47,31 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """One run: ms per step of its blocks, seconds until its first step, its peak memory and its first losses."""
+    """One run: its blocks of steps, seconds until its first step, its peak memory and its first losses."""
 
-    blocks_ms: tuple[float, ...]
+    blocks: tuple[Block, ...]
     startup_s: float
     peak_bytes: int
     losses: tuple[float, ...]
 
     @property
-    def steady_ms(self) -> tuple[float, ...]:
+    def steady(self) -> tuple[Block, ...]:
         """The blocks without those at the beginning that still compiled, tuned or filled caches."""
-        blocks = self.blocks_ms
-        while len(blocks) > 1 and blocks[0] > _STEADY * median(blocks[1:]):
+        blocks = self.blocks
+        while len(blocks) > 1 and blocks[0].step_ms > _STEADY * median(block.step_ms for block in blocks[1:]):
             blocks = blocks[1:]
         return blocks
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds per step: the median of the steady blocks."""
+        return median(block.step_ms for block in self.steady)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the steady blocks hold enough steps, over enough time."""
+        steps, seconds = (sum(getattr(block, name) for block in self.steady) for name in ("steps", "seconds"))
+        return bool(steps >= _STEPS and seconds >= _TIMED_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,7 @@ class Side:
     @property
     def step_ms(self) -> float:
         """Milliseconds per step: the mean of the runs' medians, as the interval has it."""
-        return mean_rate([median(run.steady_ms) for run in self.runs])
+        return mean_rate([run.step_ms for run in self.runs])
 
     @property
     def peak_bytes(self) -> int:
@@ -121,7 +133,7 @@ def compare(
             say(f"run {pair + 1} of {command.side}, {left_s:.0f} s left: {command.text}")
             done = run(command, folder / f"{command.side}{pair + 1}", within_s=left_s / (2 - place))
             runs[command.side].append(done)
-            say(f"run {pair + 1} of {command.side}: {median(done.steady_ms):.4g} ms a step")
+            say(f"run {pair + 1} of {command.side}: {done.step_ms:.4g} ms a step")
         longest_s = max(longest_s, time.monotonic() - begun)
     one, other = (Side(command.text, tuple(runs[command.side])) for command in (a, b))
     return Compared(one, other, _comparison(one, other), _losses(one, other), time.monotonic() - started)
@@ -155,7 +167,7 @@ def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
                 ended = process.poll() is not None
                 seen = _seen(steps, began)
                 late = time.monotonic() - started > within_s
-                if seen and len(seen.steady_ms) >= (_LEAST_BLOCKS if ended or late else _BLOCKS):
+                if seen and (seen.is_enough or ((ended or late) and len(seen.steady) >= _LEAST_BLOCKS)):
                     return seen
                 if ended or late:
                     raise _problem(command, seen, log, process.returncode if ended else None, within_s)
@@ -172,11 +184,15 @@ def _seen(folder: Path, began: float) -> CommandRun | None:
     if first is None:
         return None
     return CommandRun(
-        tuple(line["step_ms"] for line in seen if "step_ms" in line),
+        tuple(_block(line) for line in seen if "seconds" in line),
         first - began,
         max((int(line["peak_bytes"]) for line in seen if "peak_bytes" in line), default=0),
         tuple(line["loss"] for line in seen if "loss" in line),
     )
+
+
+def _block(line: dict[str, float]) -> Block:
+    return Block(steps := int(line["steps"]), steps, line["seconds"])
 
 
 def _lines(file: Path) -> Iterator[dict[str, float]]:
@@ -216,7 +232,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _comparison(a: Side, b: Side) -> Comparison:
     """Steps per second of B over those of A, with its interval."""
-    old, new = ([[1e3 / step_ms for step_ms in run.steady_ms] for run in side.runs] for side in (a, b))
+    old, new = ([[1e3 / block.step_ms for block in run.steady] for run in side.runs] for side in (a, b))
     return Comparison(*ratio_of_processes(new, old))
 
 

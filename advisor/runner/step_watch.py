@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 FOLDER = "PERF_ADVISOR_STEPS"  # the environment variable with the folder of those files
-BLOCK_S = 0.2
+BLOCK_S, BLOCK_STEPS = 0.05, 3
 LOSSES = 20  # the first ones are written
 # So many events of another kind without one of the present kind, and steps are counted by those.
 _OTHERS = 8
@@ -91,11 +91,10 @@ class StepWatch:
             self._begun, self._steps = time.perf_counter(), 0
             return
         self._steps += 1
-        if now - self._begun >= BLOCK_S:
+        if now - self._begun >= BLOCK_S and self._steps >= BLOCK_STEPS:
             self._wait()
             ended = time.perf_counter()
-            step_ms = 1e3 * (ended - self._begun) / self._steps
-            self._write(step_ms=step_ms, steps=self._steps, peak_bytes=self._peak_bytes())
+            self._write(seconds=ended - self._begun, steps=self._steps, peak_bytes=self._peak_bytes())
             self._begun, self._steps = time.perf_counter(), 0
 
     def _is_capturing(self) -> bool:

@@ -84,6 +84,21 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+def forget_accumulators(parameters: Iterable[torch.Tensor]) -> None:
+    """Have autograd make the nodes that add up these parameters' gradients anew, on the stream that uses them next.
+
+    A node lives as long as a loss that was computed before, in a variable of the user's say, and stays on the stream of
+    that time. Captures cannot wait for that one. Assigning data of another type makes autograd forget the node. Not for
+    parameters of DistributedDataParallel, whose hooks are on those nodes.
+    """
+    for parameter in parameters:
+        if parameter.is_leaf and parameter.requires_grad and type(parameter.data) is torch.Tensor:
+            data = parameter.data
+            other = torch.float32 if data.dtype is torch.float16 else torch.float16
+            parameter.data = torch.empty(0, dtype=other, device=data.device)
+            parameter.data = data
+
+
 def reason_of(error: Exception) -> str:
     """PyTorch's message of a capture that failed, and the user's line that it came from."""
     if isinstance(error, torch.OutOfMemoryError):

@@ -12,7 +12,7 @@ from advisor.errors import UsageError
 from advisor.recipe.plan import AROUND_LOSS
 from advisor.step.batch import copy_into, map_tensors, signature_of, tensors_of
 from advisor.step.compile import unwrapped
-from advisor.step.cuda_graph import CaptureError, CudaGraph, as_if_captured, reason_of
+from advisor.step.cuda_graph import CaptureError, CudaGraph, as_if_captured, forget_accumulators, reason_of
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import TensorRates, make_capturable, updates_without_host
 from advisor.step.step import OwnStep, Step, TrainStep
@@ -153,6 +153,8 @@ class GraphedStep:
             self._optimizers = list(dict.fromkeys([*self.step.optimizers, *near]))
             for optimizer in self._optimizers:
                 make_capturable(optimizer, self.step.device)
+        if not self._seen and unwrapped(self.step.model) is self.step.model:
+            forget_accumulators([*self._trained(), *(one for each in self._modules() for one in each.parameters())])
         self._seen[key] = seen = self._seen.get(key, 0) + 1
         # A shape that comes later needs one step for what is chosen or compiled by shape.
         needed = 1 if self._recorded else self._needed

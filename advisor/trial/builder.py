@@ -22,7 +22,7 @@ import torch
 
 from advisor.figures.formatting import format_first
 from advisor.machine.host import usable_cores
-from advisor.process.channel import out_of_reach, send_message
+from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.meanwhile import environment, replaced
 from advisor.process.streams import redirect_output
@@ -56,7 +56,6 @@ def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path
     lead_own_group()
     multiprocessing.set_start_method(None, force=True)
     redirect_output(log_path)
-    connection = out_of_reach(connection)
     try:
         loop, threads, problem = _build(target, seed)
     except BaseException as error:  # the trials will meet and report it

@@ -19,9 +19,10 @@ from advisor.workloads.loop import describe
 
 # Messages of errors that have neither a class nor an attribute of their own.
 _TEXTS = {
-    Cause.HOST_COPY: "Cannot copy between CPU and CUDA tensors",
-    Cause.DOUBLE_BACKWARD: "double backward",
-    Cause.LAYOUT: "view size is not compatible",
+    "Cannot copy between CPU and CUDA tensors": Cause.HOST_COPY,
+    "double backward": Cause.DOUBLE_BACKWARD,
+    "donated buffers": Cause.DOUBLE_BACKWARD,  # of a backward pass that keeps its graph
+    "view size is not compatible": Cause.LAYOUT,
 }
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 _CUDA_MEMORY = "CUDA error: out of memory"
@@ -48,7 +49,7 @@ def result_of(error: BaseException) -> TrialResult:
 
 def causes_of(error: BaseException) -> tuple[Cause, ...]:
     """What failed, as far as the error tells."""
-    causes = [cause for cause, text in _TEXTS.items() if text in message_of(error)]
+    causes = [cause for text, cause in _TEXTS.items() if text in message_of(error)]
     if isinstance(error, CaptureError):
         called = {frame.name for frame in traceback.extract_tb((error.__cause__ or error).__traceback__)}
         places = {LossCall.of_output.__name__: Cause.CAPTURE_OF_LOSS, _BACKWARD: Cause.CAPTURE_OF_BACKWARD}

@@ -110,7 +110,7 @@ def test_where_only_a_stack_had_time_and_could_not_be_used_its_parts_have_the_re
     assert result_line(run.state).endswith(told)
     for record in run.state.trials.values():
         assert record.result.reason.startswith(f"it could not be used beside others: {reason}")
-    over = any("was over before any trial had a result; give it --budget 1m or more" in text for text in warnings(run))
+    over = any("left no time for a result; give it --budget 1m or more" in text for text in warnings(run))
     assert over is ("no result" in reason)
     assert not any("the baseline and its preparation took" in text for text in warnings(run))
 
@@ -140,7 +140,7 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once_and_n
     assert run.order == ["baseline"]
     assert {record.verdict for record in run.state.trials.values()} == {Verdict.SKIPPED}
     (warning,) = warnings(run)
-    assert "left no time to try anything" in warning
+    assert "left no time for a result" in warning
     shown = "\n".join(line.plain for line in headline(run.state, ranking(run.state)).lines)
     for advice in (verdict(run.state), shown):
         assert "no candidate was tried" in advice.lower()

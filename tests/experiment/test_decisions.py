@@ -119,7 +119,7 @@ def finished(tmp_path_factory):
 def undone(finished):
     """The finished session, with nothing decided; what a test decides is taken back after it."""
     yield finished
-    for recipe in list(finished.session.decisions()):
+    for recipe in list(finished.state.decisions):
         finished.session.decide(recipe, None)
     finished.session.rework()
 
@@ -230,9 +230,9 @@ def test_only_a_decision_that_changes_something_is_told_and_the_latest_stands_la
     answers = [("a", Decision.ACCEPTED), ("a", Decision.ACCEPTED), ("b", None), ("b", Decision.REJECTED)]
     for recipe, decision in [*answers, ("a", Decision.REJECTED)]:
         run.session.decide(recipe, decision)
-    assert list(run.session.decisions().items()) == [("b", Decision.REJECTED), ("a", Decision.REJECTED)]
+    assert list(run.state.decisions.items()) == [("b", Decision.REJECTED), ("a", Decision.REJECTED)]
     run.session.decide("b", None)
-    assert run.session.decisions() == {"a": Decision.REJECTED}
+    assert run.state.decisions == {"a": Decision.REJECTED}
     assert len(run.posted(events.Decided)) == 4
 
 

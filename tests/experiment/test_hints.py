@@ -48,13 +48,6 @@ def test_a_file_that_cannot_be_read_gives_no_hints(state, text):
     assert hints_for("mine").settings == {"step.cuda_graph": True}
 
 
-def test_the_oldest_hints_make_room(state):
-    for number in range(205):
-        save_hints(str(number), {"step.cuda_graph": True}, None)
-    assert hints_for("204").settings
-    assert not hints_for("0").settings
-
-
 def test_another_batch_device_or_version_is_another_workload():
     facts = gpu_facts()
     name = workload_name(TARGET, facts)

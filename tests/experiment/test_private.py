@@ -1,30 +1,20 @@
 """What is kept and shown of a person's secrets and files: nothing that looks secret, no file but the session's own."""
 
-import contextlib
 import os
 import stat
-import time
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from msgspec import structs
 from planted import plant
 from sample_session import sample_history, sample_request
 
-import advisor
 from advisor.cli import grammar
 from advisor.cli import main as cli
-from advisor.errors import AdvisorError, UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, open_session
-from advisor.export.config_patch import Wanted, patched
-from advisor.files.config_file import parsed, read_config
 from advisor.files.state_folder import make_private, replace_file, state_folder
-from advisor.recipe.settings import Settings
-from advisor.records.secrets import arguments_without_secrets, names_a_secret, without_secrets
-
-SOON_S = 60.0  # generous: the machine may be loaded; without a bound it is hours
+from advisor.records.secrets import arguments_without_secrets, names_a_secret
 
 
 @pytest.fixture(autouse=True)
@@ -59,27 +49,6 @@ NO_SECRETS = """pad_token max_tokens token_dim num_tokens tokenizer key key_dim 
 def test_names_of_secrets_and_of_a_models_settings():
     assert [name for name in SECRETS.split() if not names_a_secret(name)] == []
     assert [name for name in NO_SECRETS.split() if names_a_secret(name)] == []
-
-
-CONFIG = {
-    "hub": {"hf_token": "hf_abcdefghijklmnopqrstuv", "private": True},
-    "secrets": {"a": "one", "b": ["two", 3]},
-    "url": "postgres://me:hunter2@db/x",
-    "password": "${DB_PASSWORD}",
-    "token": None,
-    "use_auth_token": True,
-    "note": "hf_abcdefghijklmnopqrstuv",
-    "lr": 0.1,
-}
-
-
-def test_secrets_are_hidden_and_named():
-    shown, withheld = without_secrets(CONFIG)
-    assert withheld == ("hub.hf_token", "secrets.a", "secrets.b.0", "secrets.b.1", "url", "note")
-    assert shown["secrets"] == {"a": "***", "b": ["***", "***"]}
-    assert {key: shown[key] for key in ("password", "token", "use_auth_token", "lr")} == {
-        key: CONFIG[key] for key in ("password", "token", "use_auth_token", "lr")
-    }
 
 
 def test_secrets_of_a_command_line_are_hidden():
@@ -215,56 +184,3 @@ def test_the_crash_file_is_private_and_follows_no_link(tmp_path, monkeypatch, ca
     assert cli.main(["demo"]) == 1
     assert mode(path) == 0o600
     capsys.readouterr()
-
-
-# --- YAML that stands for more than it says -------------------------------------------------------------------
-
-LETTERS = "abcdefghi"
-LAUGHS = "a: &a [x]\n" + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise(LETTERS))
-MERGES = "a: &a {x: 1}\n" + "".join(
-    f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}]}}\n" for old, new in pairwise(LETTERS)
-)
-WRITTEN = {
-    "laughs": LAUGHS,
-    "merges": MERGES,
-    "wide": "a: &a {x: 1}\nb: &b {<<: [" + ", ".join(["*a"] * 1000) + "]}\nc: {<<: [" + ", ".join(["*b"] * 9999) + "]}",
-    "itself": "a: &a [*a]\n",
-    "itself, a mapping": "a: &a\n  b: *a\n",
-    "bool": "a: !!bool maybe\n",
-    "timestamp": "a: !!timestamp soon\n",
-    "int": "a: !!int ''\n",
-    "deep": "[" * 1000,
-}
-
-
-@pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
-def test_no_yaml_takes_long_or_ends_in_a_traceback(tmp_path, text):
-    path = tmp_path / "c.yaml"
-    path.write_text(text, encoding="utf-8")
-    started = time.monotonic()
-    for read in (
-        lambda: read_config(str(path)),
-        lambda: Settings.from_yaml(text, "c.yaml"),
-        lambda: patched(text, Wanted({"data.num_workers": 2}), name="c.yaml"),
-    ):
-        with contextlib.suppress(AdvisorError):
-            read()
-    assert time.monotonic() - started < SOON_S
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [("bool", "'maybe' cannot be read as bool"), ("timestamp", "'soon' cannot be read as timestamp")],
-)
-def test_a_word_that_is_not_of_its_type_is_named_with_its_line(name, problem):
-    with pytest.raises(UsageError, match=f"c.yaml is not valid YAML: line 2: {problem}"):
-        parsed(f"x: 1\n{WRITTEN[name]}", "c.yaml")
-
-
-@pytest.mark.parametrize("name", ["bool", "timestamp", "int", "itself", "merges"])
-def test_advisor_load_says_in_two_lines_what_is_wrong(tmp_path, name):
-    (tmp_path / "tuned.yaml").write_text(WRITTEN[name].replace("a:", "precision.autocast:", 1), encoding="utf-8")
-    with pytest.raises(UsageError) as error:
-        advisor.load("tuned.yaml")
-    assert error.value.hint
-    assert len(error.value.message) < 300

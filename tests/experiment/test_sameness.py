@@ -91,12 +91,9 @@ def test_a_session_that_measured_nothing_takes_any_option():
 
 
 def test_a_config_that_changed_or_is_gone_is_refused():
-    text = "optimizer: {lr: 0.1}\nlabels: {0: cat}\nfrom: 2024-01-02\nkinds: !!set {a, b}\nhub: {token: first}\n"
+    text = "optimizer: {lr: 0.1}\nlabels: {0: cat}\nfrom: 2024-01-02\nkinds: !!set {a, b}\n"
     recorded(config=read_config(write(text)))
-    write(text.replace("first", "second"))  # a secret is no part of what is measured
-    request, past = taken_up("--resume")
-    assert past is not None
-    assert request.target.config["hub"] == {"token": "second"}
+    assert taken_up("--resume")[1] is not None
     for other in (text.replace("0.1", "'0.1'"), text.replace("cat", "dog"), text.replace("{a, b}", "{a}")):
         write(other)
         with pytest.raises(UsageError, match="the config has changed"):
@@ -114,7 +111,7 @@ def test_a_journal_that_holds_its_config_goes_on(config):
     session = recorded(config=read_config(write("a: 1\n")))
     path = sessions_folder() / f"{session}.jsonl"
     header, _, rest = path.read_text().partition("\n")
-    header = {key: value for key, value in json.loads(header).items() if key not in ("config_fingerprint", "check")}
+    header = {key: value for key, value in json.loads(header).items() if key != "config_fingerprint"}
     path.write_text(json.dumps(header | {"config": config, "withheld": ["hub.token"]}) + "\n" + rest)
     assert len(open_session(session).events) > 1
     assert taken_up("--resume")[1] is not None

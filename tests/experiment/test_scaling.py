@@ -15,10 +15,8 @@ from advisor.errors import UsageError
 from advisor.experiment.consent import Consent
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
-from advisor.experiment.scaling.rank_moves import moves
-from advisor.experiment.scaling.rank_trials import carried_over
+from advisor.experiment.scaling.rank_search import RankSearch, carried_over
 from advisor.experiment.scaling.results import ONE, Scaling
-from advisor.experiment.search import explore
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
@@ -67,37 +65,35 @@ def result(rate, *, setup, losses=(2.0, 1.9)):
     return TrialResult(Outcome.MEASURED, blocks=blocks, losses=losses, ranks=found)
 
 
-class MadeUpTrials:
+class MadeUpSearch(RankSearch):
     """Runs trials at rates by their settings, within a number of trials."""
 
-    def __init__(self, rate_of, trials=40):
+    def __init__(self, known, rate_of, trials=41):
+        super().__init__(None, known, known.carried, lambda consent: consent)
         self.rate_of = rate_of
         self.left = trials
         self.asked = []
 
-    def cost_s(self, move, known):
-        return 4.0 if move.in_turn else 1.0
+    def _affords(self, move):
+        return self.left >= len(move.trials)
 
-    def comes_first(self, move):
-        return False
+    def _has_time(self, trials, *, reserved=0):
+        return True
 
-    def affords(self, move, known):
-        return self.left >= self.cost_s(move, known)
+    def _measure(self, move):
+        if move.setup != ONE:
+            self.asked.append(f"{move.setup.name}, in turn" if move.in_turn else move.setup.name)
+        super()._measure(move)
 
-    def measure(self, move, known):
-        setups = (move.setup, ONE, ONE, move.setup) if move.in_turn else (move.setup,)
-        self.left -= len(setups)
-        self.asked.append(f"{move.setup.name}, in turn" if move.in_turn else move.setup.name)
-        return tuple((setup, self.run(setup)) for setup in setups)
-
-    def run(self, setup):
+    def _run(self, setup):
+        self.left -= 1
         rate = self.rate_of(setup)
         if isinstance(rate, str):
             return TrialResult(Outcome.FAILED, rate)
         return rate if isinstance(rate, TrialResult) else result(rate, setup=setup)
 
-    def publish(self, known):
-        return known
+    def _publish(self):
+        pass
 
 
 def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
@@ -114,8 +110,8 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
         carried=Settings(carried or {}),
         device_type="cuda",
     )
-    trials = MadeUpTrials(rate_of)
-    return explore(known.with_run(ONE, trials.run(ONE)), trials, moves), trials
+    trials = MadeUpSearch(known, rate_of)
+    return trials.run(), trials
 
 
 def rate_of(setup):
@@ -276,7 +272,7 @@ def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
     assert len(hardware.gpus) == 1
     assert gpus_in_use(wanting(1, "auto"), hardware) == 1
     assert gpus_in_use(wanting(2, "cpu"), hardware) == 2
-    with pytest.raises(UsageError, match="4 GPUs are asked for, and 1 is visible"):
+    with pytest.raises(UsageError, match="asks for 4 GPUs, and 1 is visible"):
         gpus_in_use(wanting(4, "auto"), hardware)
     unseen = replace(hardware, gpus=())  # where NVML cannot be used
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
@@ -294,13 +290,13 @@ def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
 
 def test_divided_gpus_are_refused_before_anything_is_measured(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(UsageError, match="divided into MIG instances"):
+    with pytest.raises(UsageError, match="0 are visible"):
         gpus_in_use(wanting(2, "auto"), machine(4, mig_enabled=True))
     mixed = machine(4)
     mixed = replace(mixed, gpus=(replace(mixed.gpus[0], mig_enabled=True), *mixed.gpus[1:]))
     assert gpus_in_use(wanting(0, "auto"), mixed) == 3
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
-    with pytest.raises(UsageError, match="divided into MIG instances"):
+    with pytest.raises(UsageError, match="0 are visible"):
         gpus_in_use(wanting(2, "auto"), machine(4))
 
 
@@ -384,7 +380,7 @@ def test_the_wait_for_the_slowest_is_told_before_and_after_what_evens_it_out():
         ScalingRow("ddp, static_graph: true", {**ddp, "parallel.static_graph": True}, 2, step_ms=8.0),
         ScalingRow("ddp, length_bucketing: true, whole batch on each GPU", even, 2, weak=True, straggler_share=0.2),
     )
-    record = ScalingRecord(2, "cuda", "nccl", {}, rows=rows)
+    record = ScalingRecord(2, "cuda", {}, rows=rows)
     (remarks,) = [block for block in next(several_gpus_section(record)).blocks if isinstance(block, Bullets)]
     told = "The wait for the slowest is 41.0 % of the step with ddp, 3.0 % with ddp, length_bucketing: true."
     assert remarks.items == (told,)

@@ -1,5 +1,7 @@
 """Sessions that end early, are resumed or have another goal, on fake trials."""
 
+from dataclasses import replace
+
 import pytest
 from facts import cpu_facts, loader_facts, profile_facts
 from fake_trials import THREE, FakeRun, FakeTrials, three_removers
@@ -11,7 +13,7 @@ from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
-from advisor.records import Bottleneck, Objective, Verdict
+from advisor.records import Bottleneck, Objective, Place, Verdict
 from advisor.runner.builder import NOT_IMPORTED
 
 pytestmark = pytest.mark.usefixtures("own_state")
@@ -188,3 +190,13 @@ def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):
     assert "throughput" in failure.hint
     assert failure.exit_code == ExitCode.USAGE
     assert not run.posted(events.TrialStarted)
+
+
+def test_habits_of_a_file_that_holds_the_loop_are_among_the_facts(tmp_path):
+    loop = tmp_path / "loop.py"
+    loop.write_text("def train(optimizer, loss):\n    optimizer.zero_grad(set_to_none=False)\n    loss.backward()\n")
+    facts = cpu_facts()
+    facts = replace(facts, workload=replace(facts.workload, places=(Place("step", str(loop), 2, 4, 3, 19),)))
+    run = FakeRun(tmp_path, pauses_removed, trials=FakeTrials(pauses_removed, facts=facts), only=("zero_grad",)).run()
+    assert [finding.recipe for finding in run.state.facts.findings] == ["zero_grad"]
+    assert run.state.findings == run.state.facts.findings

@@ -12,6 +12,7 @@ from advisor.errors import UsageError
 from advisor.experiment.state import SessionState
 from advisor.export.settings_file import settings_yaml
 from advisor.recipe.settings import Settings
+from advisor.version import __version__
 
 DATE = datetime.date(2025, 11, 3)
 
@@ -23,7 +24,7 @@ def state() -> SessionState:
 
 def test_the_whole_file(state):
     assert settings_yaml(state, state.stack_settings, target="mymodel:build", date=DATE) == (
-        "# Made by perf-advisor 0.1.0 on 2025-11-03.\n"
+        f"# Made by perf-advisor {__version__} on 2025-11-03.\n"
         "# target: mymodel:build\n"
         "# hardware: 1 x NVIDIA H200\n"
         "# versions: torch 2.11.0+cu130, cuda 13.0, cudnn 9.15.1, torchvision 0.26.0, python 3.12.3\n"

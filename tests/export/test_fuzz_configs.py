@@ -129,7 +129,7 @@ def test_patches(count):
             check_key_map(text, {"data.batch_size": ".".join(paths)}, name)
         with two_lines():
             patch = patched(text, Wanted(FEW, implied=IMPLIED), name=name, kind=kind)
-            assert set(patch.mapped) | set(patch.added) | set(patch.rest) >= set(FEW)
+            assert set(patch.said) | set(patch.added) | set(patch.rest) >= set(FEW)
             if name != "c.toml":
                 assert (
                     patched(patch.text, Wanted(FEW, FEW, implied=IMPLIED), name=name, kind=patch.kind).text

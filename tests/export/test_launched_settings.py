@@ -68,7 +68,7 @@ def exported(path, *, carried=None, settings=None, config=None, gpus=2, machines
     state = SessionState.of(sample_history())
     carried = state.stack_settings if carried is None else carried
     settings = DDP if settings is None else settings
-    record = ScalingRecord(gpus, "cuda", "nccl", carried, best="ddp", settings=settings, machines=machines)
+    record = ScalingRecord(gpus, "cuda", carried, best="ddp", settings=settings, machines=machines)
     state.apply(ScalingMeasured(record))
     outputs = Outputs(export_path=str(path), config_path=str(config) if config else None)
     written = write_outputs(state, sample_request(), outputs, load_catalog())

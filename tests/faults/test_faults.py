@@ -21,7 +21,7 @@ from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TargetSpec, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.trials import Runner
-from faults import inputs, sessions, whole  # noqa: F401 - importing them fills the register
+from faults import inputs, streams, whole  # noqa: F401 - importing them fills the register
 from faults.register import FAULTS, SOON_S, at_home
 
 KILLS, KILLS_OF_ONE, TRIALS = 50, 5, 300

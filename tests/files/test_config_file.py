@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.errors import UsageError
-from advisor.files.config_file import read_config
+from advisor.files.config_file import parsed, read_config
 
 
 @pytest.mark.parametrize(
@@ -46,21 +46,10 @@ def test_a_config_that_is_no_text_is_refused(tmp_path):
     ("name", "text", "message", "hint"),
     [
         ("config.json", '{\n  // old\n  "a" 1\n}', "is not valid JSON: Expecting ':' delimiter: line 3", "Fix"),
-        ("config.ini", "[train]\na = 1\n", "is an INI file, which is not read as a config", "YAML, JSON or TOML"),
-        (
-            "train.gin",
-            "import models\ntrain.batch_size = 32\n",
-            "is a gin config, which is not read",
-            "YAML, JSON or TOML",
-        ),
-        (
-            "snli.jsonnet",
-            'local m = "bert";\n{trainer: {a: 1}}\n',
-            "is Jsonnet, which is not read",
-            "YAML, JSON or TOML",
-        ),
-        ("mm.py", "train_dataloader = dict(batch_size=32)\n", "is Python, which is not read", "an exported tuned.yaml"),
-        ("config.py", "model = dict(\n  depth=50)\n", "is Python, which is not read", "an exported tuned.yaml"),
+        ("config.ini", "[train]\na = 1\n", "is not valid YAML", "YAML, JSON or TOML"),
+        ("train.gin", "import models\ntrain.batch_size = 32\n", "holds a str, not a mapping", "name: value"),
+        ("snli.jsonnet", 'local m = "bert";\n{trainer: {a: 1}}\n', "snli.jsonnet", ""),
+        ("config.py", "model = dict(\n  depth=50)\n", "holds a str, not a mapping", "name: value"),
         ("config.yaml", "a: [1\n", "is not valid YAML", "Fix"),
     ],
 )
@@ -84,3 +73,12 @@ def test_an_empty_config_is_an_empty_mapping(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("")
     assert read_config(str(path)) == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [("!!bool maybe", "'maybe' cannot be read as bool"), ("!!timestamp soon", "'soon' cannot be read as timestamp")],
+)
+def test_a_word_that_is_not_of_its_type_is_named_with_its_line(word, problem):
+    with pytest.raises(UsageError, match=f"c.yaml is not valid YAML: line 2: {problem}"):
+        parsed(f"x: 1\na: {word}\n", "c.yaml")

@@ -18,7 +18,7 @@ from advisor.experiment.scaling.results import ONE, Scaling, Setup
 from advisor.export.formats.markdown import table_lines
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Mode, Numerics, TargetSpec, TrialSpec
+from advisor.records import Mode, Numerics, TargetSpec, TrialSpec, World
 from advisor.report.several_gpus import scaling_table
 from advisor.runner.trials import Runner
 
@@ -91,7 +91,7 @@ class Table:
         setup = self.fitted(setup)
         small = "_small" if self.options.small else ""
         target = f"{WORKLOADS / 'several.py'}:{self.model}{small}"
-        world = setup.world(self.options.gpus)
+        world = World(1 if setup.strategy == "single" else self.options.gpus, weak=setup.weak)
         spec = TrialSpec(
             trial_id=setup.name,
             target=TargetSpec(target, str(WORKLOADS), device="cpu" if self.options.small else "auto"),

@@ -29,10 +29,7 @@ def test_every_field_of_a_gpu_is_filled():
     assert gpu.memory_used_bytes == 3 * GIB
     assert gpu.cuda_driver_version == "12.8"
     assert gpu.compute_capability == (9, 0)
-    assert (gpu.power_w, gpu.power_limit_w) == (76.5, 700.0)
-    assert (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) == (1755, 1980)
-    assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (4, 5, 8, 16)
-    assert (gpu.ecc_enabled, gpu.mig_enabled) == (True, False)
+    assert (gpu.power_limit_w, gpu.sm_clock_max_mhz, gpu.mig_enabled) == (700.0, 1980, False)
 
 
 def test_throttle_reasons_are_words_and_idling_is_not_one():
@@ -46,8 +43,6 @@ OPTIONAL = [
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceGetCurrPcieLinkGeneration",
-    "nvmlDeviceGetEccMode",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetComputeRunningProcesses",
@@ -230,7 +225,6 @@ def test_this_machine_is_described():
     assert 1 <= host.usable_cores <= host.logical_cores
     assert 1 <= host.physical_cores <= host.logical_cores
     assert 0 < host.memory_available_bytes <= host.memory_total_bytes <= psutil.virtual_memory().total
-    assert host.numa_nodes >= 1
     assert set(host.cpu_features) <= set(host_module.CPU_FEATURES.split())
     assert host.system
     assert host.python

@@ -40,7 +40,6 @@ def test_a_driver_that_knows_no_links_leaves_pairs_without_a_path():
     library = FakeNvml(count=2, refused=dict.fromkeys(asked, FakeNvml.NVML_ERROR_NOT_SUPPORTED))
     hardware = inspect_hardware(nvml_of(library))
     assert hardware.links == (GpuLink(0, 1),)
-    assert [gpu.numa_node for gpu in hardware.gpus] == [None, None]
     assert link_rows(hardware.links) == [("0-1", "no NVLink")]
 
 
@@ -52,6 +51,5 @@ def test_pairs_with_the_same_link_share_a_row():
     ]
 
 
-def test_one_gpu_has_no_links_and_its_numa_node_is_known():
-    hardware = inspect_hardware(nvml_of(FakeNvml()))
-    assert (hardware.links, hardware.gpus[0].numa_node) == ((), 0)
+def test_one_gpu_has_no_links():
+    assert inspect_hardware(nvml_of(FakeNvml())).links == ()

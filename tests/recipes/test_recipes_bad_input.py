@@ -293,7 +293,7 @@ def facts_of(name: str, mode: Mode) -> Facts:
     loop = loop_of(name, mode)
     batches = list(itertools.islice(loop.loader, STEPS)) if loop.loader is not None else [loop.data] * STEPS
     workload = inspect_loop(loop, torch.device("cpu"), batches)
-    return Facts(hardware=Hardware(host=host(numa_nodes=2)), workload=workload, versions=versions())
+    return Facts(hardware=Hardware(host=host()), workload=workload, versions=versions())
 
 
 def on_a_gpu(facts: Facts) -> Facts:

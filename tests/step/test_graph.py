@@ -441,3 +441,21 @@ def test_what_follows_a_step_is_done_once_for_each():
     losses = run(step, batches())
     assert step.captured
     assert float(step.step._loss_sum) == pytest.approx(sum(losses), rel=1e-5)
+
+
+def test_a_loss_from_before_keeps_no_node_on_its_stream():
+    """The nodes that add up gradients belong to the stream that made them, which a capture cannot wait for."""
+    model, data = net(), batches(1)[0]
+    before = functional.mse_loss(model(data[0]), torch.zeros_like(model(data[0])))
+
+    def node(parameter):
+        return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+
+    nodes, values = [node(one) for one in model.parameters()], [one.data_ptr() for one in model.parameters()]
+    step = graphed(model, sgd(model.parameters()), of_model)
+    for _ in range(6):
+        step(data)
+    assert step.captured
+    assert not {id(one) for one in nodes} & {id(node(one)) for one in model.parameters()}
+    assert [one.data_ptr() for one in model.parameters()] == values
+    assert before.requires_grad

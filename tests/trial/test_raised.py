@@ -1,9 +1,12 @@
 """What a person is told when the first step of the workload fails."""
 
 import errno
+import inspect
+import sys
 
 import pytest
 import torch
+import torch._dynamo
 from torch import randn
 
 from advisor.records import Cause, Outcome
@@ -59,6 +62,14 @@ def derives_twice():
     weight = randn(4, requires_grad=True)
     model = torch.compile(lambda x: (x * weight).sin(), backend="aot_eager")
     torch.autograd.grad(model(randn(4)).sum(), weight, create_graph=True)[0].sum().backward()
+
+
+def test_a_backward_pass_that_keeps_its_graph_is_told_by_pytorchs_text():
+    """Whether code has such buffers depends on its kernels; the text is in PyTorch's source."""
+    wrappers = sys.modules["torch._functorch._aot_autograd.runtime_wrappers"]  # the compiler has imported it
+    assert "compiled with non-empty donated" in inspect.getsource(wrappers)
+    error = RuntimeError("This backward function was compiled with non-empty donated buffers which requires ...")
+    assert causes_of(error)[0] is Cause.DOUBLE_BACKWARD
 
 
 @pytest.mark.parametrize(

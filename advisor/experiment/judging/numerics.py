@@ -96,8 +96,8 @@ class Spread:
 def spread_of(runs: Sequence[TrialResult]) -> Spread:
     """The largest differences between two of these runs of the baseline, of those that are finite and comparable."""
     pairs = [(later, earlier) for earlier, later in combinations(runs, 2)]
-    differences = ([max(_differences(one, *pair), default=0.0) for pair in pairs] for one in (LOSSES, OUTPUTS))
-    return Spread(*(max(filter(math.isfinite, of_pairs), default=0.0) for of_pairs in differences))
+    found = ([max(differences(one, *pair), default=0.0) for pair in pairs] for one in (LOSSES, OUTPUTS))
+    return Spread(*(max(filter(math.isfinite, of_pairs), default=0.0) for of_pairs in found))
 
 
 def compare_numerics(
@@ -124,17 +124,15 @@ def compare_numerics(
         why_not = f"the baseline's own {what} are not finite: there is nothing to compare with"
     elif result.batch_size != baseline.batch_size:
         why_not = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
-    elif not (_differences(LOSSES, result, baseline) or _differences(OUTPUTS, result, baseline)):
-        why_not = "nothing to compare"
-    if why_not:
-        return NumericsResult(declared, declared, None, why_not, compared=False)
     output_error = max(_distances(OUTPUTS, baseline, reference), default=None)
-    runs, coarsest = (result, baseline, reference), max(rounding, own_rounding)
     found: list[tuple[int, float, NumericsResult]] = []
     for quantity, of_baselines in ((LOSSES, spread.losses), (OUTPUTS, spread.outputs)):
-        if _differences(quantity, result, baseline):
-            explained = explained_by(quantity, coarsest, own_rounding, output_error)
+        if not why_not and differences(quantity, result, baseline):
+            explained = explained_by(quantity, max(rounding, own_rounding), own_rounding, output_error)
+            runs = (result, baseline, reference)
             found.append(_compared(quantity, *runs, declared=declared, explained=explained, spread=of_baselines))
+    if not found:
+        return NumericsResult(declared, declared, None, why_not or "nothing to compare", compared=False)
     return max(found, key=lambda one: one[:2])[2]
 
 
@@ -149,7 +147,7 @@ def _compared(
     spread: float,
 ) -> tuple[int, float, NumericsResult]:
     """The comparison of one quantity that both have, after its rank, and how far it lies beyond what is allowed."""
-    steps = _differences(quantity, result, baseline)
+    steps = differences(quantity, result, baseline)
     distances, own = (_distances(quantity, run, reference) for run in (result, baseline))
     allowed = tolerances(quantity, len(steps), explained, own)
     counted = len(allowed)  # an unstable start of training spoils later steps
@@ -157,7 +155,11 @@ def _compared(
     worst = excesses.index(max(excesses))
     difference = max(steps[:counted]) or max(steps)
     as_baselines = 0 < difference <= _STREAM_MARGIN * spread
-    what = _named(quantity, steps, counted, trained=bool(result.losses))
+    what = "the losses"
+    if quantity is OUTPUTS:
+        what = "the outputs of the first step" if result.losses else "the outputs"
+    elif counted < len(steps) and max(steps[:counted]):
+        what = f"the losses of the first {counted} steps" if counted > 1 else "the losses of the first step"
     rank, measured, text = _CLOSE, Numerics.CLOSE, f"{what} differ by {difference:.1e}"
     if not difference:
         rank, measured, text = _EQUAL, Numerics.EXACT, f"{what} are equal to the bit"
@@ -174,15 +176,6 @@ def _compared(
         text += f"; from a {precision} run the baseline is {baseline_off:.1e} off, this {off:.1e}"
     found = NumericsResult(measured, declared, difference, text, off, baseline_off, as_baselines=as_baselines)
     return rank, excesses[worst] if rank == _CHANGED else 0.0, found
-
-
-def _named(quantity: Quantity, steps: Sequence[float], counted: int, *, trained: bool) -> str:
-    """The compared quantity as a text names it; with the number of losses, where later ones do not count."""
-    if quantity is OUTPUTS:
-        return "the outputs of the first step" if trained else "the outputs"
-    if counted == len(steps) or not max(steps[:counted]):
-        return "the losses"
-    return f"the losses of the first {counted} steps" if counted > 1 else "the losses of the first step"
 
 
 # --- what rounding explains -----------------------------------------------------------------------------------
@@ -239,11 +232,11 @@ def own_rounding(catalog: Catalog, workload: WorkloadFacts) -> float:
 
 def _distances(quantity: Quantity, run: TrialResult, reference: TrialResult | None) -> tuple[float, ...]:
     """A run's distances from the reference, step for step; none where the reference is not finite."""
-    errors = _differences(quantity, run, reference) if reference is not None else ()
+    errors = differences(quantity, run, reference) if reference is not None else ()
     return errors if all(map(math.isfinite, errors)) else ()
 
 
-def _differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
+def differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
     """The relative differences of the results that two trials have in common; none when they have nothing."""
     if quantity is LOSSES:
         # A loss near zero is related to the largest one.

@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
-from advisor.experiment.caveats import with_the_load
 from advisor.experiment.events import Said
 from advisor.experiment.judging.numerics import DEFAULT_TOLERANCE, Spread, finite
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.request import Request
 from advisor.machine.hardware import counts_energy
 from advisor.machine.host import CoresInUse
-from advisor.records import Facts, Finding, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
-from advisor.source.reading import relevant
+from advisor.records import Facts, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
 
 _NO_ENERGY = (
     "no energy counter can be read here, so energy cannot be the objective.",
@@ -38,7 +36,7 @@ def check_energy(request: Request, hardware: Hardware) -> None:
         raise UsageError(*_NO_ENERGY)
 
 
-def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -> tuple[Facts, TrialResult]:
+def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
     """Have the target built once for all trials, then measure and describe it.
 
     Raises TargetError when it fails, and UsageError when it has no energy and that is the objective.
@@ -62,8 +60,6 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         problem, hint = result.reason, result.hint or "Fix the target and try again."
         if result.outcome is not Outcome.FAILED:
             problem = f"the baseline could not be measured: {result.reason or result.outcome.value}"
-        if result.outcome is Outcome.TIMED_OUT:
-            hint = with_the_load(hint)
         raise TargetError(problem, hint, result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
@@ -80,7 +76,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         sources=bench.inspected.sources,
         operations=result.operations,
     )
-    return replace(facts, findings=relevant(findings, facts)), result
+    return facts, result
 
 
 def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Spread) -> TrialSpec | None:

@@ -8,7 +8,6 @@ from statistics import median
 
 from advisor.errors import TargetError
 from advisor.experiment import events
-from advisor.experiment.caveats import with_the_load
 from advisor.experiment.control import ENDED, SKIPPED, Steering
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
@@ -172,7 +171,7 @@ class Bench:
         if self.why_not_built_once == TOO_LONG and self.budget.left_s < build_limit_s:
             minutes = math.ceil(_BUDGET_PER_BUILD * build_limit_s / 60)
             waited_s = min(build_limit_s, within_s)
-            hint = with_the_load(f"Fix the hang, or give it time with --budget {minutes}m.")
+            hint = f"Fix the hang, or give it time with --budget {minutes}m."
             raise TargetError(
                 f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
                 *advice(last_stack(log_path), hint),

@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean, stdev
 
 from advisor.errors import TargetError
+from advisor.experiment.measuring.verification import loop_spec, with_file
 from advisor.experiment.request import Request
-from advisor.files.scratch import scratch_folder
 from advisor.recipe.catalog import Catalog
-from advisor.recipe.settings import Settings
-from advisor.records import TrialKind, TrialSpec
+from advisor.records import TrialSpec
 from advisor.runner.trials import Runner
 
 # Each curve is shown and judged by the means of so many windows of its steps.
@@ -113,27 +111,8 @@ def converge(
     Raises TargetError where a process fails.
     """
     started = time.monotonic()
-    settings = catalog.without_removed(Settings.from_file(path))
-    catalog.check(settings)
-    plain = TrialSpec(
-        trial_id="without the settings",
-        target=request.target,
-        settings={},
-        measure_s=0.0,
-        warmup_limit_s=_LIMIT_S,
-        timeout_s=_LIMIT_S,
-        log_path=str(scratch_folder() / "without-the-settings.log"),
-        kind=TrialKind.VERIFY,
-        steps=steps,
-    )
-    tuned = replace(
-        plain,
-        trial_id="with the settings",
-        settings=dict(settings),
-        log_path=str(scratch_folder() / "with-the-settings.log"),
-        environment=catalog.environment(settings),
-        export_path=str(Path(path).resolve()),
-    )
+    plain = loop_spec("without the settings", request.target, limit_s=_LIMIT_S, steps=steps)
+    tuned = with_file(plain, path, catalog)
     curves: dict[str, list[Curve]] = {plain.trial_id: [], tuned.trial_id: []}
     for seed in range(request.seed, request.seed + seeds):
         for spec in (plain, tuned):

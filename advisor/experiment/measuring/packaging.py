@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from advisor.errors import UsageError
+from advisor.experiment.measuring.verification import loop_spec
 from advisor.experiment.request import Request
 from advisor.files.scratch import scratch_folder
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog
-from advisor.records import Outcome, TrialKind, TrialSpec, Value
+from advisor.records import Outcome, TrialKind, Value
 from advisor.runner.trials import Runner
 
 # The longest that exporting and compiling may take, in seconds.
@@ -19,14 +21,9 @@ _SIGNAL_CHECK_S = 0.1
 def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -> bytes:
     """The compiled model. Raises UsageError with the reason where the model cannot be exported."""
     path = scratch_folder() / "model.pt2"
-    spec = TrialSpec(
-        trial_id="model, compiled",
-        target=request.target,
+    spec = replace(
+        loop_spec("model, compiled", request.target, limit_s=LIMIT_S),
         settings=dict(settings),
-        measure_s=0.0,
-        warmup_limit_s=LIMIT_S,
-        timeout_s=LIMIT_S,
-        log_path=str(path.with_suffix(".log")),
         seed=request.seed,
         kind=TrialKind.PACKAGE,
         environment=catalog.environment(settings),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.errors import TargetError
-from advisor.experiment.judging.numerics import distance
+from advisor.experiment.judging.numerics import LOSSES, OUTPUTS, differences
 from advisor.experiment.judging.runs import rates
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -21,7 +21,17 @@ from advisor.figures.stats import ratio_of_processes
 from advisor.files.scratch import scratch_folder
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Exported, Outcome, StackRecord, TrialKind, TrialResult, TrialSpec, Verification
+from advisor.records import (
+    Block,
+    Exported,
+    Outcome,
+    StackRecord,
+    TargetSpec,
+    TrialKind,
+    TrialResult,
+    TrialSpec,
+    Verification,
+)
 
 if TYPE_CHECKING:
     from advisor.experiment.measuring.bench import Bench
@@ -36,12 +46,33 @@ _ENDING_S, _LEAST_S = 0.5, 1.0
 Pair = tuple[TrialResult, TrialResult]
 
 
-class LoopFailedError(Exception):
-    """A process that was to time the loop gave no figures."""
+def loop_spec(name: str, target: TargetSpec, *, limit_s: float, measure_s: float = 0.0, steps: int = 0) -> TrialSpec:
+    """A process that times the target's plain loop for ``measure_s`` seconds, or runs so many ``steps`` of it."""
+    return TrialSpec(
+        trial_id=name,
+        target=target,
+        settings={},
+        measure_s=measure_s,
+        warmup_limit_s=limit_s,
+        timeout_s=limit_s,
+        log_path=str(scratch_folder() / f"{name.replace(' ', '-')}.log"),
+        kind=TrialKind.VERIFY,
+        steps=steps,
+    )
 
-    def __init__(self, spec: TrialSpec, result: TrialResult) -> None:
-        super().__init__(f"the loop {'with' if spec.export_path else 'without'} the file: {result.reason}")
-        self.result = result
+
+def with_file(plain: TrialSpec, path: str, catalog: Catalog) -> TrialSpec:
+    """The same with an exported file applied to the loop. Raises UsageError for settings that no recipe has."""
+    settings = catalog.without_removed(Settings.from_file(path))
+    catalog.check(settings)
+    return replace(
+        plain,
+        trial_id="with the settings",
+        settings=dict(settings),
+        log_path=str(scratch_folder() / "with-the-settings.log"),
+        environment=catalog.environment(settings),
+        export_path=str(Path(path).resolve()),
+    )
 
 
 def time_in_pairs(
@@ -49,7 +80,7 @@ def time_in_pairs(
 ) -> list[Pair]:
     """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
 
-    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out. Raises LoopFailedError for a loop that
+    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out. Raises TargetError for a loop that
     fails, and where no pair is done in time.
     """
     pairs: list[Pair] = []
@@ -66,7 +97,10 @@ def time_in_pairs(
             if pairs and result.outcome is Outcome.TIMED_OUT:
                 return pairs
             if not result.measured:
-                raise LoopFailedError(spec, result)
+                late = result.outcome is Outcome.TIMED_OUT
+                hint = "Give it more time with --budget." if late else result.hint or "Fix what the lines below show."
+                which = f"{'with' if spec.export_path else 'without'} the file" if tuned.export_path else spec.trial_id
+                raise TargetError(f"the loop {which}: {result.reason}", hint, result.details)
             results[spec.trial_id] = result
         pairs.append((results[plain.trial_id], results[tuned.trial_id]))
         longest_s = max(longest_s, time.monotonic() - begun)
@@ -111,27 +145,27 @@ def may_be_verified(state: SessionState) -> bool:
 def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification:
     """Time the loop without the file and with it, within the time limit."""
     started = time.monotonic()
-    plain = replace(bench.spec("baseline, beside the export", {}, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
-    tuned = replace(bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY), measure_s=_VERIFY_S)
+    plain = bench.spec("baseline, beside the export", {}, kind=TrialKind.VERIFY)
+    tuned = bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY)
     config = tuned.target.config if exported.config is None else exported.config
-    target = replace(tuned.target, config=config, read_as=exported.read_as)
-    tuned = replace(tuned, target=target, export_path=exported.path)
     as_it_is = {file: file for file in exported.read_as}  # both run the lines of the user's own files
-    plain = replace(plain, target=replace(plain.target, read_as=as_it_is))
+    plain = replace(plain, measure_s=_VERIFY_S, target=replace(plain.target, read_as=as_it_is))
+    target = replace(tuned.target, config=config, read_as=exported.read_as)
+    tuned = replace(tuned, measure_s=_VERIFY_S, target=target, export_path=exported.path)
     try:
         until = started + limit_s(stack)
         pairs = time_in_pairs(bench.runner, plain, tuned, lambda text: None, until=until, most=_MOST_VERIFIED)
-    except LoopFailedError as error:
-        return Verification(exported.path, seconds=time.monotonic() - started, problem=str(error))
+    except TargetError as error:
+        return Verification(exported.path, seconds=time.monotonic() - started, problem=error.message)
     found = Verification(
         exported.path,
         seconds=time.monotonic() - started,
-        difference=_output_difference(*pairs[0]),
+        difference=_difference(pairs[0][1], pairs[0][0]),
         compared="losses" if pairs[0][1].losses else "outputs",
     )
     usual = stack.numerics.difference or 0.0 if stack.numerics else 0.0
     # Outputs of the plain loop may differ from one start to the next, as of a script that draws in threads.
-    between_starts = _output_difference(pairs[0][0], pairs[-1][0]) or 0.0
+    between_starts = _difference(pairs[-1][0], pairs[0][0]) or 0.0
     most_different = max(_MOST_DIFFERENT, _MARGIN * usual, _MARGIN * between_starts)
     if found.difference is not None and not found.difference <= most_different:
         shown = format_percent(found.difference, digits=1)
@@ -146,11 +180,10 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     )
 
 
-def _output_difference(one: TrialResult, other: TrialResult) -> float | None:
+def _difference(new: TrialResult, old: TrialResult) -> float | None:
     """The relative difference of the outputs, or the first losses, of two runs; None where they have no such ones."""
-    old, new = ((run.outputs or (sum(run.losses), *run.losses)) for run in (one, other))
-    same = len(old) > 1 and len(old) == len(new) and one.batch_size == other.batch_size
-    return distance(new, old) if same else None
+    same = differences(LOSSES if new.losses else OUTPUTS, new, old) if new.batch_size == old.batch_size else ()
+    return max(same, default=None)
 
 
 # --- later ----------------------------------------------------------------------------------------------------
@@ -187,32 +220,10 @@ def check(
     The budget began at ``started``, of ``time.monotonic()``. Raises TargetError where a process fails, or where not
     even one pair fits into the budget.
     """
-    settings = catalog.without_removed(Settings.from_file(path))
-    catalog.check(settings)
-    plain = TrialSpec(
-        trial_id="without the settings",
-        target=request.target,
-        settings={},
-        measure_s=min(_CHECK_S, _CHECK_SHARE * request.budget_s),
-        warmup_limit_s=request.budget_s,
-        timeout_s=request.budget_s,
-        log_path=str(scratch_folder() / "without-the-settings.log"),
-        kind=TrialKind.VERIFY,
-    )
-    tuned = replace(
-        plain,
-        trial_id="with the settings",
-        settings=dict(settings),
-        log_path=str(scratch_folder() / "with-the-settings.log"),
-        environment=catalog.environment(settings),
-        export_path=str(Path(path).resolve()),
-    )
-    try:
-        pairs = time_in_pairs(runner, plain, tuned, say, until=started + request.budget_s, most=_MOST_CHECKED)
-    except LoopFailedError as error:
-        late = error.result.outcome is Outcome.TIMED_OUT
-        hint = "Give it more time with --budget." if late else error.result.hint or "Fix what the lines below show."
-        raise TargetError(str(error), hint, error.result.details) from None
+    measure_s = min(_CHECK_S, _CHECK_SHARE * request.budget_s)
+    plain = loop_spec("without the settings", request.target, limit_s=request.budget_s, measure_s=measure_s)
+    tuned = with_file(plain, path, catalog)
+    pairs = time_in_pairs(runner, plain, tuned, say, until=started + request.budget_s, most=_MOST_CHECKED)
     without, with_settings = zip(*pairs, strict=True)
     new, old = ([rates(run.blocks) for run in side] for side in (with_settings, without))
     return Checked(

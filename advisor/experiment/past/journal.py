@@ -1,25 +1,25 @@
 """The journal: a session's events on disk, one JSON line each, flushed as they happen. Nothing measured is lost.
 
-One process writes to it at a time. Each line begins with a checksum of its rest; lines of 0.1 have none. A line that is
-damaged, or that another version wrote, is left out and counted.
+One process writes to it at a time. A line that is damaged, or that another version wrote, is left out and counted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import re
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from pprint import pformat
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -29,7 +29,7 @@ from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
 from advisor.files.paths import content_of, is_file
 from advisor.files.state_folder import make_private, state_folder
-from advisor.records.secrets import arguments_without_secrets, without_secrets
+from advisor.records.secrets import arguments_without_secrets
 
 SCHEMA = 1
 _UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError, OSError)
@@ -38,7 +38,6 @@ _LOCK = "lock"
 _LARGEST_BYTES = 256 * 2**20
 # Fields of events that name a file of the session.
 _FILES = frozenset({"log_path", "trace_path"})
-_LONGEST_PID = 20
 # Of interest only while they happen.
 _UNRECORDED = (BlockTimed, Paused, ProgressMade, TrialActivity)
 
@@ -54,7 +53,7 @@ class Journal:
     def __init__(self, path: Path, request: Request) -> None:
         self.path = path
         self.request = request
-        self._lock_handle = _locked(path)
+        self._holds = _locked(path)
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
         if path.stat().st_size:  # a crash may have cut the last line short
@@ -98,37 +97,22 @@ class Journal:
     def close(self) -> None:
         """Close the file, and let others write to it."""
         self._file.close()
-        if self._lock_handle is not None:
-            os.close(self._lock_handle)
-            self._lock_handle = None
+        self._holds.close()
 
     def _write(self, line: dict[str, Any]) -> str:
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
-        rest = json.dumps(line, separators=(",", ":"))[1:]
+        text = json.dumps(line, separators=(",", ":"))
         with self._lock:
             if self._file.closed:
                 return ""
             try:
-                self._file.write(f"{_checksum(rest.encode())},{rest}\n")
+                self._file.write(f"{text}\n")
                 self._file.flush()
             except OSError as error:  # such as a full disk; what is half written ends the file
                 with contextlib.suppress(OSError):
                     self._file.close()
                 return error.strerror or str(error)
         return ""
-
-
-def _checksum(rest: bytes) -> str:
-    """The beginning of a line, before the comma, by what follows it."""
-    return f'{{"check":{zlib.crc32(rest)}'
-
-
-def _entry(line: bytes) -> Any:
-    """The content of a line. Raises ValueError where it is damaged."""
-    beginning, _, rest = line.partition(b",")
-    if beginning.startswith(b'{"check":') and beginning != _checksum(rest).encode():
-        raise ValueError("the line is not as it was written")
-    return json.loads(line)
 
 
 def _unwritable(folder: Path, reason: str | None) -> UsageError:
@@ -194,45 +178,43 @@ def session_ids() -> list[str]:
 
 
 def _journals() -> list[Path]:
-    """Every journal, the oldest first. Raises OSError."""
+    """Every journal, the oldest first: by the numbers in its name. Raises OSError."""
     try:
         found = [path for path in sessions_folder().iterdir() if path.suffix == ".jsonl" and is_file(path)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(found, key=lambda path: path.stem)
+    return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path.stem)])
 
 
-def _locked(path: Path) -> int | None:
-    """Lock the journal for this process; None where it has locked it already. Raises UsageError and OSError."""
-    lock = path.with_suffix("") / _LOCK
-    make_private(lock.parent)
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def _locked(path: Path) -> TextIO:
+    """The open file that locks the journal for this process. Raises UsageError for another process's, and OSError."""
+    folder = path.with_suffix("")
+    make_private(folder)
+    lock = os.fdopen(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        holder = os.pread(handle, _LONGEST_PID, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(handle)
-        if holder == str(os.getpid()):
-            return None
+        holder = lock.read() or "unknown"
+        lock.close()
         raise UsageError(
             f"the session {path.stem} is being written by another process, {holder}.",
             f"Wait for its end, or end it: `kill {holder}`.",
         ) from None
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, str(os.getpid()).encode(), 0)
-    return handle
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
 
 
 def _free_path(folder: Path) -> Path:
+    """An empty file named by the date and the time, and by a number where sessions began in the same second."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    for number in range(1000):
-        path = folder / (f"{stamp}.jsonl" if number == 0 else f"{stamp}-{number}.jsonl")
-        try:
+    for suffix in ("", *(f"-{number}" for number in range(1, 1000))):
+        with contextlib.suppress(FileExistsError):
+            path = folder / f"{stamp}{suffix}.jsonl"
             path.touch(mode=0o600, exist_ok=False)
-        except FileExistsError:
-            continue
-        return path
-    raise OSError(f"no free name in {folder}")
+            return path
+    raise OSError(errno.EEXIST, "a thousand sessions of this second are there")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +240,8 @@ class _Header:
 
 
 def fingerprint_of(config: Any) -> str:
-    """A text that differs for configs that differ, in a value or its type, but for values that look like secrets."""
-    if config is None:
-        return ""
-    shown, _ = without_secrets(config)
-    return hashlib.sha256(pformat(shown).encode("utf-8", "surrogatepass")).hexdigest()
+    """A text that differs for configs that differ, in a value or its type."""
+    return "" if config is None else hashlib.sha256(pformat(config).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _read(path: Path) -> PastSession:
@@ -282,7 +261,7 @@ def _read(path: Path) -> PastSession:
                 f"{SCHEMA}.",
                 "Read it with the version of perf-advisor that wrote it.",
             )
-        header = msgspec.convert(_entry(first), _Header)
+        header = msgspec.convert(line, _Header)
         started = datetime.fromtimestamp(header.started)
     except _UNREADABLE as error:
         raise UsageError(
@@ -292,7 +271,10 @@ def _read(path: Path) -> PastSession:
     events, damaged, damage = list[Event](), 0, ""
     for text in filter(None, lines):
         try:
-            events += _events(text, path.with_suffix(""))
+            entry = json.loads(text)
+            if (name := entry["event"]) not in FORMER_KINDS:
+                # No file but the session's own is shown or copied because a journal says so.
+                events.append(msgspec.convert(_with_own_files(entry["data"], path.with_suffix("")), KINDS[name]))
         except _UNREADABLE:
             damaged += 1
     if damaged:
@@ -302,17 +284,6 @@ def _read(path: Path) -> PastSession:
     fingerprint = header.config_fingerprint or ("unknown" if header.config is not None else "")
     withheld = header.withheld_arguments
     return PastSession(path.stem, path, started, header.request, tuple(events), damage, fingerprint, withheld)
-
-
-def _events(line: bytes, folder: Path) -> list[Event]:
-    """The event of a line; none of a kind that is recorded no more. Raises an error for a damaged line.
-
-    The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
-    """
-    entry = _entry(line)
-    if entry["event"] in FORMER_KINDS:
-        return []
-    return [msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])]
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:

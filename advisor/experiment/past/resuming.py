@@ -13,7 +13,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
 from advisor.files.state_folder import read_record, write_record
 from advisor.recipe.settings import Settings
-from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialResult, Value
+from advisor.records import Facts, Outcome, TargetSpec, TrialResult, Value
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
@@ -48,14 +48,12 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     done = frozenset(kind for kind, is_done in used.items() if is_done)
     taken = replace(Known.begin(plan, judge), tried=tried, done=done)
     if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
-        return taken.with_permitted(_worked_on(judge, past.stack), past.stack.dropped)
+        # The combination that the search worked on: the recorded settings, with those whose part is unclear.
+        found, dropped = past.stack.settings, past.stack.dropped
+        keys = found.keys() | {key for key, why in dropped.items() if why in UNCLEAR}
+        stack = next((settings for settings in judge.runs if settings.keys() == keys), Settings(found))
+        return taken.with_permitted(stack, dropped)
     return replace(taken, stack=taken.best_usable())
-
-
-def _worked_on(judge: Judge, found: StackRecord) -> Settings:
-    """The combination that the search worked on: the recorded settings, with those whose part is unclear."""
-    keys = found.settings.keys() | {key for key, why in found.dropped.items() if why in UNCLEAR}
-    return next((settings for settings in judge.runs if settings.keys() == keys), Settings(found.settings))
 
 
 def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
@@ -79,8 +77,6 @@ def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
 # --- hints ----------------------------------------------------------------------------------------------------
 
 HINTS_FILE = "hints.json"
-_SCHEMA = 1
-_MOST_WORKLOADS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +89,8 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class _HintsFile:
-    """The file: hints by workload, the latest last."""
+    """The file: hints by workload."""
 
-    schema: int = _SCHEMA
     workloads: dict[str, Hints] = field(default_factory=dict)
 
 
@@ -113,9 +108,6 @@ def hints_for(name: str) -> Hints:
 
 def save_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
     """Replace the hints with this session's. The compile time stays until another is measured."""
-    stored = read_record(HINTS_FILE, _HintsFile())
+    workloads = read_record(HINTS_FILE, _HintsFile()).workloads
     compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
-    others = {other: hints for other, hints in stored.workloads.items() if other != name}
-    latest = dict(list(others.items())[1 - _MOST_WORKLOADS :])
-    stored = replace(stored, workloads={**latest, name: Hints(dict(settings), compile_s)})
-    write_record(HINTS_FILE, stored)
+    write_record(HINTS_FILE, _HintsFile({**workloads, name: Hints(dict(settings), compile_s)}))

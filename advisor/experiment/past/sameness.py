@@ -51,23 +51,16 @@ def check_same_machine(before: Facts, now: Facts) -> None:
 def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]:
     before, now = past.request.target, request.target
     for name, option in _OPTIONS.items():
-        old, new = getattr(before, name), getattr(now, name)
+        old, new = (
+            "x".join(map(str, value)) if isinstance(value, tuple) else value or "not given"
+            for value in (getattr(before, name), getattr(now, name))
+        )
         if old != new:
-            yield f"{option} is {_shown(new)}, and was {_shown(old)}"
+            yield f"{option} is {new}, and was {old}"
     if facts.sources and before.directory != now.directory:
         yield f"the folder is {now.directory}, and was {before.directory}"
     if past.config_fingerprint not in (fingerprint_of(now.config), "unknown"):  # of an older session
         yield "the config has changed"
     for path in changed_sources(facts.sources):
-        yield f"{_near(path, now.directory)} {'has changed' if exists(path) else 'is gone'}"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):
-        return "x".join(map(str, value))
-    return "not given" if value is None else str(value)
-
-
-def _near(path: str, directory: str) -> str:
-    root = Path(directory).resolve()
-    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
+        shown = path.removeprefix(f"{Path(now.directory).resolve()}/")
+        yield f"{shown} {'has changed' if exists(path) else 'is gone'}"

@@ -13,33 +13,19 @@ SEVERAL = "several GPUs"
 
 def gpus_in_use(request: Request, hardware: Hardware) -> int:
     """The GPUs (or processes on the CPU) of all machines of a session. Raises UsageError where this one has fewer."""
-    return request.machines * _gpus_here(request.gpus, hardware, request.target.device)
-
-
-def _gpus_here(wanted: int, hardware: Hardware, device: str) -> int:
+    wanted = request.gpus
     if wanted == 1:
-        return 1
-    if device == "cpu":
-        return wanted or max(2, hardware.host.usable_cores)
+        return request.machines
+    if request.target.device == "cpu":
+        return request.machines * (wanted or max(2, hardware.host.usable_cores))
     there = gpus_there(hardware)
-    instances = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    divided = instances or any(gpu.mig_enabled for gpu in visible_gpus(hardware))
-    if there < max(2, wanted) and divided:
+    if there < max(1, wanted):
         raise UsageError(
-            "--gpus asks for several GPUs, and they are divided into MIG instances, of which a process sees one.",
-            "Leave --gpus out to measure on one instance, or have MIG switched off.",
+            f"--gpus asks for {wanted or 'all'} GPUs, and {there} {'is' if there == 1 else 'are'} visible; an instance "
+            "of a GPU (MIG) is none.",
+            "Ask for fewer, or show more with CUDA_VISIBLE_DEVICES; with --device cpu processes start on the CPU.",
         )
-    if not there:
-        raise UsageError(
-            "--gpus asks for several GPUs, and there is none here.",
-            "Leave it out; with --device cpu it starts processes on the CPU, to see that it runs.",
-        )
-    if wanted > there:
-        raise UsageError(
-            f"{wanted} GPUs are asked for, and {there} {'is' if there == 1 else 'are'} visible.",
-            "Ask for fewer with --gpus, or show more with CUDA_VISIBLE_DEVICES.",
-        )
-    return wanted or there
+    return request.machines * (wanted or there)
 
 
 def gpus_there(hardware: Hardware) -> int:

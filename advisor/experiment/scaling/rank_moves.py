@@ -3,10 +3,12 @@
 As ``moves.py`` for one GPU: functions of what is known.
 """
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.results import ONE, Move, Scaling, Setup
+from advisor.experiment.scaling.results import ONE, Scaling, Setup
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.parallel_recipe import STRATEGY
 from advisor.recipe.settings import Settings
@@ -19,12 +21,26 @@ _GRAPH = "step.cuda_graph"
 _UNUSED = "parallel.find_unused_parameters"
 
 
-def moves(known: Scaling) -> tuple[Move, ...]:
-    """Everything that could be measured next; nothing where one GPU could not be."""
+class Move(NamedTuple):
+    """One thing to measure next, once or ``in_turn`` with one GPU, and the gain expected of it."""
+
+    gain: float
+    setup: Setup
+    in_turn: bool = False
+
+    @property
+    def trials(self) -> tuple[Setup, ...]:
+        """The trials that it takes."""
+        return (self.setup, ONE, ONE, self.setup) if self.in_turn else (self.setup,)
+
+
+def moves(known: Scaling) -> list[Move]:
+    """All that could be measured next, by expected gain (as a logarithm) per trial; nothing where one GPU could not."""
     if not known.measured(ONE):
-        return ()
-    kinds = (_strategies, _options, _without_compiling, _again, _weak, _turns)
-    return tuple(move for kind in kinds for move in kind(known))
+        return []
+    kinds = (_strategies, _options, _again, _of_the_leading)
+    found = [move for kind in kinds for move in kind(known)]
+    return sorted(found, key=lambda move: math.log(move.gain) / len(move.trials), reverse=True)
 
 
 def leading(known: Scaling) -> Setup | None:
@@ -45,7 +61,7 @@ def _strategies(known: Scaling) -> Iterator[Move]:
         while setup in known.runs and not known.measured(setup) and (other := _mended(known, setup)):
             setup = other
         if setup not in known.runs:
-            yield Move(setup, _expected(known, candidate, Settings()))
+            yield Move(_expected(known, candidate, Settings()), setup)
 
 
 def _mended(known: Scaling, setup: Setup) -> Setup | None:
@@ -95,7 +111,7 @@ def _options(known: Scaling) -> Iterator[Move]:
         tried = any(other.get(candidate.key) == candidate.value for other in alike)
         if tried or known.catalog.conflict(known.carried.merged(settings)):
             continue
-        yield Move(Setup(settings), _expected(known, candidate, lead.settings))
+        yield Move(_expected(known, candidate, lead.settings), Setup(settings))
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
@@ -107,14 +123,6 @@ def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
     return max(gain, POLICY.information)
 
 
-def _without_compiling(known: Scaling) -> Iterator[Move]:
-    """The leading settings without compiling, which may hide the gradients' way worse than it computes faster."""
-    lead = leading(known)
-    plain = _not_compiled(known, lead) if lead and not _is_captured(known, lead) else None
-    if plain and plain not in known.runs:
-        yield Move(plain, POLICY.not_compiled)
-
-
 def _again(known: Scaling) -> Iterator[Move]:
     """Run settings again that seem better than the stack while the interval leaves it open."""
     for setup in known.runs:
@@ -124,17 +132,22 @@ def _again(known: Scaling) -> Iterator[Move]:
         if comparison is None or comparison.ci_low > 1 or len(known.runs[setup]) >= _MOST_RUNS:
             continue
         if comparison.speedup > POLICY.least_gain:
-            yield Move(setup, min(comparison.speedup, POLICY.small_gain))
+            yield Move(min(comparison.speedup, POLICY.small_gain), setup)
 
 
-def _weak(known: Scaling) -> Iterator[Move]:
-    """The whole batch on each GPU, as many people use several: not comparable with the same global batch."""
+def _of_the_leading(known: Scaling) -> Iterator[Move]:
+    """The leading settings without compiling, with the whole batch on each GPU, and in turn with one GPU.
+
+    Compiling may hide the gradients' way worse than it computes faster. The whole batch on each GPU is how many people
+    use several; it is not comparable with the same global batch. The turns are for the figure that is reported.
+    """
     lead = leading(known)
-    if lead and not any(one.weak and one.strategy == lead.strategy for one in known.runs):
-        yield Move(Setup(lead.settings, weak=True), POLICY.proof)
-
-
-def _turns(known: Scaling) -> Iterator[Move]:
-    """The stack in turn with one GPU: for the figure that is reported."""
+    if lead is None:
+        return
+    plain = None if _is_captured(known, lead) else _not_compiled(known, lead)
+    if plain and plain not in known.runs:
+        yield Move(POLICY.not_compiled, plain)
+    if not any(one.weak and one.strategy == lead.strategy for one in known.runs):
+        yield Move(POLICY.proof, Setup(lead.settings, weak=True))
     if known.stack and not known.confirmed:
-        yield Move(Setup(known.stack), POLICY.proof, in_turn=True)
+        yield Move(POLICY.proof, Setup(known.stack), in_turn=True)

@@ -11,6 +11,7 @@ from functools import cached_property
 from statistics import median
 
 from advisor.experiment.consent import Consent
+from advisor.experiment.judging.numerics import LOSSES, differences
 from advisor.experiment.judging.runs import rates
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import REPORT, SELECTION, ProcessSpread, process_spread, ratio_interval
@@ -26,10 +27,8 @@ from advisor.records import (
     ScalingRecord,
     ScalingRow,
     TrialResult,
-    World,
     text_of,
 )
-from advisor.records.kinds import COLLECTIVES
 
 # Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
 _PRIOR = 0.015
@@ -65,23 +64,8 @@ class Setup:
         weak = ["whole batch on each GPU"] if self.weak else []
         return ", ".join([self.strategy, *options, *weak])
 
-    def world(self, gpus: int, options: tuple[str, ...] = (), machines: int = 1) -> World:
-        """The processes of a trial on this many GPUs."""
-        if self.strategy == SINGLE:
-            return World(1)
-        return World(gpus // machines, weak=self.weak, options=options, machines=machines)
-
 
 ONE = Setup()
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One thing to measure next over several GPUs, once or ``in_turn`` with one GPU, and the gain expected of it."""
-
-    setup: Setup
-    gain: float
-    in_turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,15 +99,6 @@ class Scaling:
         """Return the knowledge with one more run."""
         return replace(self, runs={**self.runs, setup: (*self.runs.get(setup, ()), result)})
 
-    def after(self, move: Move, evidence: tuple[tuple[Setup, TrialResult], ...]) -> Scaling:
-        """Return the knowledge after a move."""
-        known = self
-        for setup, result in evidence:
-            known = known.with_run(setup, result)
-        if move.in_turn and all(result.measured for _, result in evidence):
-            known = replace(known, in_turn=move.setup.settings)
-        return known
-
     def measured(self, setup: Setup) -> tuple[TrialResult, ...]:
         """Its runs that produced timings."""
         return tuple(run for run in self.runs.get(setup, ()) if run.measured)
@@ -152,8 +127,7 @@ class Scaling:
         ours, theirs = self.measured(setup), self.measured(ONE)
         if not (ours and theirs) or setup.weak:
             return None
-        pairs = zip(ours[0].losses, theirs[0].losses, strict=False)
-        return max((abs(one - other) / max(abs(other), 1e-12) for one, other in pairs), default=None)
+        return max(differences(LOSSES, ours[0], theirs[0]), default=None)
 
     def why_unusable(self, setup: Setup) -> str:
         """The reason that settings may not be the stack; empty where they may."""
@@ -191,7 +165,6 @@ class Scaling:
         return ScalingRecord(
             gpus=self.gpus,
             device_type=self.device_type,
-            backend=COLLECTIVES[self.device_type],
             carried=dict(self.carried),
             left_out=dict(self.left_out),
             rows=tuple(self.row_of(setup) for setup in self.runs),
@@ -222,7 +195,6 @@ class Scaling:
             speedup=comparison.speedup if comparison else None,
             ci_low=comparison.ci_low if comparison else None,
             ci_high=comparison.ci_high if comparison else None,
-            verdict=str(comparison.verdict) if comparison and setup != ONE else "",
             exposed_ms=found.exposed_ms,
             straggler_share=found.straggler_share,
             peak_reserved_bytes=found.peak_reserved_bytes,

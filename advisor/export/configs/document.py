@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from advisor.errors import UsageError
-from advisor.files.config_file import check_recordable
 from advisor.recipe.settings import SECTION
 from advisor.records import Value
 
@@ -85,11 +84,7 @@ def _with(tree: Any, path: Path, value: Scalar) -> Any:
 
 
 def _canonical(tree: Any) -> str:
-    """A text that two trees share if they hold the same values of the same types.
-
-    Raises UsageError for one that holds itself, or far too much through its aliases.
-    """
-    check_recordable(tree, "the config")
+    """A text that two trees share if they hold the same values of the same types."""
     return json.dumps(tree, sort_keys=True, default=repr)
 
 

@@ -18,7 +18,13 @@ _NESTED = ("training_args", "training_arguments", "training", "train", "trainer"
 
 def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
     """The kind that has most of its own names in a config; plain where none has enough."""
-    if _is_hydra(tree):
+    defaults = tree.get("defaults")
+    composed = isinstance(defaults, list) and (
+        "_self_" in defaults or any(isinstance(item, dict) and len(item) == 1 for item in defaults)
+    )
+    # What Hydra makes of a config has classes, and values that have to be given.
+    made = (node == "???" or (isinstance(node, dict) and "_target_" in node) for _, node in walk(tree))
+    if "hydra" in tree or composed or any(made):
         return ConfigKind.HYDRA
     found = {kind: max(_names(kind, mapping) for _, mapping in _places(tree)) for kind in table().programs}
     found[ConfigKind.LIGHTNING] = _names_of_lightning(tree)
@@ -87,13 +93,3 @@ def _names_of_lightning(tree: Mapping[str, Any]) -> int:
 def _subcommand(tree: Mapping[str, Any]) -> str:
     """The subcommand of a LightningCLI whose arguments a config has under its name; empty for none."""
     return next((name for name in _SUBCOMMANDS if isinstance(tree.get(name), dict) and "trainer" in tree[name]), "")
-
-
-def _is_hydra(tree: Mapping[str, Any]) -> bool:
-    """Whether a config is composed by Hydra, names what that makes, or has a value that has to be given."""
-    defaults = tree.get("defaults")
-    composed = isinstance(defaults, list) and (
-        "_self_" in defaults or any(isinstance(item, dict) and len(item) == 1 for item in defaults)
-    )
-    found = (node == "???" or (isinstance(node, dict) and "_target_" in node) for _, node in walk(tree))
-    return "hydra" in tree or composed or any(found)

@@ -50,7 +50,11 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
     if exact := [path for path, _ in places if ".".join(path) == key]:
         return exact
     names = {key.rpartition(".")[2], *_names_of(key).words, *_switches_of(key)}
-    found = [path for path, node in places if _name(path) in names and _may_say(path, node)]
+    precisions = (*table().types[0], "amp_fp16", "amp_bf16")  # `precision` may be a metric
+    found = [
+        path for path, node in places if _name(path) in names and (_name(path) != "precision" or node in precisions)
+    ]
+    found = [path for path in found if "offload" not in " ".join(path).lower()]  # what is offloaded is no batch
     evaluating = [path for path in found if evaluates(path)]
     if mode is Mode.INFER:
         return evaluating or found
@@ -78,7 +82,7 @@ class _Setting:
         if is_interpolation(present):
             return value  # never written: the document says that it is computed, and where
         if isinstance(present, bool):
-            return value if isinstance(value, bool) else switched(path[-1], self.key, value)
+            return in_the_words_of(present, path[-1], self.key, value)
         if isinstance(value, int | float) and not isinstance(value, bool):
             is_quoted = isinstance(present, str) and present.isascii() and present.isdigit() and isinstance(value, int)
             return str(value) if is_quoted else value if isinstance(present, int | float) else None
@@ -118,25 +122,19 @@ def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, A
     return {key: value for key, value in settings.items() if not has_total or key not in _MAKE_A_TOTAL}
 
 
-def in_the_words_of(present: object, key: str, value: Value) -> Scalar:
+def in_the_words_of(present: object, name: str, key: str, value: Value) -> Scalar:
     """A setting's value in the words that a config uses for its present one: ``bf16-mixed`` beside ``32-true``.
 
-    Returns the value itself where the present one has no words of its own. Raises TypeError where the present one is
-    true or false, or a number, and cannot say the value.
+    It is the value itself where the present one has no words of its own, and None where that is true or false, or a
+    number, and cannot say the value. ``name`` is that of the entry.
     """
+    if isinstance(present, bool) and not isinstance(value, bool):
+        values = _switches_of(key).get(_name((name,)))
+        return value == values[0] if values and value in values else None
     if key in _OF_DTYPES and (said := _in_family(present, value)) is not None:
         return said
-    if isinstance(present, bool) and not isinstance(value, bool):
-        raise TypeError("true or false")
-    if isinstance(present, int | float) and isinstance(value, str | bool) and not isinstance(present, bool):
-        raise TypeError("a number")
-    return value
-
-
-def switched(name: str, key: str, value: Value) -> bool | None:
-    """The value of a boolean entry of this name that expresses a setting's value; None where none does."""
-    values = _switches_of(key).get(_name((name,)))
-    return value == values[0] if values and value in values else None
+    is_number = isinstance(present, int | float) and not isinstance(present, bool)
+    return None if is_number and isinstance(value, str | bool) else value
 
 
 def _switches_of(key: str) -> dict[str, tuple[Value, Value]]:
@@ -151,12 +149,6 @@ def _names_of(key: str) -> Names:
 
 def _name(path: Sequence[str]) -> str:
     return _WITHIN_A_NAME.sub("_", path[-1]).lower()
-
-
-def _may_say(path: Path, node: object) -> bool:
-    """Whether a value of a name may be a setting: ``precision`` may be a metric, and what is offloaded is no batch."""
-    precisions = (*table().types[0], "amp_fp16", "amp_bf16")
-    return "offload" not in " ".join(path).lower() and (_name(path) != "precision" or node in precisions)
 
 
 def _means(present: object, now: Value | None) -> bool:

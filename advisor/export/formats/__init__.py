@@ -1,14 +1,15 @@
 """The registry of export formats: every file of this folder is one. See ``export/format.py`` for the contract."""
 
 import pkgutil
-from collections.abc import Iterator
 from importlib import import_module
 
 from advisor.experiment.outputs import Outputs
 from advisor.export.format import Format
 
 
-def _all_formats() -> Iterator[Format]:
+def discovered() -> tuple[Format, ...]:
+    """All formats of the folder, in the order of the app's list. Raises TypeError for a file that defines none."""
+    found: list[Format] = []
     for info in pkgutil.iter_modules(__path__):
         module = import_module(f"{__name__}.{info.name}")
         defined = [one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__]
@@ -16,12 +17,8 @@ def _all_formats() -> Iterator[Format]:
         if kind is None:
             raise TypeError(f"advisor/export/formats/{info.name}.py has no subclass of Format.")
         kind.id = info.name
-        yield kind()
-
-
-def discovered() -> tuple[Format, ...]:
-    """All formats of the folder, in the order of the app's list. Raises TypeError for a file that defines none."""
-    return tuple(sorted(_all_formats(), key=lambda each: each.order))
+        found.append(kind())
+    return tuple(sorted(found, key=lambda each: each.order))
 
 
 FORMATS = discovered()

@@ -107,8 +107,8 @@ class _Written:
         patch = self.patch
         if patch.kind in _PROGRAMS and self.found.outputs.config_kind is None:
             yield f"  recognised as a config of {_PROGRAMS[patch.kind]}; --config-kind says otherwise"
-        for key in patch.said:
-            yield f"  {key} -> {patch.said[key] or f'{_PROGRAMS[patch.kind]} does that anyway'}"
+        for key, entries in patch.said.items():
+            yield f"  {key} -> {', '.join(map(str, entries)) or f'{_PROGRAMS[patch.kind]} does that anyway'}"
         for remark in patch.remarks:
             yield f"  not written: {remark}"
         if patch.added:

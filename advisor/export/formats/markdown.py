@@ -81,7 +81,10 @@ def table_lines(table: Table) -> list[str]:
 def _markdown_inline(inline: Inline) -> str:
     match inline:
         case Code(text):
-            return _markdown_code(text)
+            line = " ".join(text.split()).replace("|", "\\|")
+            ticks = "`" * (1 + _longest_run(line))
+            space = " " if len(ticks) > 1 else ""
+            return f"{ticks}{space}{line}{space}{ticks}"
         case Share():
             return _markdown(inline.text)
         case _:
@@ -92,13 +95,6 @@ def _markdown(text: str) -> str:
     """Text with everything that Markdown or HTML would take for markup escaped, on one line."""
     escaped = re.sub(r"([\\`*\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)
-
-
-def _markdown_code(text: str) -> str:
-    line = " ".join(text.split()).replace("|", "\\|")
-    ticks = "`" * (1 + _longest_run(line))
-    space = " " if len(ticks) > 1 else ""
-    return f"{ticks}{space}{line}{space}{ticks}"
 
 
 def _longest_run(text: str) -> int:

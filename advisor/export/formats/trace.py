@@ -23,8 +23,8 @@ class Trace(Format):
         """One file, gzipped when it ends in .gz; none where the session was not profiled."""
         facts = found.state.facts
         if facts and facts.profile and facts.profile.trace_path:
-            kept, compressed = facts.profile.trace_path, path.lower().endswith(".gz")
-            yield File("Trace", path, lambda: _content(kept, compressed=compressed))
+            kept = facts.profile.trace_path
+            yield File("Trace", path, lambda: _content(kept, compressed=path.lower().endswith(".gz")))
 
 
 def _content(path: str, *, compressed: bool) -> bytes:

@@ -152,14 +152,17 @@ class ScriptStep:
         self._loss, self._losses = torch.zeros(()), list[torch.Tensor]()
         self._skipped, self._passes = 0, itertools.count(1)
         self._updated: list[Optimizer] = []
+        self._replays = 0
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run a round."""
         self._losses.clear()
         self._updated.clear()
+        self._replays = 0
         with self._hooked(), writing_aside(new_ones_too=True):
             goes_on = self.script.go_on(batch)
-        self._skipped = 0 if self._losses or self._updated else self._skipped + 1
+        trains = self._losses or self._updated or self._replays
+        self._skipped = 0 if trains else self._skipped + 1
         if not goes_on or self._skipped > _MOST_SKIPPED or self._trains_another():
             raise TargetError(
                 f"the loop at {self._place} has come to its end.",
@@ -179,6 +182,7 @@ class ScriptStep:
     @contextlib.contextmanager
     def _hooked(self) -> Iterator[None]:
         backward: Any = torch.Tensor.backward
+        replayed: Any = torch.cuda.CUDAGraph.replay
         read, begin = _BaseDataLoaderIter.__next__, DataLoader.__iter__
 
         def next_batch(iterator: Any) -> Any:
@@ -222,6 +226,10 @@ class ScriptStep:
                 scheduler.last_epoch = -1
             schedule(scheduler, *args)
 
+        def replay(graph: Any) -> None:  # the step of a changed file may be a captured one
+            self._replays += 1
+            replayed(graph)
+
         hook = register_optimizer_step_pre_hook(update)
         try:
             with (
@@ -229,6 +237,7 @@ class ScriptStep:
                 replaced(DataLoader, "__iter__", iterate),
                 replaced(torch.Tensor, "backward", go_backward),
                 replaced(OneCycleLR, "step", step_schedule),
+                replaced(torch.cuda.CUDAGraph, "replay", replay),
             ):
                 yield
         finally:

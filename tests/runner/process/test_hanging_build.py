@@ -13,7 +13,6 @@ GRACE_S = 15.0  # generous: the machine may be loaded
 
 def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch):
     monkeypatch.setattr("advisor.experiment.measuring.bench._LEAST_BUILD_S", 1.0)
-    monkeypatch.setattr("advisor.experiment.caveats.os.getloadavg", lambda: (64.0, 64.0, 64.0))
     text = TINY_TARGET.replace("def build():\n", "def build():\n    while True: pass\n")
     Run(tmp_path, TINY_TARGET).runner.build_once(Run(tmp_path, TINY_TARGET).request.target, 0, "/dev/null", 60.0)
     run = Run(tmp_path, text, budget_s=2.0)
@@ -23,7 +22,6 @@ def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch
     assert run.state.failure.exit_code == ExitCode.TARGET
     assert run.state.failure.message.startswith("building the model takes more than 1 s")
     assert "--budget" in run.state.failure.hint
-    assert "This machine is busy: 64.0 programs" in run.state.failure.hint
     assert "in build" in run.state.failure.details
     assert not run.started
 

@@ -220,14 +220,6 @@ def test_garbage_in_every_descriptor_ends_the_trial_alone(trial):
     assert trial(TINY_TARGET)[0].measured
 
 
-def test_a_target_that_closes_descriptors_gets_no_message_into_files_of_its_own(trial, tmp_path):
-    """As programs do that become daemons."""
-    opens = f"opened = [open({str(tmp_path)!r} + f'/own{{n}}', 'wb') for n in range(30)]"
-    result, _ = trial(building(f"global opened; os.closerange(3, 256); {opens}"))
-    assert result.measured, result.reason
-    assert [path.stat().st_size for path in tmp_path.glob("own*")] == [0] * 30
-
-
 @pytest.mark.parametrize(
     "body",
     [

@@ -25,7 +25,6 @@ HOST = host(
     physical_cores=56,
     logical_cores=112,
     memory_available_bytes=117 * GIB,
-    numa_nodes=2,
     system="Linux 6.8",
     python="3.12.4",
 )
@@ -35,7 +34,6 @@ H200 = h200(
     memory_used_bytes=int(0.6 * GIB),
     driver_version="570.86.15",
     cuda_driver_version="12.8",
-    power_w=118.0,
     processes=(GpuProcess(4711, "python", int(0.5 * GIB)),),
     **IDLE,
 )
