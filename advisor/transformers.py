@@ -36,9 +36,9 @@ _PLACES = {
 
 
 def arguments(path: str | Path) -> dict[str, Any]:
-    """The settings of a file that ``TrainingArguments`` have a name for: ``TrainingArguments(**arguments(path))``.
+    """Return the settings of a file that are arguments of ``TrainingArguments``, by the names of those arguments.
 
-    The other ones are for :class:`TunedCallback`. Raises UsageError when the file cannot be read.
+    :class:`TunedCallback` applies the other ones. Raises UsageError when the file cannot be read.
     """
     settings = Settings.from_file(path)
     named: dict[str, Any] = {name: settings[key] for key, name in _NAMED.items() if key in settings}

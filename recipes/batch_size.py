@@ -119,7 +119,7 @@ def _why_fixed(facts: Facts) -> str:
         return f"{workload.resizing_problem}; give a callable that takes a batch size"
     if not workload.resizable_batch:
         return "the batch cannot be resized: give a DataLoader, tensors, or a callable that takes a batch size"
-    return "" if workload.batch_size else "the batch size cannot be told from the batch"
+    return "" if workload.batch_size else "the batch does not show its size"
 
 
 def _estimated_bytes(facts: Facts, size: int) -> float:

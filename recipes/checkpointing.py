@@ -34,7 +34,7 @@ _SHARES: dict[Value, float] = {f"budget-{share}": share for share in (0.3, 0.5, 
 _FOUND = "blocks = [block for group in repeated_blocks(model) for _, block in group]"
 # The first version in which the random generator's state can be read and set while a CUDA graph is captured.
 _REWINDS_IN_GRAPHS = (2, 10)
-_NO_BLOCK = "repeats no block whose activations could be computed again"
+_NO_BLOCK = "repeats no block whose activations could be recomputed"
 
 
 class Checkpointing(Recipe):

@@ -83,7 +83,7 @@ class CompileOptimizer(Recipe):
             for optimizer in optimizers_in(workload.optimizer):
                 if torch_class(optimizer) is None:
                     name = type(optimizer).__name__
-                    raise RefusedError(f"{name} has a step of its own, and only those of torch.optim surely compile")
+                    raise RefusedError(f"{name} has its own step(); only those of torch.optim are known to compile")
         super().apply(workload, value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:

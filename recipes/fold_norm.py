@@ -66,4 +66,4 @@ class FoldNorm(Recipe):
         count = facts.workload.conv_norm_pairs
         if not value or not count:
             return super().why(facts, value)
-        return f"{count} batch norm{' scales' if count == 1 else 's scale'} what the layer before could scale itself."
+        return f"{count} batch norm{'' if count == 1 else 's'} can be folded into the layer before."

@@ -71,7 +71,7 @@ class OptimizerMemory(Recipe):
         if not optimizer.builtin or optimizer.name not in _REPLACED:
             return Skip(f"only the state of a single Adam or AdamW can be made smaller, not of {optimizer.full_name}")
         if optimizer.made_steps:
-            return Skip("the optimizer has made steps, as a script's has: change it where it is made")
+            return Skip("the optimizer has made steps already, as in a script: change it where it is created")
         share = _share_of_memory(facts)
         if share < _LEAST_SHARE:
             return Skip(f"the optimizer's state is {format_percent(share)} of the memory that a step needs")

@@ -66,7 +66,7 @@ class Tf32(Recipe):
         if nothing := unless_computed(facts, *_PRODUCTS, reason=_NO_PRODUCT):
             return nothing
         if facts.current("precision.autocast", "none") != "none":
-            return Skip("autocast takes the products out of float32 already")
+            return Skip("autocast already computes the products in another type")
         return ["high", "medium"] if facts.on_cuda else ["medium"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:

@@ -61,8 +61,8 @@ class Threads(Recipe):
             return super().why(facts, value)
         host = facts.hardware.host
         return (
-            f"Other programs used {host.foreign_cores:.1f} of {host.logical_cores} cores beside the baseline, and its "
-            f"{facts.workload.threads} threads wait for the one that has no core"
+            f"Other programs used {host.foreign_cores:.1f} of {host.logical_cores} cores: the baseline's "
+            f"{facts.workload.threads} threads always wait for one without a core"
         )
 
 

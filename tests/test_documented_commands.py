@@ -23,7 +23,7 @@ BUILD = "import torch\n\n\ndef build(config=None):\n    return torch.nn.Linear(5
 COMMANDS_ELSEWHERE = tuple(f"perf-advisor {name} " for name in ("init", "ab", "mcp", "converge", "follow"))
 ELSEWHERE = (*COMMANDS_ELSEWHERE, "--nnodes", "--export model.pt2", "--diff")
 # Where this is lacking, the command says so in place of measuring.
-LACKS = {"--gpus": "several GPUs", "perf-advisor open": "terminal"}
+LACKS = {"--gpus": "visible", "perf-advisor open": "terminal"}
 SPEED = product(autocast=1.5, half_weights=1.4)
 
 

@@ -22,7 +22,7 @@ def check_recipes(
     skip: Sequence[str] = (),
     accept: Sequence[tuple[str, Value | None]] = (),
 ) -> None:
-    """Raise UsageError for an id, a key or a value that the catalogue lacks, and for a recipe wanted and left out."""
+    """Raise UsageError for an id, a key or a value that no recipe has, and for a recipe both chosen and skipped."""
     if not (only or skip or key_map or accept):
         return
     from advisor.recipe.catalog import load_catalog
@@ -44,23 +44,24 @@ def check_recipes(
 
 
 def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs:
-    """The checked destinations of the results that these options name. Raises UsageError."""
-    config = getattr(options, "config", None)
-    if key_map and not config:
-        raise UsageError("--map says where a config holds a setting, but there is none.", "Name it with --config FILE.")
-    if getattr(options, "config_kind", None) and not config:
-        raise UsageError("--config-kind says what a config is for, but there is none.", "Name it with --config FILE.")
+    """The files to write by these options, checked. Raises UsageError."""
+    given = vars(options).get  # a command has some of these
+    config = given("config")
+    for name, says in (("map", "where a config holds a setting"), ("config_kind", "what a config is for")):
+        if given(name) and not config:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} says {says}, but no config is named.", "Name it with --config FILE.")
     outputs = Outputs(
-        json_path=getattr(options, "json", None),
-        export_path=getattr(options, "export", None),
-        report_path=getattr(options, "report", None),
+        json_path=given("json"),
+        export_path=given("export"),
+        report_path=given("report"),
         config_path=config,
         key_map=key_map,
-        trace_path=getattr(options, "trace", None),
-        config_kind=getattr(options, "config_kind", None),
-        verify=not getattr(options, "no_verify", False),
-        streams_events=getattr(options, "events", False),
-        shows_diff=getattr(options, "diff", False),
+        trace_path=given("trace"),
+        config_kind=given("config_kind"),
+        verify=not given("no_verify"),
+        streams_events=given("events", False),
+        shows_diff=given("diff", False),
     )
     if outputs.streams_events and not outputs.json_to_stdout:
         raise UsageError("--events writes to standard output, where no report goes.", "Write --json - --events.")
@@ -69,22 +70,19 @@ def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outpu
 
 
 def check_outputs(outputs: Outputs) -> None:
-    """Raise UsageError for a file that could not be written at the end, so that no measurement is made in vain."""
+    """Raise UsageError for a file that could not be written at the end, before anything is measured."""
     taken = {os.path.realpath(outputs.config_path): "--config"} if outputs.config_path else {}
     for option, text in outputs.files.items():
         if option == "--json" and text == STANDARD_OUTPUT:
             continue
         if not format_for(option, text, outputs).takes(text):
-            endings = alternatives(
-                [*dict.fromkeys([".yaml", *(each for form in formats_of(option) for each in form.suffixes)])]
-            )
-            raise UsageError(
-                f"{option}: {text} has the ending of another kind of file.", f"Name one that ends in {endings}."
-            )
+            endings = dict.fromkeys([".yaml", *(each for form in formats_of(option) for each in form.suffixes)])
+            hint = f"Name one that ends in {alternatives([*endings])}."
+            raise UsageError(f"{option}: {text} has the ending of another kind of file.", hint)
         path = Path(text)
         check_writable(option, path)
         other = taken.setdefault(os.path.realpath(path), option)
-        if option != other and (other, option) != ("--config", "--export"):  # which may patch it in its place
+        if option != other and (other, option) != ("--config", "--export"):  # the export may patch the config in place
             raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
 
 

@@ -1,23 +1,24 @@
 """The command line's grammar: which command it names. A new command is a file in ``commands/`` and a line here.
 
 Nothing here imports torch, rich or textual, and the catalogue of recipes is read only to check the ids in the options.
-A command's file is loaded when it is asked for: the app is on screen the sooner.
+A command's file is loaded when the command is used, so that the app is on screen sooner.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 
 from advisor.cli.commands import measure
 
-# The commands, each with its module in ``commands/`` and the function that takes the arguments behind it, ``parse``.
+# The commands, each with its module in ``commands/`` and the function there that runs it: ``run`` where none is named.
 COMMANDS = {
     "recipes": "recipes",
     "hardware": "hardware",
-    "sessions": "recorded:parse_sessions",
-    "open": "recorded:parse_open",
-    "compare": "recorded:parse_compare",
-    "report": "recorded:parse_report",
-    "export": "recorded:parse_export",
+    "sessions": "recorded:run_sessions",
+    "open": "recorded:run_open",
+    "compare": "recorded:run_compare",
+    "report": "recorded:run_report",
+    "export": "recorded:run_export",
     "init": "init",
     "check": "check",
     "ab": "ab",
@@ -63,9 +64,10 @@ def show_first_steps() -> int:
 
 
 def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options: called, it runs and returns the exit code, or raises AdvisorError.
+    """The command of a command line: called, it runs and returns the exit code, or raises AdvisorError.
 
-    Raises UsageError for a mistake; ``--help`` and ``--version`` exit.
+    A session's options are read here, those of other commands when it is called. Raises UsageError for a mistake;
+    ``--help`` and ``--version`` exit.
     """
     if not arguments:
         return show_first_steps
@@ -73,7 +75,4 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     if first not in COMMANDS:
         return measure.parse(arguments, COMMANDS, ABOUT)
     module, _, name = COMMANDS[first].partition(":")
-    read: Callable[[Sequence[str]], Callable[[], int]] = getattr(
-        import_module(f"advisor.cli.commands.{module}"), name or "parse"
-    )
-    return read(rest)
+    return partial(getattr(import_module(f"advisor.cli.commands.{module}"), name or "run"), rest)

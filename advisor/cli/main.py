@@ -24,22 +24,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``perf-advisor`` with these arguments (the process's own by default) and return its exit code."""
     with INTERRUPTS.handled(for_good=arguments is None):
         if arguments is not None:
-            _accept_any_text()
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, io.TextIOWrapper):
+                    stream.reconfigure(errors="replace")  # any text can be shown on any terminal
             return _guarded(arguments)
         streams = Streams.taken()
         code = _guarded(sys.argv[1:])
-        gc.freeze()  # what a process leaves is not worth looking through while a person waits for its end
+        gc.freeze()  # a person waits for the end: do not collect what ends with the process
         if problem := streams.problem():
             _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
             return code or 2
         return code
-
-
-def _accept_any_text() -> None:
-    """Let no character of ours or the user's fail on a terminal that cannot show it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def _guarded(arguments: Sequence[str]) -> int:
@@ -67,10 +62,10 @@ def _run(arguments: Sequence[str]) -> int:
         from advisor.cli.grammar import parse
 
         command = parse(arguments)
-    if not isinstance(command, Measure):  # a session ends in its own way
+    if not isinstance(command, Measure):  # a session handles interrupts itself
         INTERRUPTS.at_once()
     code = command()
-    sys.stdout.flush()  # here, where a reader that has left is no error
+    sys.stdout.flush()  # flushed here, where a reader that has left is no error
     return code
 
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -21,90 +20,87 @@ from advisor.files.paths import is_file, is_folder, no_file
 from advisor.records import ConfigKind, Mode, Numerics, Objective, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option: the word for its value, empty for a flag, what the help says, and how its value is read.
-
-    ``action`` is argparse's for one that may be given again: ``extend`` for lists, ``append``. A value that may be left
-    out is ``const`` then.
-    """
-
-    metavar: str
-    about: str
-    read: Callable[[str], Any] = str
-    default: Any = None
-    action: str = ""
-    const: str | None = None
-    choices: type[StrEnum] | None = None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of argparse's ``add_argument``, without ``type``."""
-        if not self.metavar:
-            return {"action": "store_true", "help": self.about}
-        optional = {"nargs": "?", "const": self.const} if self.const is not None else {}
-        again = {"action": self.action, "default": []} if self.action else {"default": self.default}
-        return {"metavar": self.metavar, "help": self.about, **optional, **again}
+def _flag(about: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": about}
 
 
-def _of(choices: type[StrEnum], metavar: str, about: str, default: StrEnum | None = None) -> Option:
-    return Option(metavar, about, choice_of(choices), default, choices=choices)
+def _value(metavar: str, about: str, read: Callable[[str], Any] = str, **more: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "help": about, "type": read, **more}
 
 
-def all_options() -> dict[str, Option]:
-    """Every option by its name."""
+def _listed(metavar: str, about: str, read: Callable[[str], Any], action: str = "extend") -> dict[str, Any]:
+    """An option that may be given again: lists are joined; with ``append`` each value is an entry."""
+    return _value(metavar, about, read, action=action, default=[])
+
+
+# The options whose values are words of an enumeration.
+CHOICES = {"--mode": Mode, "--objective": Objective, "--allow": Numerics, "--config-kind": ConfigKind}
+
+
+def all_options() -> dict[str, dict[str, Any]]:
+    """Every option by its name, with the arguments of ``add_argument`` for it; the function at ``type`` reads it."""
     exports = alternatives([each.brief for each in formats_of("--export")])
     reports, traces = (
         [suffix for each in formats_of(option) for suffix in each.suffixes] for option in ("--report", "--trace")
     )
     kinds, goals = alternatives(list(ConfigKind)), alternatives([each.value for each in Objective])
+    read = {name: choice_of(kind) for name, kind in CHOICES.items()}
     return {
         # the target
-        "--config": Option("FILE", "your YAML, JSON or TOML config, given to build(config)"),
-        "--mode": _of(Mode, "MODE", "train or infer"),
-        "--batch-size": Option("N", "another batch size than the target's", count_of),
-        "--input": Option("SHAPE", "the input's shape, such as 64x3x224x224", shape_of),
-        "--device": Option("DEVICE", "auto, cpu, cuda or cuda:N", device_of, "auto"),
-        "--gpus": Option("N", "GPUs to train on, or all: DDP, sharding and others", gpus_of, 1),
-        "--nnodes": Option("N", "machines that take part, with as many GPUs each", count_of, 1),
-        "--rdzv-endpoint": Option("HOST:PORT", "where they meet: a port of the first machine", meeting_of),
-        "--rdzv-backend": Option("NAME", "how they meet: c10d (the default), etcd", default="c10d"),
-        "--script": Option("FILE", "a script to read for habits, not run; repeatable", script_of, action="append"),
+        "--config": _value("FILE", "your YAML, JSON or TOML config, given to build(config)"),
+        "--mode": _value("MODE", "train or infer", read["--mode"]),
+        "--batch-size": _value("N", "another batch size than the target's", count_of),
+        "--input": _value("SHAPE", "the input's shape, such as 64x3x224x224", shape_of),
+        "--device": _value("DEVICE", "auto, cpu, cuda or cuda:N", device_of, default="auto"),
+        "--gpus": _value("N", "GPUs to train on, or all: DDP, sharding and others", gpus_of, default=1),
+        "--nnodes": _value("N", "machines that take part, with as many GPUs each", count_of, default=1),
+        "--rdzv-endpoint": _value("HOST:PORT", "where they meet: a port of the first machine", meeting_of),
+        "--rdzv-backend": _value("NAME", "how they meet: c10d (the default), etcd", default="c10d"),
+        "--script": _listed("FILE", "a script to read for habits, not run; repeatable", script_of, "append"),
         # the goal
-        "--objective": _of(Objective, "GOAL", f"{goals}; throughput if left out", Objective.THROUGHPUT),
-        "--memory-limit": Option("SIZE", "the largest permitted peak, such as 16GiB", bytes_of),
-        "--latency-limit": Option("TIME", "in inference: the largest p95 of a call, such as 20ms", milliseconds_of),
-        "--keep-speed": Option("SHARE", "with --objective memory: the speed to keep; 90%% if left out", share_of),
-        "--only": Option("ID,…", "try these recipes and no others", names_of, action="extend"),
-        "--skip": Option("ID,…", "leave these recipes out", names_of, action="extend"),
-        "--recipes": Option("DIR", "more recipes, from here", folder_of, action="append"),
-        "--allow": _of(Numerics, "CLASS", "the worst numerics without consent: exact, close, changed", Numerics.CLOSE),
-        "--accept": Option("ID[=VALUE],…", "accept these recipes, or only that value", accepted_of, action="extend"),
+        "--objective": _value(
+            "GOAL", f"{goals}; throughput if left out", read["--objective"], default=Objective.THROUGHPUT
+        ),
+        "--memory-limit": _value("SIZE", "the largest permitted peak, such as 16GiB", bytes_of),
+        "--latency-limit": _value("TIME", "in inference: the largest p95 of a call, such as 20ms", milliseconds_of),
+        "--keep-speed": _value("SHARE", "with --objective memory: the speed to keep; 90%% if left out", share_of),
+        "--only": _listed("ID,…", "try these recipes and no others", names_of),
+        "--skip": _listed("ID,…", "leave these recipes out", names_of),
+        "--recipes": _listed("DIR", "more recipes, from this folder", folder_of, "append"),
+        "--allow": _value(
+            "CLASS",
+            "how much results may change without consent: exact, close or changed",
+            read["--allow"],
+            default=Numerics.CLOSE,
+        ),
+        "--accept": _listed("ID[=VALUE],…", "use these recipes, even if they change results", accepted_of),
         # the time
-        "--budget": Option("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of),
-        "--resume": Option("SESSION", "take up the latest session, or this one", const=""),
-        "--anew": Option("", "with --resume: measure anew if the code, the config or an option has changed"),
-        "--keep": Option("N", "delete all but the latest N", count_of),
+        "--budget": _value("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of),
+        "--resume": _value("SESSION", "go on with this session, or the latest", nargs="?", const=""),
+        "--anew": _flag("with --resume: start anew if the code, the config or an option has changed"),
+        "--keep": _value("N", "delete all but the latest N", count_of),
         # the files
-        "--export": Option("FILE", f"write the settings that won: {exports}"),
-        "--force": Option("", "replace a file that perf-advisor did not write, or of another target"),
-        "--diff": Option("", "print the change of your own file, or of your config"),
-        "--no-verify": Option("", "do not time a plain loop with the exported file (up to 60 s)"),
-        "--map": Option("KEY=PATH,…", "where your config holds a setting", key_map_of, action="extend"),
-        "--config-kind": _of(ConfigKind, "KIND", f"which framework the config is for, if not recognised: {kinds}"),
-        "--report": Option("FILE", f"write the report, {alternatives(reports)}", path_of("report", reports)),
-        "--trace": Option("FILE", f"write the profile's trace, {alternatives(traces)}", path_of("trace", traces)),
-        "--json": Option("FILE|-", "write the report as JSON; - is standard output, without the app"),
+        "--export": _value("FILE", f"write the settings that won: {exports}"),
+        "--force": _flag("replace a file that perf-advisor did not write, or of another target"),
+        "--diff": _flag("print the change of your own file, or of your config"),
+        "--no-verify": _flag("do not time a plain loop with the exported file (up to 60 s)"),
+        "--map": _listed("KEY=PATH,…", "where your config holds a setting", key_map_of),
+        "--config-kind": _value(
+            "KIND", f"which framework the config is for, if not recognised: {kinds}", read["--config-kind"]
+        ),
+        "--report": _value("FILE", f"write the report, {alternatives(reports)}", path_of("report", reports)),
+        "--trace": _value("FILE", f"write the profile's trace, {alternatives(traces)}", path_of("trace", traces)),
+        "--json": _value("FILE|-", "write the report as JSON; - is standard output, without the app"),
         # programs
-        "--headless": Option("", "no app; the default when this is no terminal"),
-        "--events": Option("", "with --json -: a line of JSON for each event; the report is the last"),
+        "--headless": _flag("no app; the default when this is no terminal"),
+        "--events": _flag("with --json -: a line of JSON for each event; the report is the last"),
         # check
-        "--min-speedup": Option("FACTOR", "what is worth it; 1.0 if left out", factor_of, 1.0),
+        "--min-speedup": _value("FACTOR", "what is worth it; 1.0 if left out", factor_of, default=1.0),
         # converge
-        "--steps": Option("N", "optimizer steps of each training; 500 if left out", count_of, 500),
-        "--seeds": Option("N", "trainings of each kind; 3 if left out", count_of, 3),
+        "--steps": _value("N", "optimizer steps of each training; 500 if left out", count_of, default=500),
+        "--seeds": _value("N", "trainings of each kind; 3 if left out", count_of, default=3),
         # init
-        "--output": Option("FILE", "the file to write (build_SCRIPT.py if left out)"),
+        "--output": _value("FILE", "the file to write (build_SCRIPT.py if left out)"),
     }
 
 
@@ -128,14 +124,14 @@ TOPICS = {
     "targets": Topic(
         "what is measured",
         "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
-        "its name. What follows -- are the target's own arguments.",
+        "its name. The arguments after -- go to the target.",
         ("--config", *INPUTS, "--gpus", *RENDEZVOUS, "--script"),
         ("perf-advisor train.py -- --epochs 1", "perf-advisor mymodel:build", "perf-advisor timm:resnet50"),
     ),
     "goals": Topic(
         "what counts as better",
-        "Without an option more samples per second are better. Settings that change the results of a training are used "
-        "only if you accept them.",
+        "By default, more samples per second are better. Settings that change training results are used only if you "
+        "accept them.",
         ("--objective", "--memory-limit", "--latency-limit", "--keep-speed", *RECIPES, "--allow", "--accept"),
         ("perf-advisor mymodel:build --objective memory --keep-speed 80%",),
     ),
@@ -173,7 +169,7 @@ _BYTES = {"b": "1"} | {
 def quantity(
     noun: str, units: Mapping[str, str], hint: str, *, least: float = sys.float_info.min, most: float = math.inf
 ) -> Callable[[str], float]:
-    """A parser for a number with one of these units, from ``least`` to ``most``, which raises UsageError."""
+    """Return a parser for a number with one of these units, from ``least`` to ``most``. It raises UsageError."""
 
     def parse_quantity(text: str) -> float:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z%]*)", text.strip().lower(), re.ASCII)
@@ -232,7 +228,7 @@ def _value_of(text: str) -> Value:
 
 
 def key_map_of(text: str) -> list[tuple[str, str]]:
-    """Each setting with its path in a config, of ``precision.autocast=trainer.precision,…``. Raises UsageError."""
+    """The settings and their paths in a config, from ``precision.autocast=trainer.precision,…``. Raises UsageError."""
     pairs = [tuple(part.strip() for part in item.partition("=")[::2]) for item in text.split(",")]
     if not all(key and path for key, path in pairs):
         hint = "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
@@ -250,7 +246,7 @@ def merged_map(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:
-    """A parser for the path of a file, which raises UsageError for one with none of these endings."""
+    """Return a parser for the path of a file. The parser raises UsageError for a path with none of these endings."""
 
     def parse_path(text: str) -> str:
         if not text.lower().endswith(tuple(suffixes)):

@@ -5,7 +5,6 @@ import difflib
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,34 +74,21 @@ class Parser(argparse.ArgumentParser):
         """Add options of the table, with these changes. Errors in a value name the option."""
         options = all_options()
         for name in names:
-            option = replace(options[name], **changes)
-            reads: dict[str, Any] = {"type": _named_reader(name, option.read)} if option.metavar else {}
-            (group or self).add_argument(name, **reads, **option.arguments)
+            arguments = {**options[name], **changes}
+            if read := arguments.get("type"):
+                arguments["type"] = _named_reader(name, read)
+            (group or self).add_argument(name, **arguments)
 
     def add_topic(self, name: str) -> None:
         """Add the options of a topic, under its title in the help."""
         topic = TOPICS[name]
-        self.add(
-            *topic.options, group=self.add_argument_group(f"{name}: {topic.title}", textwrap.fill(topic.words, 78))
-        )
+        group = self.add_argument_group(f"{name}: {topic.title}", textwrap.fill(topic.words, 78))
+        self.add(*topic.options, group=group)
 
-    def add_session(self) -> None:
+    def add_session(self, if_left_out: str = "the latest") -> None:
         """Add the argument that names a recorded session."""
-        self.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
-
-    @property
-    def topics(self) -> dict[str, str]:
-        """The help of each topic by its name: its title, its words, its options."""
-        found = {}
-        for group in self._action_groups:
-            if group.description:
-                shown = self._get_formatter()
-                shown.start_section(group.title)
-                shown.add_text(group.description)
-                shown.add_arguments(group._group_actions)
-                shown.end_section()
-                found[(group.title or "").partition(":")[0]] = shown.format_help()
-        return found
+        about = f"its id; {if_left_out} if left out"
+        self.add_argument("session", nargs="?", default="", metavar="SESSION", help=about)
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line. Raises UsageError."""
@@ -123,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}.", self._help_hint())
 
     def _unknown(self, extra: Sequence[str], script: str | None) -> UsageError:
-        """The error for words that no option takes; ``script`` is the user's, which may have meant them."""
+        """The error for words that no option takes; they may be options of the user's ``script``."""
         option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
         if option is None:
             return UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint())

@@ -11,10 +11,10 @@ from advisor.records import TargetSpec
 from advisor.records.secrets import arguments_without_secrets
 
 
-def taken_up(session_id: str, asked: Request | None, *, anew: bool) -> tuple[Request, PastSession | None]:
-    """The request to measure, and the session to take up; None for a new one. Options not given are that session's.
+def resumed(session_id: str, asked: Request | None, *, anew: bool) -> tuple[Request, PastSession | None]:
+    """The request to measure, and the session to resume; None for a new one. Options not given are that session's.
 
-    Raises UsageError where there is no such session, or where it measured something else: unless ``anew``.
+    Raises UsageError where there is no such session; where it measured something else too, unless ``anew``.
     """
     past = _past(session_id, asked)
     if asked is None or not asked.target.arguments:
@@ -32,28 +32,28 @@ def taken_up(session_id: str, asked: Request | None, *, anew: bool) -> tuple[Req
 
 
 def _past(session_id: str, request: Request | None) -> PastSession:
-    """The session to take up: the one named, or the latest, of this target if there is one. Raises UsageError."""
+    """The session to resume: the one named, or the latest, of this target if there is one. Raises UsageError."""
     if request is None:
         return open_session(session_id or None)
     wanted = request.target
     if session_id:
         past = open_session(session_id)
-        if not _takes_up(wanted, past.request.target):
+        if not _is_of(wanted, past.request.target):
             raise UsageError(
                 f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",
-                f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` takes up its latest.",
+                f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` resumes its latest.",
             )
         return past
-    fitting = [past for past in list_sessions() if _takes_up(wanted, past.request.target)]
+    fitting = [past for past in list_sessions() if _is_of(wanted, past.request.target)]
     here = [past for past in fitting if past.request.target.directory == wanted.directory]
     if not fitting:
         raise UsageError(
-            f"there is no session of {wanted.command} to take up.", "`perf-advisor sessions` lists what there is."
+            f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists what there is."
         )
     return (here or fitting)[0]
 
 
-def _takes_up(wanted: TargetSpec, measured: TargetSpec) -> bool:
+def _is_of(wanted: TargetSpec, measured: TargetSpec) -> bool:
     """Whether a session of one target measures another; arguments that are left out are the session's."""
     arguments, _ = arguments_without_secrets(wanted.arguments)
     return wanted.target == measured.target and arguments in ((), measured.arguments)

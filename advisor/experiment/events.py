@@ -3,6 +3,7 @@
 import msgspec
 
 from advisor import records
+from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.figures.formatting import printable_in
@@ -208,6 +209,13 @@ class SessionFailed(Event, frozen=True):
     hint: str
     details: str
     exit_code: int
+
+    @property
+    def error(self) -> AdvisorError:
+        """The failure as an error with its exit code."""
+        error = AdvisorError(self.message, self.hint, self.details)
+        error.exit_code = ExitCode(self.exit_code)
+        return error
 
 
 class SessionFinished(Event, frozen=True):

@@ -4,7 +4,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent, format_times
 from advisor.records import LeftOut
 
-# A step with more of a round than this is all of it. Unitless.
+# A step that takes a larger share of a round than this counts as the whole round. Unitless.
 _MOST_OF_A_ROUND = 0.95
 
 

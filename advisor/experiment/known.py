@@ -20,7 +20,7 @@ from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResu
 
 _NOT_FASTER = "the stack is not faster with it"
 _AS_WELL = "the others do as well without it"
-_NOT_SHOWN = "it is unclear whether the stack is better with it, so the simpler one stays"
+_NOT_SHOWN = "unclear whether it helps, so the simpler combination stays"
 _ALL_UNCLEAR = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
 # The reasons of settings that the search worked on, and which are not in what was found.
 UNCLEAR = (_NOT_SHOWN, _ALL_UNCLEAR)
@@ -137,7 +137,7 @@ class Known:
         return not (self.judge.goal.by_time and self.judge.compare(settings).seems_faster)
 
     def _seen(self, settings: Settings) -> tuple[Numerics, ...]:
-        """The changes of results that were known of each accepted setting: consent covers those."""
+        """The known changes of results by each accepted setting; consent covers no others."""
         accepted = [key for key in settings if self._is_accepted(key, settings)]
         alone = [self.numerics(Settings({key: settings[key]})) for key in accepted]
         return tuple(numerics.decisive for numerics in alone if numerics is not None)

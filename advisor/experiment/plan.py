@@ -322,7 +322,7 @@ def without_gain(
         share = sum(profile.phases.get(phase, 0.0) for phase in phases) / profile.step_ms
         named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
         reasons[candidate.recipe] = (
-            f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, so it "
-            f"can gain no more than that, and less than {format_percent(CHANGE - 1)} counts as no change"
+            f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, the "
+            f"most that it can gain; less than {format_percent(CHANGE - 1)} counts as no change"
         )
     return reasons

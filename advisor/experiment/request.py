@@ -44,7 +44,7 @@ class Request:
     accept: tuple[tuple[str, Value | None], ...] = ()
 
     def continuing(self, past: Request) -> Request:
-        """This request with the past one's choices wherever it makes none of its own."""
+        """This request, with the past one's value for each option that is at its default here."""
         asked = {name: value for name, value in _choices(self).items() if name != "target"}
         target = replace(past.target, **_choices(self.target))
         return replace(past, target=target, **asked)

@@ -14,8 +14,8 @@ from advisor.figures.sweep import knee_of
 from advisor.records.secrets import arguments_without_secrets
 from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
 from advisor.report.figures import tokens_per_s
+from advisor.report.habits import habit_rows
 from advisor.report.pareto import front_of
-from advisor.report.trials import habit_rows
 from advisor.version import __version__
 
 SCHEMA = 2

@@ -250,7 +250,7 @@ def format_break_even(steps: int | None) -> str:
     """The step after which a slower start has paid back: ``at once``, ``after 1,200 steps``, ``never``."""
     if steps is None:
         return "never"
-    return f"after {format_count(steps)} steps" if steps else "at once"
+    return f"after {format_count(steps)} step{'' if steps == 1 else 's'}" if steps else "at once"
 
 
 _WAYS = {

@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, fmean, median, median_low
 
-# Of what the search chooses among many, and of what was then measured again by processes that chose nothing. With 99 %
-# of each, one of a hundred settings that do nothing is called different.
+# The levels of intervals: of what the search chooses among many, and of what is then measured again by processes that
+# chose nothing. At 99 %, one of a hundred settings that do nothing is called different.
 SELECTION, REPORT = 0.99, 0.95
-# The weight of the prior in degrees of freedom: Student's quantile is 2.8 for 95 % and 4.6 for 99 % with four, where
-# two processes and no prior have 12.7 and 63.7.
+# The weight of the prior in degrees of freedom. With four, Student's quantile is 2.8 for 95 % and 4.6 for 99 %; with
+# two processes and no prior it would be 12.7 and 63.7.
 PRIOR_DEGREES = 4.0
 # Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs.
 UNKNOWN_PROGRAM = 0.04
-# A process that lies farther than this from the median of its group counts as one that lies so far from it. The
-# logarithm of a ratio. Of one odd run in three or four a doubled speed keeps a lower end above 1.01 for 99 %.
+# The farthest that a process counts to lie from the median of its group, as the logarithm of a ratio. With it, one odd
+# run in three or four leaves the 99 % interval of a doubled speed above 1.01.
 FARTHEST = math.log(1.28)
 # Fewer blocks than this are too few for an interval of their median by order statistics: five hold it in 94 % of cases.
 FEWEST_BLOCKS = 5
@@ -52,8 +52,8 @@ def process_spread(groups: Sequence[Sequence[float]], *, prior: float) -> Proces
 
     ``prior`` is the standard deviation expected before any was repeated, as a share. The variances within the groups
     are pooled with it (Gelman et al., Bayesian Data Analysis, section 2.6: a scaled inverse chi-squared prior). It
-    counts less, and then next to nothing, where most of the processes, not one, contradict it by lying farther apart.
-    A group of one process adds nothing.
+    loses its weight where most of the processes, not only one, lie farther apart than it says. A group of one process
+    adds nothing.
     """
     limited = [_limited([math.log(rate) for rate in rates]) for rates in groups if len(rates) > 1]
     squares = math.fsum((log - fmean(logs)) ** 2 for logs in limited for log in logs)

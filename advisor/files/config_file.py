@@ -86,7 +86,7 @@ class TagsAsWritten(ConfigLoader):
 
 
 class TagsIgnored(UniqueKeys):
-    """Takes whatever a tag stands before for nothing: null. Other programs' keys may stand twice, settings may not."""
+    """Reads a tagged value as null. A key may stand twice in files of other programs, not in a settings file."""
 
     checked = re.compile(r"\w+\.\w|perf_advisor$")
 

@@ -104,4 +104,4 @@ def check_target(target: str, directory: str | Path) -> None:
         )
     names_file = "/" in name or name.endswith((".py", *EXPORTED))
     if names_file and not is_file(path):
-        raise TargetError(no_file(path, name), "Check the path; it is taken from the working directory.")
+        raise TargetError(no_file(path, name), "Check the path; it is relative to the working directory.")

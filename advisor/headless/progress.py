@@ -6,13 +6,11 @@ from contextlib import suppress
 from typing import TextIO
 
 from advisor.experiment import events
-from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
     format_bytes,
     format_ms,
-    format_names,
     format_outcome,
     format_rate,
     format_ratio,
@@ -20,14 +18,7 @@ from advisor.figures.formatting import (
     format_setting,
     plain,
 )
-from advisor.records import (
-    BaselineRecord,
-    Facts,
-    Hardware,
-    StackRecord,
-    TrialRecord,
-    Verdict,
-)
+from advisor.records import Comparison, StackRecord, TrialRecord, Verdict
 from advisor.report import figures
 from advisor.report.evidence import hardware_table, workload_rows
 from advisor.report.several_gpus import row_words
@@ -88,7 +79,9 @@ class HeadlessReporter:
         """The lines that an event is worth; most are worth none."""
         match event:
             case events.HardwareFound(hardware):
-                yield from filter(None, (_hardware_line(hardware), hardware.gpu_note))
+                rows = {str(row[0]): row[1] for row in hardware_table(hardware, None).rows}
+                yield ", ".join((*figures.gpu_names(hardware), f"CPU {rows['CPU']}", f"memory {rows['Memory']}"))
+                yield from filter(None, (hardware.gpu_note,))
             case events.SourceRead(files, _, problems):
                 if files:  # which of the findings matter is known once the loop has been inspected
                     yield f"read {counted(len(files), 'file')} of your source, for habits that cost time"
@@ -97,14 +90,18 @@ class HeadlessReporter:
                 yield figures.STAGES.get(stage, stage)
             case events.FactsFound(facts):
                 if self.state.facts is None:
-                    yield _workload_line(facts)
+                    rows = dict(workload_rows(facts))
+                    yield f"{rows['Model']}, {rows['Loop']}, batch: {rows['Batch']}"
                     yield from facts.workload.notes
                 if facts.profile and facts.profile.kind_of_step:
                     yield f"{facts.profile.kind_of_step}: {facts.profile.evidence}"
             case events.BaselineMeasured(baseline) if not self.state.baseline:
-                yield f"baseline: {_baseline_line(baseline)}"
-            case events.TrialsPlanned():
-                yield from _plan_line(event, self.state)
+                step, memory = format_ms(baseline.step_ms), format_bytes(baseline.result.peak_reserved_bytes)
+                rate, interval = format_rate(baseline.samples_per_s), figures.interval_words(baseline)
+                yield f"baseline: {step} per step, {rate}, {memory} reserved, {interval}"
+            case events.TrialsPlanned(candidates, skipped) if not self.state.planned:
+                reasons = f"; {len(skipped)} recipes skipped, with the reasons at the end" if skipped else ""
+                yield f"{counted(len(candidates), 'candidate')} to try{reasons}"
             case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary says why not
                 yield from self._trial_line(record)
             case events.StackMeasured(record):
@@ -129,7 +126,7 @@ class HeadlessReporter:
         if told != now and now[0] is not None:
             again = " (with more runs)" if told and None not in told and told[1] == now[1] else ""
             name = record.candidate.name if record.result.measured else record.label
-            yield f"{name}  {trial_effect(record, self.state.yardstick)}{again}"
+            yield f"{name}  {_effect(record, self.state)}{again}"
 
     def _new_stack_line(self, stack: StackRecord) -> Iterator[str]:
         if stack.settings:
@@ -142,58 +139,33 @@ class HeadlessReporter:
         self._stack_line = line
 
 
-def _plan_line(planned: events.TrialsPlanned, before: SessionState) -> Iterator[str]:
-    known = {candidate.name for candidate in before.planned}
-    added = [candidate for candidate in planned.candidates if candidate.name not in known]
-    if not known:
-        skipped = f"; {len(planned.skipped)} recipes skipped, with the reasons at the end" if planned.skipped else ""
-        yield f"{counted(len(planned.candidates), 'candidate')} to try{skipped}"
-    elif added:
-        yield f"{len(added)} more to try with the stack: {format_names(added)}"
+def _with_verdict(words: str, comparison: Comparison | None, space: str = " ") -> str:
+    changed = comparison is not None and comparison.verdict.is_change
+    return f"{words}{space}{comparison.verdict}" if comparison and changed else words
 
 
-def _hardware_line(hardware: Hardware) -> str:
-    """The machine in one line: its GPUs, its processor."""
-    rows = {str(row[0]): row[1] for row in hardware_table(hardware, None).rows}
-    return ", ".join((*figures.gpu_names(hardware), f"CPU {rows['CPU']}", f"memory {rows['Memory']}"))
-
-
-def _workload_line(facts: Facts) -> str:
-    rows = dict(workload_rows(facts))
-    return f"{rows['Model']}, {rows['Loop']}, batch: {rows['Batch']}"
-
-
-def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
-    """A trial's speed-up and verdict, or the reason for none, with remarks on the figure.
-
-    ``by`` tells it by the objective where that is memory or energy.
-    """
+def _effect(record: TrialRecord, state: SessionState) -> str:
+    """A trial's speed-up and verdict, or the reason for none, with remarks on the figure."""
     if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
         return format_outcome(record.result)
-    by_objective = by is not None and not by.goal.by_time and record.alone
-    effect = by.effect(record.result, record.comparison) if by and by_objective else figures.effect_words(record)
-    shown = figures.verdict_shown(record)
-    verdict = f"{' ' if record.alone else ', '}{shown}" if shown and shown.is_change and not by_objective else ""
+    by = state.yardstick
+    if by and record.alone and not by.goal.by_time:
+        words = by.effect(record.result, record.comparison)
+    else:
+        own = record.comparison if record.alone else record.contribution
+        words = _with_verdict(figures.effect_words(record), own, " " if record.alone else ", ")
     in_turn = f", {figures.IN_TURN}" if record.confirmed and record.alone else ""
     unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
-    return f"{effect}{verdict}{in_turn}{unreliable}"
+    return f"{words}{in_turn}{unreliable}"
 
 
 def _stack_effect(stack: StackRecord, state: SessionState) -> str:
     """The stack's effect and its kind of confirmation, or the reason for none."""
-    if stack.pending:
-        return stack.result.reason
-    if not stack.result.measured:
-        return format_outcome(stack.result)
-    by = state.yardstick if not state.goal.by_time else None
-    effect = by.effect(stack.result, stack.comparison) if by else format_ratio(stack.comparison)
-    changed = stack.comparison and stack.comparison.verdict.is_change and not by
-    verdict = f" {stack.comparison.verdict}" if stack.comparison and changed else ""
-    return f"{effect}{verdict}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
-
-
-def _baseline_line(baseline: BaselineRecord) -> str:
-    """The baseline's step, samples per second with its interval, and memory."""
-    step, rate = format_ms(baseline.step_ms), format_rate(baseline.samples_per_s)
-    memory, interval = format_bytes(baseline.result.peak_reserved_bytes), figures.interval_words(baseline)
-    return f"{step} per step, {rate}, {memory} reserved, {interval}"
+    if stack.pending or not stack.result.measured:
+        return stack.result.reason if stack.pending else format_outcome(stack.result)
+    by = state.yardstick
+    if by and not by.goal.by_time:
+        words = by.effect(stack.result, stack.comparison)
+    else:
+        words = _with_verdict(format_ratio(stack.comparison), stack.comparison)
+    return f"{words}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
@@ -73,8 +73,9 @@ def run_headless(
             written = _report(reporter, request, outputs, session)
             if stream:
                 stream.write("Report", report(reporter.state, request))
-            for line in _left_off(reporter.state):
-                reporter.say(line)
+            if (end := reporter.state.finished) and end.cancelled:
+                nothing = "" if reporter.state.baseline else "nothing was measured yet; "
+                reporter.say(f"{nothing}go on with: perf-advisor --resume")
     if not ended:
         raise KeyboardInterrupt
     return _exit_code(reporter.state, written)
@@ -82,9 +83,14 @@ def run_headless(
 
 def _exit_code(state: SessionState, written: Written) -> int:
     """The exit code of a session that has ended. Raises the error of one that failed, or of an output."""
-    if error := _failure(state) or next(iter(written.errors), None):
-        raise error
-    return ExitCode.INTERRUPTED if state.finished and state.finished.cancelled else ExitCode.OK
+    cancelled = state.finished is not None and state.finished.cancelled
+    if state.failure and not cancelled:
+        raise state.failure.error
+    if state.finished is None:
+        raise AdvisorError("the session ended without a word.", "This is a bug of ours: please report it.")
+    if written.errors:
+        raise written.errors[0]
+    return ExitCode.INTERRUPTED if cancelled else ExitCode.OK
 
 
 def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[str], None]) -> bool:
@@ -127,24 +133,6 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, sess
     for sentence in written.sentences:
         reporter.say(sentence)
     return written
-
-
-def _left_off(state: SessionState) -> Iterator[str]:
-    if state.finished and state.finished.cancelled:
-        yield f"{'nothing was measured yet; ' if state.baseline is None else ''}go on with: perf-advisor --resume"
-
-
-def _failure(state: SessionState) -> AdvisorError | None:
-    """The reason that the session could not go on, as an error with its exit code; None when it could."""
-    if state.finished and state.finished.cancelled:
-        return None
-    if state.failure:
-        error = AdvisorError(state.failure.message, state.failure.hint, state.failure.details)
-        error.exit_code = ExitCode(state.failure.exit_code)
-        return error
-    if state.finished is None:
-        return AdvisorError("the session ended without a word.", "This is a bug of ours: please report it.")
-    return None
 
 
 class EventStream:

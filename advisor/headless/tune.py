@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 import multiprocessing.spawn
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
-from advisor.errors import AdvisorError, UsageError
+from advisor.errors import UsageError
 from advisor.experiment.gains import stack_helps
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
@@ -19,21 +20,21 @@ from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import Found
 from advisor.export.formats import format_for
+from advisor.figures.formatting import plain
 from advisor.figures.options import choice_of, count_of, device_of, named, names_of, seconds_of
 from advisor.files.scratch import scratch_folder
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import replaced
-from advisor.recipe.catalog import load_catalog
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.report.conclusions import settings_to_export
 
 T = TypeVar("T")
 
-_BAR_CELLS = 24
-_FRAME_PX = 640
+_CELLS, _FRAME_PX = 79, 640  # the widths of a line of progress and of the report in a notebook
 
 
 def tune(
@@ -68,24 +69,24 @@ def tune(
         budget_s=seconds_in(budget),
         objective=_read("objective", choice_of(Objective), objective),
         allow=_read("allow", choice_of(Numerics), allow),
-        only=tuple(catalog[name].id for name in _names("only", only)),
-        skip=tuple(catalog[name].id for name in _names("skip", skip)),
+        only=_recipes("only", only, catalog),
+        skip=_recipes("skip", skip, catalog),
     )
     return Tuned(_run(request, progress=progress), request)
 
 
 def _run(request: Request, *, progress: bool) -> SessionState:
     """Run a session to its end; its state. Raises AdvisorError where it failed."""
-    reporter = BarReporter(sys.stderr) if progress else None
-    state = SessionState() if reporter is None else reporter.state
-    session = open_session(request, None, state.apply if reporter is None else reporter.handle)
-    with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(session.cancel), program_left_alone():
-        session.run()
-    if reporter is not None:
-        reporter.done()
-    if state.failure is not None:
-        raise AdvisorError(state.failure.message, state.failure.hint, state.failure.details)
-    return state
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - a device
+        reporter = LineReporter(sys.stderr if progress else nowhere)
+        session = open_session(request, None, reporter.handle)
+        with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(session.cancel), program_left_alone():
+            session.run()
+    if progress:
+        print(file=sys.stderr)
+    if reporter.state.failure is not None:
+        raise reporter.state.failure.error
+    return reporter.state
 
 
 @contextmanager
@@ -107,8 +108,9 @@ def _read(name: str, read: Callable[[str], T], value: object) -> T:
         return read(str(value))
 
 
-def _names(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    return _read(name, names_of, value if isinstance(value, str) else ",".join(value)) if value else ()
+def _recipes(name: str, value: str | Sequence[str], catalog: Catalog) -> tuple[str, ...]:
+    names = _read(name, names_of, value if isinstance(value, str) else ",".join(value)) if value else ()
+    return tuple(catalog[name].id for name in names)
 
 
 class Tuned:
@@ -170,33 +172,18 @@ class Tuned:
         return f'<iframe title="perf-advisor" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
 
-class BarReporter(HeadlessReporter):
-    """A progress bar on one line, with the current activity behind it."""
+class LineReporter(HeadlessReporter):
+    """Writes each line of the progress over the one before."""
 
-    def __init__(self, file: TextIO) -> None:
-        super().__init__(file)
-        self._line = file
-        self._stage = ""
-
-    def _tell(self, line: str) -> None:
-        self._share = max(self._share, min(self.state.progress, 1.0))
-        filled = round(self._share * _BAR_CELLS)
-        bar = "#" * filled + "-" * (_BAR_CELLS - filled)
+    def say(self, text: str) -> None:
+        """Write a line over the last."""
         with suppress(OSError, ValueError):
-            self._line.write(f"\r\033[K[{bar}] {100 * self._share:3.0f} %  {line[:60]}")
-            self._line.flush()
-
-    def done(self) -> None:
-        """End the line."""
-        with suppress(OSError, ValueError):
-            self._line.write("\n")
+            print(f"\r\033[K{plain(text)[:_CELLS]}", end="", file=self._file, flush=True)
 
 
 def seconds_in(budget: str | float) -> float:
-    """Seconds of a number, or of a text such as ``"90s"``, ``"2m"`` or ``"1h30m"``. Raises UsageError otherwise."""
-    if isinstance(budget, int | float) and not isinstance(budget, bool) and budget > 0:
-        return float(budget)
-    return seconds_of(str(budget))
+    """The seconds of a budget, as of the option. Raises UsageError."""
+    return _read("budget", seconds_of, budget)
 
 
 def target_of(workload: Any) -> str:

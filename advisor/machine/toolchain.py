@@ -39,7 +39,7 @@ def missing_compiler(facts: Facts) -> Skip | None:
 
 @cache
 def shared_library(*names: str) -> str | None:
-    """The path of the first of these libraries that is installed; its file name where only the loader finds it."""
+    """The path of the first of these libraries that is installed; its file name if only the loader finds it."""
     for name in names:
         for folder in _FOLDERS:
             if found := sorted(Path(folder).glob(f"lib{name}.so*")):

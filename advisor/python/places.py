@@ -276,17 +276,43 @@ class LoopPlaces:
             yield self._step(block, begin, done, code, whole)
 
     def _step(self, block: list[ast.stmt], begin: int, done: int, code: CodeType, whole: ast.AST) -> Place:
-        """The place of a step: from its forward pass to its update, with what clears the gradients beside them."""
+        """The place of a step: from its forward pass to its update, with what clears the gradients beside them.
+
+        What only notes numbers of it, such as ``total += loss.item()``, may stand behind it.
+        """
         clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
         while begin and clearing[begin - 1]:
             begin -= 1
         while done + 1 < len(block) and clearing[done + 1]:
             done += 1
         names = self._names_in(code)
-        piece = _Piece(block[begin : done + 1], self.loop, whole)
+        inside = block[begin : done + 1]
+        behind = _only_noting(inside, names)
+        piece = _Piece([one for one in inside if one not in behind], self.loop, whole)
         place = piece.place("step", code.co_filename, names, on_device=True)
+        place = replace(place, behind=tuple(one.lineno for one in behind))
         problem = place.problem if code is self.code else "it is in a function that the loop calls"
         return replace(place, name=next(_names_of(self.model, names), ""), problem=problem)
+
+
+def _only_noting(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> list[ast.stmt]:
+    """The statements that read values on the host, and that the others do not need: they may run after all of them.
+
+    They name neither a model nor an optimizer, whose values are others then, and nothing that is bound anew meanwhile.
+    """
+    found: list[ast.stmt] = []
+    for at, one in reversed(list(enumerate(statements[:-1]))):
+        nodes = list(ast.walk(one))
+        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
+        later = [other for other in statements[at + 1 :] if other not in found]
+        on_host = any(isinstance(node, ast.Call) and name_called(node) in _HOSTS for node in nodes)
+        leaves = any(isinstance(node, _LEAVES) or getattr(node, "attr", "") == "grad" for node in nodes)
+        held = any(isinstance(names.get(name), nn.Module | Optimizer) for name in reads)
+        needed = bound_in(one) & _named((node for other in later for node in ast.walk(other)), ast.Load)
+        anew = reads & {name for other in later for name in bound_in(other)}
+        if on_host and not (leaves or held or needed or anew):
+            found.append(one)
+    return found[::-1]
 
 
 def _nearest(lines: set[int], block: list[ast.stmt], backward: int) -> set[int]:
@@ -351,8 +377,8 @@ class _Piece:
 
     def _outside(self, scope: ast.AST) -> Iterator[Any]:
         """The nodes of a scope that are not among the statements."""
-        first, last = self.statements[0].lineno, self.statements[-1].end_lineno or 0
-        return (node for node in ast.walk(scope) if not first <= getattr(node, "lineno", 0) <= last)
+        lines = {line for one in self.statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
+        return (node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines)
 
     def _on_host(self, *, on_device: bool) -> Iterator[str]:
         """Reasons why the statements cannot become a function; with ``on_device`` one that a graph records."""

@@ -10,8 +10,6 @@ STRATEGY = "parallel.strategy"
 SINGLE = "single"
 ONE_GPU = Skip("it is about several GPUs: measure on them with --gpus N")
 PARALLEL = "parallel."
-# The setting that evens out what the ranks wait for one another.
-AGAINST_STRAGGLERS = "parallel.length_bucketing"
 # Sharding is passed over where parameters, gradients and optimizer state take less than this share of one GPU.
 _FITS_EASILY = 0.25
 _CODE = """\

@@ -89,7 +89,7 @@ class TrialKind(StrEnum):
     TURNS = "turns"
     """Warm up, then time one block each time that the parent asks for one."""
     VERIFY = "verify"
-    """Apply an exported file to the loop, or nothing, and time a plain loop."""
+    """Time a plain loop, with an exported file applied to it or without."""
     PACKAGE = "package"
     """Compile the model under the settings to one file; nothing is timed."""
 

@@ -1,24 +1,17 @@
-"""Conclusions from a session's state, for every renderer: shares of the roof, the sweep, tried and untried candidates.
+"""Conclusions from a session's state: what to export, shares of peak rates, the sweep, what was tried."""
 
-Pure functions of the state; the words are in ``formatting`` and in the reports.
-"""
-
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_worth
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
-from advisor.records import Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
-
-_BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNCLEAR, Verdict.FAILED)
+from advisor.records import Outcome, TrialRecord, Value, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class RoofShare:
-    """The share, about 0 to 1, of the machine's matrix-product rate for a type that a throughput reaches."""
+    """A throughput as a share, about 0 to 1, of the machine's peak rate of matrix products in a type."""
 
     share: float
     ceiling_flops_per_s: float
@@ -26,16 +19,16 @@ class RoofShare:
 
 
 def stack_is_unclear(state: SessionState) -> bool:
-    """Whether there is a stack of which the interval leaves open whether it is faster, where speed is the objective."""
+    """Whether speed is the objective and the interval of the stack leaves open whether it is faster."""
     stack = state.stack
     unclear = stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.UNCLEAR
     return bool(state.goal.by_time and stack and stack.settings and unclear)
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
-    """The settings of the session: the stack, of which ``Known.found`` decides what is in it.
+    """The settings that a session exports: those of the stack.
 
-    Where several GPUs were faster, those that were measured on them, as long as the stack holds what they carry over.
+    Where several GPUs were faster, the settings measured on them, as long as the stack still has all that they contain.
     """
     stack, scaling = state.stack, state.scaling
     if scaling and scaling.settings and scaling.carried.items() <= state.stack_settings.items():
@@ -46,26 +39,21 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
     """The roof shares of the baseline and the stack, each of the type that it computes in; None where unknown.
 
-    The baseline's throughput is the one timed beside the stack, where there is one: on a machine that drifts the
-    session's first has no part in the speed-up.
+    The baseline's throughput is the one timed beside the stack, where there is one, as in the speed-up.
     """
-    facts, baseline = state.facts, state.baseline
-    profile = facts.profile if facts else None
+    facts, baseline, stack, profile = state.facts, state.baseline, state.stack, state.profile
     if facts is None or profile is None or baseline is None:
         return None, None
-    stack, size = state.stack, facts.workload.batch_size
-    if stack is None or not stack.settings or stack.samples_per_s is None:
-        return _reached(profile, baseline.samples_per_s, size, {}), None
-    before = _reached(profile, stack.baseline_samples_per_s or baseline.samples_per_s, size, {})
-    return before, _reached(profile, stack.samples_per_s, size, stack.settings)
-
-
-def _reached(
-    profile: Profile, samples_per_s: float, batch_size: int | None, settings: dict[str, Value]
-) -> RoofShare | None:
-    dtype = dtype_under(profile, settings)
-    share, ceiling = roof_share(profile, samples_per_s, batch_size, dtype), ceiling_of(profile, dtype)
-    return None if share is None or ceiling is None or dtype is None else RoofShare(share, ceiling, dtype)
+    rate, tuned_rate = baseline.samples_per_s, None
+    if stack and stack.settings and stack.samples_per_s:
+        rate, tuned_rate = stack.baseline_samples_per_s or rate, stack.samples_per_s
+    shares: list[RoofShare | None] = []
+    for samples_per_s, settings in ((rate, {}), (tuned_rate, state.stack_settings)):
+        dtype = dtype_under(profile, settings)
+        share = roof_share(profile, samples_per_s, facts.workload.batch_size, dtype) if samples_per_s else None
+        ceiling = ceiling_of(profile, dtype)
+        shares.append(RoofShare(share, ceiling, dtype) if share is not None and ceiling and dtype else None)
+    return shares[0], shares[1]
 
 
 def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
@@ -82,33 +70,12 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
     return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
 
 
-def tried(state: SessionState) -> list[TrialRecord]:
-    """The records of trials that ran: the control, then faster, slower, same, unclear, failed; the fastest first."""
-    ran = [record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED]
-    return sorted(ran, key=_by_interest)
-
-
-def _by_interest(record: TrialRecord) -> tuple[bool, int, float]:
-    speedup = record.comparison.speedup if record.comparison else 0.0
-    return record.candidate.recipe != CONTROL, _BY_INTEREST.index(record.verdict), -speedup
-
-
 def candidates_tried(state: SessionState) -> list[TrialRecord]:
     """The candidates that were tried. The control is none."""
-    return [record for record in tried(state) if record.candidate.recipe != CONTROL]
+    ran = (record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED)
+    return [record for record in ran if record.candidate.recipe != CONTROL]
 
 
 def count_untried(state: SessionState) -> int:
     """The number of single candidates that were planned and not tried."""
     return sum(record.result.outcome is Outcome.SKIPPED for record in state.trials.values())
-
-
-def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
-    """The notes of a trial that the baseline does not have, such as graph breaks."""
-    known: Iterable[str] = state.baseline.result.notes if state.baseline else ()
-    return tuple(note for note in result.notes if note not in known)
-
-
-def shown_by(record: TrialRecord) -> str:
-    """The worth of a setting that is on already; empty for others."""
-    return format_worth(record) if record.candidate.already_on and record.result.measured else ""

@@ -5,7 +5,7 @@ Nothing here knows what a session is.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Lines in a fixed-width face, kept as they are; ``language`` is what they are written in, if in any."""
+    """Lines in a fixed-width face, kept as they are; ``language`` is their language, if known."""
 
     text: str
     language: str = ""
@@ -52,8 +52,8 @@ class Listing:
 class Table:
     """Rows under headings; the columns named in ``numbers`` are aligned to the right.
 
-    ``brief`` names the columns that are shown where there is little room; empty for all. The cells of ``remarks`` are
-    told under the table there, each after its row's first.
+    ``brief`` names the columns that are shown where there is little room; empty for all. There the cells of ``remarks``
+    stand under the table, each after the first cell of its row.
     """
 
     headings: tuple[str, ...]
@@ -68,19 +68,13 @@ def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
     return Table(("", ""), tuple(rows))
 
 
-class Tone(StrEnum):
-    """The role of a bar, which has a colour."""
-
-    BASELINE = "baseline"
-    STACK = "stack"
-    FASTER = "faster"
-    SLOWER = "slower"
-    OTHER = "other"
+# The role of a bar, which has a colour.
+Tone = Literal["baseline", "stack", "faster", "slower", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar between two places of 0 to 1. ``text`` is its figure, ``details`` what is told beside it."""
+    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` stand beside it."""
 
     name: str
     start: float
@@ -92,7 +86,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars under one another on one scale; ``words`` are all that is shown of it where no bars can be drawn."""
+    """Bars under one another on one scale; ``words`` say what they show."""
 
     title: str
     words: str
@@ -135,13 +129,13 @@ Block = Paragraph | Bullets | Listing | Table | Bars | StackedBars
 class Section:
     """Blocks under a heading.
 
-    ``brief`` is what a summary shows of it: None for all of it, nothing at all where it is empty. ``warns``: what it
-    says a reader has to know before believing the rest. ``folded``: a page shows it on a click.
+    ``whole``: only the whole report has it, not a summary. ``warns``: a reader has to know it before believing the
+    rest. ``folded``: a page shows it on a click.
     """
 
     title: str
     blocks: tuple[Block, ...]
-    brief: tuple[Block, ...] | None = None
+    whole: bool = False
     warns: bool = False
     folded: bool = False
 

@@ -1,10 +1,7 @@
-"""The evidence for a verdict, as sections of a report: the baseline, where its time goes, the roof.
-
-The sentences are for the headless summary as well.
-"""
+"""The evidence for a verdict: caveats, the baseline, the machine, the profile, the roof, batch sizes."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
@@ -23,15 +20,12 @@ from advisor.figures.formatting import (
 from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
 from advisor.records import (
-    BaselineRecord,
     Ceilings,
     Facts,
     GpuInfo,
     Hardware,
     Mode,
-    OperatorRow,
     Profile,
-    StackRecord,
     text_of,
 )
 from advisor.report import figures
@@ -40,38 +34,45 @@ from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Sec
 
 _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
+# A larger share of a measured peak rate is shown as a contradiction; fast algorithms reach somewhat more than 1.
+_MOST_OF_A_PEAK = 1.5
 
 
 # --- sentences ------------------------------------------------------------------------------------------------
 
 
-def caveats(state: SessionState) -> Iterator[str]:
-    """Sentences to read before believing a figure: warnings, and disturbances of the baseline or the stack."""
-    yield from (f"{_capitalised(said.text.rstrip('.'))}." for said in state.messages if said.severity != "information")
-    if state.baseline is not None and state.baseline.result.disturbed:
-        yield f"The baseline is unreliable: {state.baseline.result.disturbed}."
-    gpu = state.baseline.result.gpu if state.baseline else None
-    if gpu is not None and gpu.foreign_processes:
-        others = figures.company(gpu.foreign_processes)
+def caveats_section(state: SessionState) -> Iterator[Section]:
+    """What casts doubt on the figures, if anything does."""
+    if caveats := tuple(_caveats(state)):
+        yield Section("Read this first", (Bullets(caveats),), warns=True)
+
+
+def _caveats(state: SessionState) -> Iterator[str]:
+    """Warnings, disturbances, and figures that contradict each other."""
+    baseline, stack = state.baseline, state.stack if state.stack_settings else None
+    for said in state.messages:
+        if said.severity != "information":
+            yield f"{said.text[:1].upper()}{said.text[1:].rstrip('.')}."
+    if baseline is not None and baseline.result.disturbed:
+        yield f"The baseline is unreliable: {baseline.result.disturbed}."
+        if stack and _THREADS in stack.settings:
+            yield (
+                f"{_THREADS}: {text_of(stack.settings[_THREADS])} gains less on a quiet machine: here other programs "
+                "take a core, and every operator waits for the thread without one."
+            )
+    if baseline is not None and baseline.result.gpu is not None and baseline.result.gpu.foreign_processes:
+        others = figures.company(baseline.result.gpu.foreign_processes)
         yield f"While the baseline was timed, {others}; even an idle one can slow launches."
-    if state.baseline is not None and (state.baseline.cpu_step_ms or math.inf) < state.baseline.step_ms:
-        yield f"On this machine's CPU the same step takes {figures.on_cpu(state.baseline)}."
-    if state.stack is not None and state.stack.settings:
-        yield from _stack_caveats(state.stack, state.baseline)
-
-
-def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Iterator[str]:
-    if stack.result.disturbed:
+    if baseline is not None and (baseline.cpu_step_ms or math.inf) < baseline.step_ms:
+        yield f"On this machine's CPU the same step takes {figures.on_cpu(baseline)}."
+    if stack and stack.result.disturbed:
         yield f"The settings together are unreliable: {stack.result.disturbed}."
-    if _THREADS in stack.settings and baseline is not None and baseline.result.disturbed:
-        yield (
-            f"{_THREADS}: {text_of(stack.settings[_THREADS])} gains less on a quiet machine: beside other programs "
-            "every operator waits for the thread that has no core."
-        )
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    for reached in filter(None, roof_shares(state)):
+        if reached.share > _MOST_OF_A_PEAK:
+            yield (
+                f"A step reaches {roof_text(reached)}, more than a peak allows: other programs slowed its measurement, "
+                "or the step computes in another way."
+            )
 
 
 def bound_sentence(profile: Profile) -> str:
@@ -93,7 +94,9 @@ def roof_text(reached: RoofShare | None) -> str:
 
 
 def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iterator[Block]:
-    """The workload, and the measurements with the user's own settings."""
+    """What limits the step, the workload, and the measurements with the user's own settings."""
+    if state.profile and state.profile.kind_of_step:
+        yield Paragraph(bound_sentence(state.profile))
     yield pairs([*workload_rows(state.facts, catalog), *_measured(state)])
     if state.baseline and state.baseline.result.notes:
         yield Bullets(state.baseline.result.notes)
@@ -164,7 +167,7 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
 
 
 def _gpu_words(gpu: GpuInfo) -> str:
-    """A GPU, and what holds it back or uses it besides us."""
+    """A GPU, its limits, and other programs on it."""
     named = [f"{one.name} ({one.pid}, {format_bytes(one.used_memory_bytes)})" for one in gpu.processes]
     parts = [
         f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}",
@@ -180,74 +183,44 @@ def _gpu_words(gpu: GpuInfo) -> str:
 
 
 def time_section(state: SessionState) -> Iterator[Section]:
-    """The step's bottleneck, its phases, and the operators that take most of it."""
+    """The phases of the step, and the operators with the most time of their own: on the device where there is one."""
     profile = state.profile
     if profile is None:
         return
-    bound: list[Block] = [Paragraph(bound_sentence(profile))] if profile.kind_of_step else []
-    phases: list[Block] = [phases_table(state, profile)] if profile.phases else []
-    operators = list(_operators(profile.operators)) if profile.operators else []
-    if told := (*bound, *phases, *operators):
-        yield Section("Where the time goes", told, brief=tuple(bound))
+    blocks: list[Block] = [phases_table(state, profile)] if profile.phases else []
+    if profile.operators:
+        on_device = any(row.device_ms for row in profile.operators)
+        longest = sorted(profile.operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
+        where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
+        left_out = f" ({more} more in the JSON report)" if more > 0 else ""
+        blocks.append(Paragraph(f"Operators by their own time on the {where} in a step{left_out}:"))
+        headings = ("Operator", "Calls", *(("Device",) if on_device else ()), "Host")
+        rows = tuple(
+            (
+                Code(row.name),
+                format_count(row.calls),
+                *((format_ms(row.device_ms),) if on_device else ()),
+                format_ms(row.host_ms),
+            )
+            for row in longest[:_OPERATORS_SHOWN]
+        )
+        blocks.append(Table(headings, rows, frozenset(headings[1:])))
+    if blocks:
+        yield Section("Where the time goes", tuple(blocks), whole=True)
 
 
 def phases_table(state: SessionState, profile: Profile) -> Table:
     """The phases of a step; with the combination's where they were timed, and with the device's work for each."""
     tuned = state.stack.result.phases if state.stack and state.stack.settings else {}
-    times: list[tuple[str, Mapping[str, float]]] = [("Tuned", tuned)] if tuned else []
-    times += [("Kernels and copies", profile.device_phases)] if profile.device_phases else []
-    rows = tuple(
-        (
-            name.replace("_", " "),
-            format_ms(profile.phases.get(name)),
-            _share(profile.share(name)) if name in profile.phases else MISSING,
-            *(format_ms(column.get(name)) for _, column in times),
-        )
-        for name in dict.fromkeys((*profile.phases, *tuned))
-    )
-    headings = [heading for heading, _ in times]
-    return Table(("Phase", "Time", "Share", *headings), rows, frozenset({"Time", *headings}))
-
-
-def _share(share: float) -> Share:
-    return Share(share, format_percent(share, digits=1))
-
-
-def _operators(operators: Sequence[OperatorRow]) -> Iterator[Block]:
-    """The operators with the most time of their own, on the device where there is one."""
-    on_device = any(row.device_ms for row in operators)
-    longest = sorted(operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
-    more = len(operators) - _OPERATORS_SHOWN
-    yield Paragraph(
-        f"Operators with the most time of their own on the {'device' if on_device else 'host'}, a step"
-        f"{f'; {more} more, and what they call, are in the JSON report' if more > 0 else ''}:"
-    )
-    headings = ("Operator", "Calls", *(("Device",) if on_device else ()), "Host")
-    rows = tuple(
-        (
-            Code(row.name),
-            format_count(row.calls),
-            *((format_ms(row.device_ms),) if on_device else ()),
-            format_ms(row.host_ms),
-        )
-        for row in longest[:_OPERATORS_SHOWN]
-    )
-    yield Table(headings, rows, frozenset(headings[1:]))
-
-
-def waits_blocks(profile: Profile) -> Iterator[Block]:
-    """The lines at which the host waits for the device, and tensors that are made on the host in each step."""
-    if profile.sync_places:
-        yield Paragraph("Lines of the step that make the host wait for the device:")
-        rows = tuple(
-            (place.place, Code(place.text), format_count(place.calls_per_step), format_ms(place.blocked_ms))
-            for place in profile.sync_places
-        )
-        yield Table(("Where", "Line", "Times a step", "Waits"), rows, frozenset({"Times a step", "Waits"}))
-    if profile.host_made_tensors:
-        count = profile.host_made_tensors
-        made = "1 tensor is" if count == 1 else f"{count:,} tensors are"
-        yield Paragraph(f"{made} made on the host and copied to the device in each step.")
+    columns = {"Tuned": tuned, "Kernels and copies": profile.device_phases}
+    times = {heading: column for heading, column in columns.items() if column}
+    rows: list[tuple[Inline, ...]] = []
+    for name in dict.fromkeys((*profile.phases, *tuned)):
+        share = profile.share(name)
+        shown = Share(share, format_percent(share, digits=1)) if name in profile.phases else MISSING
+        others = (format_ms(column.get(name)) for column in times.values())
+        rows.append((name.replace("_", " "), format_ms(profile.phases.get(name)), shown, *others))
+    return Table(("Phase", "Time", "Share", *times), tuple(rows), frozenset({"Time", *times}))
 
 
 # --- the roof -------------------------------------------------------------------------------------------------
@@ -259,11 +232,8 @@ def roof_section(state: SessionState) -> Iterator[Section]:
     if profile is None:
         return
     before, after = roof_shares(state)
-    reached: list[tuple[str, Inline]] = []
-    if before:
-        reached.append(("Matrix products", _of_peak(before)))
-    if after:
-        reached.append(("Tuned", _of_peak(after)))
+    named = (("Matrix products", before), ("Tuned", after))
+    reached = [(name, Share(found.share, roof_text(found))) for name, found in named if found]
     blocks: list[Block] = []
     if rows := [*reached, *_step_rows(profile)]:
         blocks.append(pairs(rows))
@@ -273,11 +243,7 @@ def roof_section(state: SessionState) -> Iterator[Section]:
         when = f" on {profile.ceilings.measured_on}" if profile.ceilings.measured_on else ""
         blocks += [Paragraph(f"Peak rates of this machine, measured{when}:"), pairs(ceilings)]
     if blocks:
-        yield Section("Efficiency", tuple(blocks), brief=(pairs(reached),) if reached else ())
-
-
-def _of_peak(reached: RoofShare) -> Share:
-    return Share(reached.share, roof_text(reached))
+        yield Section("Efficiency", tuple(blocks), whole=True)
 
 
 def _step_rows(profile: Profile) -> Iterator[tuple[str, Inline]]:
@@ -315,15 +281,19 @@ def _ceiling_rows(ceilings: Ceilings) -> Iterator[tuple[str, Inline]]:
 # --- the CPU and batch sizes -----------------------------------------------------------------------------------
 
 
-def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
-    """Throughput by batch size with its knee; ``advice`` is what a larger batch asks for. Nothing for one size."""
+def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    """Throughput by batch size with its knee, and what to change with the batch size. Nothing for one size."""
     points = sweep_of(state)
     if not points:
         return
-    blocks: list[Block] = [Paragraph(sweep_sentence(points, state.mode))]
     headings, rows = sweep.sweep_table(points)
-    blocks.append(Table(headings, tuple(rows), frozenset(headings) - {"Remark"}))
-    blocks += [Paragraph(advice)] if advice else []
+    blocks: list[Block] = [
+        Paragraph(sweep_sentence(points, state.mode)),
+        Table(headings, tuple(rows), frozenset(headings) - {"Remark"}),
+    ]
+    knee = sweep.knee_of(points)
+    if knee is not None and state.facts and knee != state.facts.workload.batch_size:
+        blocks += [Paragraph(why)] if (why := catalog.why(sweep.RECIPE, state.facts, knee)) else []
     yield Section("Batch sizes", tuple(blocks))
 
 

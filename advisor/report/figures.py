@@ -3,8 +3,7 @@
 The app adds colours and meters, the reports put the same words into tables and sentences.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
 
 from advisor.experiment.state import SessionState
@@ -20,7 +19,6 @@ from advisor.figures.formatting import (
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import (
     BaselineRecord,
-    Comparison,
     Facts,
     GpuReadings,
     Hardware,
@@ -30,15 +28,6 @@ from advisor.records import (
     Verdict,
     Verification,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One reading taken during a timing; ``problem`` when it casts doubt on the timing."""
-
-    text: str
-    problem: bool = False
-
 
 # --- candidates and the stack -----------------------------------------------------------------------------------
 
@@ -53,15 +42,9 @@ STAGES = {
     "several GPUs": "measuring several GPUs",
 }
 
-MEASURED_ONCE = "measured once"
 IN_TURN = "in turn with the baseline"
-# A plain loop agrees with the session where their speed-ups differ by no more than this share. Unitless.
+# A larger difference between the speed-ups of the plain loop and of the session is shown. Unitless.
 _AGREES = 0.1
-
-
-def own_comparison(record: TrialRecord) -> Comparison | None:
-    """The effect of a setting itself on the speed; None where it was only measured with others."""
-    return record.comparison if record.alone else record.contribution
 
 
 def verdict_shown(record: TrialRecord) -> Verdict | None:
@@ -70,11 +53,11 @@ def verdict_shown(record: TrialRecord) -> Verdict | None:
     return record.verdict if known else None
 
 
-def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str] = format_ratio) -> str:
+def effect_words(record: TrialRecord) -> str:
     """A candidate's effect on the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
     if record.alone:
-        return figure(record.comparison)
-    return f"{figure(record.contribution)} on the stack" if record.contribution else "not measured alone"
+        return format_ratio(record.comparison)
+    return f"{format_ratio(record.contribution)} on the stack" if record.contribution else "not measured alone"
 
 
 def interval_words(baseline: BaselineRecord) -> str:
@@ -85,22 +68,22 @@ def interval_words(baseline: BaselineRecord) -> str:
 def how_confirmed(stack: StackRecord) -> str:
     """The certainty of the stack's figure: ``confirmed`` in turn with the baseline, or ``measured once``.
 
-    Beside other programs turns that leave less than 1.1x possible confirm nothing.
+    Beside other programs, turns confirm nothing while their interval reaches below 1.1x.
     """
     if stack.confirmed:
         return "confirmed"
     in_turn = stack.comparison is not None and stack.comparison.paired
-    return f"{IN_TURN}, not confirmed beside other programs" if in_turn else MEASURED_ONCE
+    return f"{IN_TURN}, not confirmed beside other programs" if in_turn else "measured once"
 
 
 def other_batch(stack: StackRecord, baseline: BaselineRecord | None) -> str:
-    """The end of a phrase on the stack's effect where its batch has another size; else empty."""
+    """The words on the batch size, if the stack's is not the baseline's: ``, at a batch of 64, not 32``; else empty."""
     size, own = stack.result.batch_size, baseline.result.batch_size if baseline else None
     return f", at a batch of {size}, not {own}" if size and own and size != own else ""
 
 
 def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | None:
-    """The tokens a second that a rate of samples means where the step generates text; None elsewhere."""
+    """Tokens per second, for a step that generates text; None for others."""
     tokens = facts.workload.generated_tokens if facts else None
     return tokens * samples_per_s if tokens and samples_per_s else None
 
@@ -115,7 +98,7 @@ def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
 
 
 def step_series(times_ms: Sequence[float], most: int) -> str:
-    """The last step times as a line: the median is half as high as can be, the top a tenth above it."""
+    """The last step times as a line of blocks: the median is at half height, 10 % more at the top."""
     usual = median(times_ms)
     drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times_ms[-most:]] if usual else []
     return sparkline([min(99.0, max(0.0, value)) for value in drawn], len(drawn))
@@ -127,7 +110,7 @@ def step_series(times_ms: Sequence[float], most: int) -> str:
 def verified_words(verification: Verification) -> str:
     """The result of verifying an exported file: ``verified: 6.80x in a plain loop (12.1 ms before, 1.78 ms with it)``.
 
-    Where it did less or more than the session measured by more than a tenth, that is said too.
+    The session's figure follows where the two differ by more than a tenth.
     """
     speedup, measured = verification.speedup, verification.session_speedup
     if speedup is None:
@@ -143,40 +126,29 @@ def verified_words(verification: Verification) -> str:
 # --- the GPU, the CPU and energy ------------------------------------------------------------------------------
 
 
-def gpu_readings(gpu: GpuReadings) -> list[Reading]:
-    """NVML's readings during a timing: gauges, slowdowns, and other processes."""
-    gauges = ", ".join(_gauges(gpu))
-    return [
-        *([Reading(gauges)] if gauges else []),
-        *_held_back(gpu.throttle_reasons),
-        Reading(company(gpu.foreign_processes), problem=bool(gpu.foreign_processes)),
-    ]
-
-
 def gpu_sentence(gpu: GpuReadings) -> str:
-    """The same in a line."""
-    return "; ".join(reading.text for reading in gpu_readings(gpu))
-
-
-def _gauges(gpu: GpuReadings) -> Iterator[str]:
-    if gpu.temperature_c is not None:
-        yield f"{gpu.temperature_c} °C at most"
-    if gpu.sm_clock_mhz is not None:
+    """NVML's readings during a timing: gauges, slowdowns, and other processes."""
+    gauges = [f"{gpu.temperature_c} °C at most"] if gpu.temperature_c is not None else []
+    if (clock := gpu.sm_clock_mhz) is not None:
         lowest = gpu.sm_clock_lowest_mhz
-        fell = f" (lowest {lowest})" if lowest is not None and lowest < gpu.sm_clock_mhz else ""
-        yield f"SM clock {gpu.sm_clock_mhz}{fell} MHz"
+        gauges.append(f"SM clock {clock}{f' (lowest {lowest})' if lowest and lowest < clock else ''} MHz")
     if gpu.power_w is not None:
-        yield f"{gpu.power_w:.0f} W on average"
+        gauges.append(f"{gpu.power_w:.0f} W on average")
+    # A power cap is normal for a heavy step.
+    capped = ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []
+    alone = [] if gpu.foreign_processes else [company(gpu.foreign_processes)]
+    return "; ".join(filter(None, (", ".join(gauges), *capped, *gpu_troubles(gpu), *alone)))
 
 
-def _held_back(reasons: Sequence[str]) -> Iterator[Reading]:
-    """The slowdowns of a GPU. A power cap is normal for a heavy step; a slowdown for heat or power is a problem."""
-    if POWER_CAP in reasons:
-        yield Reading("at its power cap")
-    if slowed := [reason for reason in reasons if reason in SLOWDOWNS]:
-        yield Reading(f"slowed down ({', '.join(slowed)})", problem=True)
-    if others := [reason for reason in reasons if reason != POWER_CAP and reason not in SLOWDOWNS]:
-        yield Reading(f"clocks limited ({', '.join(others)})", problem=True)
+def gpu_troubles(gpu: GpuReadings) -> list[str]:
+    """The readings that cast doubt on the timing."""
+    slowed = [reason for reason in gpu.throttle_reasons if reason in SLOWDOWNS]
+    others = [reason for reason in gpu.throttle_reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
+    return [
+        *([f"slowed down ({', '.join(slowed)})"] if slowed else []),
+        *([f"clocks limited ({', '.join(others)})"] if others else []),
+        *([company(gpu.foreign_processes)] if gpu.foreign_processes else []),
+    ]
 
 
 def company(count: int | None) -> str:

@@ -3,14 +3,14 @@
 A point is on the front when nothing is both as fast and as small.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from advisor.experiment.consent import may_use
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.ranking import CONTROL, fills_the_device
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records import ParetoPoint, StackRecord, TrialRecord
+from advisor.records import ParetoPoint, TrialRecord
 
 BASELINE = "baseline"
 STACK = "stack"
@@ -19,15 +19,32 @@ STACK = "stack"
 def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
     """The baseline, candidates measured alone that may be used, and every combination without rejected settings.
 
-    Of settings that were measured several times the last result counts, the confirmed stack's above all. What exceeds
-    the memory limit is left out where anything stays within it, but never the baseline.
+    Settings that were measured several times count by their last result, or by the confirmed stack's. What exceeds the
+    memory limit is left out if anything stays within it, but never the baseline.
     """
+    found = [point for record in state.trials.values() if (point := _of_trial(record, state))]
+    rejected = {candidate.key for candidate in state.candidates.values() if candidate.recipe in state.rejected}
+    found += [point for point in state.combinations.values() if rejected.isdisjoint(point.settings)]
+    stack = state.stack
+    if stack and stack.comparison and stack.result.peak_reserved_bytes is not None:
+        found.append(ParetoPoint(STACK, dict(stack.settings), stack.comparison, stack.result.peak_reserved_bytes))
     limit = state.goal.memory_limit_bytes
-    found = list(_points(state))
     within = [point for point in found if limit is None or point.peak_reserved_bytes <= limit]
     points = {Settings(point.settings): point for point in within or found}
     own = () if state.baseline_bytes is None else (ParetoPoint(BASELINE, {}, None, state.baseline_bytes),)
     return own + tuple(point for settings, point in points.items() if settings)
+
+
+def _of_trial(record: TrialRecord, state: SessionState) -> ParetoPoint | None:
+    """The point of a candidate; None for the control, for what was not measured, and for what may not be used."""
+    peak_bytes, candidate = record.result.peak_reserved_bytes, record.candidate
+    if candidate.recipe == CONTROL or record.comparison is None or peak_bytes is None:
+        return None
+    if state.facts and fills_the_device(state.facts, record.settings, record.result):
+        return None
+    if not may_use(state.decisions.get(candidate.recipe), record.numerics, state.goal.allow):
+        return None
+    return ParetoPoint(record.label, dict(record.settings), record.comparison, peak_bytes)
 
 
 def pareto_front(
@@ -49,7 +66,7 @@ def pareto_front(
 
 
 def _certain(point: ParetoPoint) -> float:
-    """The speed-up that a point counts with: what was not confirmed counts by the low end of its interval."""
+    """The speed-up that a point counts with: the low end of its interval where it is not confirmed."""
     if point.comparison is None or point.comparison.paired:
         return point.speedup
     return max(0.0, point.comparison.ci_low)
@@ -61,27 +78,3 @@ def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
         return ()
     floor = Yardstick(state.goal, state.baseline).saving_floor
     return pareto_front(measured_points(state), saving_floor=floor, within=state.baseline.half_width)
-
-
-def _points(state: SessionState) -> Iterator[ParetoPoint]:
-    for record in state.trials.values():
-        point = _of_record(record.label, record)
-        if point and record.candidate.recipe != CONTROL and _allowed(state, record):
-            yield point
-    rejected = {candidate.key for candidate in state.candidates.values() if candidate.recipe in state.rejected}
-    yield from (point for point in state.combinations.values() if rejected.isdisjoint(point.settings))
-    if state.stack and (stack := _of_record(STACK, state.stack)):
-        yield stack
-
-
-def _of_record(name: str, record: TrialRecord | StackRecord) -> ParetoPoint | None:
-    peak_bytes = record.result.peak_reserved_bytes
-    if record.comparison is None or peak_bytes is None:
-        return None
-    return ParetoPoint(name, dict(record.settings), record.comparison, peak_bytes)
-
-
-def _allowed(state: SessionState, record: TrialRecord) -> bool:
-    if state.facts and fills_the_device(state.facts, record.settings, record.result):
-        return False
-    return may_use(state.decisions.get(record.candidate.recipe), record.numerics, state.goal.allow)

@@ -1,6 +1,6 @@
-"""The charts of a session, which the HTML report draws; the app draws the phases. Pure functions.
+"""The charts of a session. The HTML report draws all of them, the app the phases. Pure functions.
 
-Each is None while what it would show is not known.
+A chart is None while its figures are not known.
 """
 
 import math
@@ -9,19 +9,16 @@ from statistics import median
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
-    MISSING,
-    format_change,
     format_ms,
     format_percent,
     format_rate,
 )
 from advisor.figures.sweep import SweepPoint, knee_of
-from advisor.records import Phase, TrialResult, Verdict
+from advisor.records import BaselineRecord, Phase, StackRecord, TrialResult, Verdict
 from advisor.report.conclusions import sweep_of
 from advisor.report.document import Bar, Bars, Part, Stacked, StackedBars, Tone
-from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import step_series
-from advisor.report.rows import Figures, ranking
+from advisor.report.rows import ranking
 
 # One letter for each phase; others have their own first letter.
 _INITIALS: Mapping[str, str] = {
@@ -33,8 +30,10 @@ _INITIALS: Mapping[str, str] = {
     Phase.BACKWARD: "B",
     Phase.OPTIMIZER: "O",
 }
-_TONES = {Verdict.FASTER: Tone.FASTER, Verdict.SLOWER: Tone.SLOWER}
-_SPEED_UPS = (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
+_TONES: dict[Verdict, Tone] = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower"}
+# The ticks of an axis of speed-ups; and those of one whose ends differ by more than this factor.
+_TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
+_BROAD, _BROAD_TICKS = 6, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _MOST_BLOCKS = 60  # of the series of step times: the last ones
 
 
@@ -57,34 +56,28 @@ class _Scale:
 
 
 def forest_chart(state: SessionState) -> Bars | None:
-    """The interval of every setting's speed-up, best first, with its memory; None before any was measured."""
+    """The interval of every setting's speed-up, best first, with its memory; None before any was measured.
+
+    An interval that is wider than three times either way is cut off there.
+    """
     found = ranking(state)
     measured = [(row.name, row.figures) for row in found.rows if row.figures]
     if found.step_ms is None or not measured:
         return None
     shown = [(f"all {len(found.settings)} together", found.together)] if found.together else []
     shown += measured
-    scale = _Scale([1.0, *(end for _, figures in shown for end in _ends(figures))])
-    bars = []
-    for name, figures in shown:
-        low, high = map(scale.place, _ends(figures))
-        tone = Tone.STACK if figures is found.together else _TONES.get(figures.verdict, Tone.OTHER)
-        bars.append(Bar(name, low, high, figures.words, tone, _costs(figures)))
-    own = Bar("your settings", scale.place(1.0), scale.place(1.0), format_ms(found.step_ms), Tone.BASELINE)
-    ticks = tuple((scale.place(tick), f"{tick:g}x") for tick in _SPEED_UPS if scale.low <= tick <= scale.high)
-    words = "Each bar is the interval of a speed-up. With a plus: with the setting against the others without it."
-    return Bars("Speed-up of every setting", words, (own, *bars), ticks)
-
-
-def _ends(figures: Figures) -> tuple[float, float]:
-    """The ends of an interval; one that is wider than three times either way is cut off there."""
-    effect = figures.effect
-    return max(effect.ci_low, effect.speedup / 3), min(effect.ci_high, effect.speedup * 3)
-
-
-def _costs(figures: Figures) -> tuple[str, ...]:
-    memory = format_change(figures.memory_bytes[1], figures.memory_bytes[0])
-    return (format_ms(figures.after_ms), *([f"memory {memory}"] if memory != MISSING else []))
+    effects = [figures.effect for _, figures in shown]
+    ends = [(max(one.ci_low, one.speedup / 3), min(one.ci_high, one.speedup * 3)) for one in effects]
+    scale = _Scale([1.0, *(end for each in ends for end in each)])
+    bars = [Bar("your settings", scale.place(1.0), scale.place(1.0), format_ms(found.step_ms), "baseline")]
+    for (name, figures), (low, high) in zip(shown, ends, strict=True):
+        tone: Tone = "stack" if figures is found.together else _TONES.get(figures.verdict, "other")
+        costs = (format_ms(figures.after_ms), f"memory {figures.memory_change}")
+        bars.append(Bar(name, scale.place(low), scale.place(high), figures.words, tone, costs))
+    every = _BROAD_TICKS if scale.high > _BROAD * scale.low else _TICKS
+    ticks = tuple((scale.place(tick), f"{tick:g}x") for tick in every if scale.low <= tick <= scale.high)
+    words = "Each bar is the interval of a speed-up. A plus means: compared with and without it, the others on."
+    return Bars("Speed-up of every setting", words, tuple(bars), ticks)
 
 
 def phases_chart(state: SessionState) -> StackedBars | None:
@@ -92,32 +85,29 @@ def phases_chart(state: SessionState) -> StackedBars | None:
     profile = state.profile
     if profile is None or not profile.phases:
         return None
-    bars = [_stacked("before", profile.phases)]
     after = state.stack.result.phases if state.stack and state.stack.settings else {}
-    if after:
-        bars.append(_stacked("after", after))
-    words = "Each phase is waited for here, so that together they can take longer than a step."
-    return StackedBars("Where a step goes", words, tuple(bars))
-
-
-def _stacked(name: str, phases: Mapping[str, float]) -> Stacked:
-    total = sum(phases.values())
-    parts = tuple(
-        Part(
-            phase.replace("_", " "),
-            _INITIALS.get(phase, phase[:1].upper()),
-            spent_ms,
-            f"{format_ms(spent_ms)} {format_percent(spent_ms / total if total else None)}",
+    bars = []
+    for name, phases in (("before", profile.phases), *([("after", after)] if after else [])):
+        total = sum(phases.values())
+        parts = tuple(
+            Part(
+                phase.replace("_", " "),
+                _INITIALS.get(phase, phase[:1].upper()),
+                spent_ms,
+                f"{format_ms(spent_ms)} {format_percent(spent_ms / total if total else None)}",
+            )
+            for phase, spent_ms in phases.items()
         )
-        for phase, spent_ms in phases.items()
-    )
-    return Stacked(name, format_ms(total), parts)
+        bars.append(Stacked(name, format_ms(total), parts))
+    words = "These steps wait after each phase, so their sum can exceed the step."
+    return StackedBars("Where a step goes", words, tuple(bars))
 
 
 def steps_chart(state: SessionState) -> Bars | None:
     """The step times of baseline and stack: from the fastest block to the slowest, and the blocks in their order."""
     stack = state.stack if state.stack and state.stack.settings else None
-    results = (("baseline", Tone.BASELINE, state.baseline), ("combination", Tone.STACK, stack))
+    results: tuple[tuple[str, Tone, BaselineRecord | StackRecord | None], ...]
+    results = (("baseline", "baseline", state.baseline), ("combination", "stack", stack))
     found = [(name, tone, block_times(record.result)) for name, tone, record in results if record]
     timed = [(name, tone, times) for name, tone, times in found if len(times) > 1 and min(times) > 0]
     if not timed:
@@ -128,7 +118,7 @@ def steps_chart(state: SessionState) -> Bars | None:
         low, high = min(times), max(times)
         details = (f"{format_ms(low)} to {format_ms(high)}", step_series(times, _MOST_BLOCKS))
         bars.append(Bar(name, scale.place(low), scale.place(high), format_ms(median(times)), tone, details))
-    words = "The median block of steps, the fastest and the slowest, and all blocks in the order in which they ran."
+    words = "The median of the blocks, the fastest and the slowest, and the last blocks in their order."
     return Bars("Step times", words, tuple(bars))
 
 
@@ -144,12 +134,12 @@ def batch_chart(state: SessionState) -> Bars | None:
     if not most:
         return None
     bars = tuple(_batch_bar(point, knee, (point.samples_per_s or 0.0) / most) for point in points)
-    return Bars("Batch sizes", sweep_sentence(points, state.mode), bars)
+    return Bars("Batch sizes", "Samples per second. The knee is the smallest size that is nearly the fastest.", bars)
 
 
 def _batch_bar(point: SweepPoint, knee: int | None, share: float) -> Bar:
     at_knee = point.size == knee
     remarks = ("yours" if point.own else "", "knee" if at_knee else "", point.problem)
-    tone = Tone.STACK if at_knee else Tone.BASELINE if point.own else Tone.OTHER
+    tone: Tone = "stack" if at_knee else "baseline" if point.own else "other"
     rate = format_rate(point.samples_per_s) if point.samples_per_s else "did not run"
     return Bar(f"{point.size:,}", 0.0, share, rate, tone, tuple(filter(None, remarks)))

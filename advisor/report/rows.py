@@ -4,14 +4,21 @@ The app, the terminal and the reports render these records. There is one baselin
 that of the baseline, or follows from it, and every step time with a setting is that one divided by the speed-up.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_pending
+from advisor.figures.formatting import (
+    format_bytes,
+    format_change,
+    format_interval,
+    format_ms,
+    format_outcome,
+    format_pending,
+)
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -20,6 +27,7 @@ from advisor.records import (
     NumericsResult,
     Objective,
     Outcome,
+    Recommendation,
     StackRecord,
     TrialRecord,
     Values,
@@ -32,16 +40,18 @@ class Against(StrEnum):
     """The settings that the figures of a row are compared with."""
 
     BASELINE = "against the baseline"
-    REST = "against the combination without it"
+    REST = "compared with and without it"
     NOT_SPLIT = "of the combination, not yet compared without it"
 
 
-# What stands before a speed-up.
+# A name with its value that is longer than this is shown without the value, where it is the only one. Characters.
+_LONG_NAME = 24
+# The sign or word before a speed-up.
 SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
 
 
 class Tick(StrEnum):
-    """Whether a setting is exported; the person's decisions are part of it."""
+    """Whether a setting is exported, after the person's decisions."""
 
     ON = "exported"
     OFF = "not exported"
@@ -72,31 +82,21 @@ class Figures:
         return self.before_ms / self.effect.speedup
 
     @property
+    def words(self) -> str:
+        """The speed-up with its interval: ``1.39x (1.37–1.41)``; ``+1.24x (…)`` on top of the others."""  # noqa: RUF002
+        return f"{SIGNS[self.against]}{format_interval(self.effect)}"
+
+    @property
     def speed(self) -> str:
-        """The speed-up: ``1.39x``; ``+1.24x`` on top of the others, ``in 1.51x`` of all of them together."""
-        return self._speed_in(self._digits)
+        """The speed-up alone: ``1.39x``; ``+1.24x`` on top of the others, ``in 1.51x`` of all of them together."""
+        speedup = self.effect.speedup
+        digits = 2 if speedup < 9.995 else 1 if speedup < 99.95 else 0
+        return f"{SIGNS[self.against]}{speedup:.{digits}f}x"
 
     @property
     def interval(self) -> str:
-        """The interval of the speed-up: ``1.37–1.41``; a narrow one has a third digit."""  # noqa: RUF002
-        low, high = (f"{end:.{self._fine_digits}f}" for end in (self.effect.ci_low, self.effect.ci_high))
-        return f"{low}–{high}"  # noqa: RUF001
-
-    @property
-    def words(self) -> str:
-        """The speed-up with its interval: ``1.39x (1.37–1.41)``."""  # noqa: RUF002
-        return f"{self._speed_in(self._fine_digits)} ({self.interval})"
-
-    def _speed_in(self, digits: int) -> str:
-        return f"{SIGNS[self.against]}{self.effect.speedup:.{digits}f}x"
-
-    @property
-    def _digits(self) -> int:
-        return 2 if self.effect.speedup < 9.995 else 1 if self.effect.speedup < 99.95 else 0
-
-    @property
-    def _fine_digits(self) -> int:
-        return 3 if self.effect.ci_high - self.effect.ci_low < 0.01 else self._digits
+        """The interval of the speed-up: ``1.37–1.41``."""  # noqa: RUF002
+        return format_interval(self.effect).partition("(")[2].rstrip(")")
 
     @property
     def steps(self) -> str:
@@ -110,13 +110,19 @@ class Figures:
         return format_bytes(after) if before is None else before_and_after(format_bytes(before), format_bytes(after))
 
     @property
+    def memory_change(self) -> str:
+        """The change of the peak: ``-43 %``; the peak with the settings where only that is known."""
+        before, after = self.memory_bytes
+        return format_bytes(after) if before is None else format_change(after, before)
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict on the settings; unclear while only the whole combination was measured."""
         return Verdict.UNCLEAR if self.against is Against.NOT_SPLIT else self.effect.verdict
 
 
 def before_and_after(before: str, after: str) -> str:
-    """Two figures: the unit stands once where it is the same."""
+    """Two figures with their unit, which stands once where it is the same."""
     number, _, unit = before.partition(" ")
     return f"{number if unit and after.endswith(f' {unit}') else before} → {after}"
 
@@ -163,7 +169,7 @@ class Ranking:
     """All that a session has found so far.
 
     ``step_ms`` and ``memory_bytes`` are the baseline's; ``together`` are the figures of ``settings``, the combination
-    that is reported and exported. ``pending`` says why that has no figures.
+    that is reported and exported. ``pending`` says why it has no figures.
     """
 
     step_ms: float | None = None
@@ -184,7 +190,7 @@ class Ranking:
 def ranking(state: SessionState, catalog: Catalog | None = None, *, working: bool = False) -> Ranking:
     """The ranked list. ``working``: something is being measured after the end of the session."""
     stack = state.stack if state.stack and state.stack.settings else None
-    together = _against_baseline(stack, stack.comparison, state) if stack and stack.comparison else None
+    together = _against_baseline(stack, state) if stack else None
     return Ranking(
         step_ms=_reference_ms(state),
         memory_bytes=state.baseline_bytes,
@@ -206,9 +212,9 @@ def _reference_ms(state: SessionState) -> float | None:
     return beside or (state.baseline.step_ms if state.baseline else None)
 
 
-def _against_baseline(record: TrialRecord | StackRecord, comparison: Comparison, state: SessionState) -> Figures | None:
-    step_ms, by = _reference_ms(state), state.yardstick
-    if step_ms is None or by is None or comparison.speedup <= 0:
+def _against_baseline(record: TrialRecord | StackRecord, state: SessionState) -> Figures | None:
+    step_ms, by, comparison = _reference_ms(state), state.yardstick, record.comparison
+    if step_ms is None or by is None or comparison is None or comparison.speedup <= 0:
         return None
     baseline, result = by.baseline.result, record.result
     other_batch = result.batch_size is not None and result.batch_size != baseline.batch_size
@@ -228,13 +234,13 @@ def _against_baseline(record: TrialRecord | StackRecord, comparison: Comparison,
 def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
     """A candidate's own figures: with and without it in the combination where that is known, else alone.
 
-    Of one that was only measured with others, those of all of them.
+    A candidate that was only measured with others has the figures of all of them.
     """
-    stack = state.stack
+    stack, candidate = state.stack, record.candidate
     only_together = not record.alone and record.contribution is None
-    reported = stack is not None and stack.settings.get(record.candidate.key) == record.candidate.value
+    reported = stack is not None and stack.settings.get(candidate.key) == candidate.value
     of = stack if stack and only_together and reported and stack.comparison else record
-    whole = _against_baseline(of, of.comparison, state) if of.comparison else None
+    whole = _against_baseline(of, state)
     if whole is None or not record.result.measured:
         return None
     if record.contribution is None:
@@ -248,7 +254,7 @@ def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
     return Figures(
         after_ms * record.contribution.speedup,
         record.contribution,
-        (peaks.get(settings.without(record.candidate.key)), peaks.get(settings)),
+        (peaks.get(settings.without(candidate.key)), peaks.get(settings)),
         (None, whole.energy_j[1]),
         record.numerics,
         Against.REST,
@@ -271,88 +277,79 @@ def _peaks(state: SessionState) -> dict[Settings, int]:
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-def _rows(state: SessionState, catalog: Catalog | None, *, working: bool) -> Iterator[Row]:
-    """The rows: what is recommended in its order, then the others by their effect; what failed, and what runs, last."""
+def _rows(state: SessionState, catalog: Catalog | None, *, working: bool) -> list[Row]:
+    """The rows: what is recommended in its order, then the others by their effect; what failed, and what runs, last.
+
+    A recipe has one row: that of the value that is exported or recommended, else of the best.
+    """
     recommended = {item.record.candidate.name: item for item in state.recommendations}
-    exported, by_recipe = settings_to_export(state), dict[str, list[Row]]()
-    for name, candidate in state.candidates.items():
-        record = state.trials.get(name)
-        skipped = record is not None and record.result.outcome is Outcome.SKIPPED
-        running = state.running == name
-        if candidate.recipe == CONTROL or ((record is None or skipped) and not running):
-            continue
-        item, decision = recommended.get(name), state.decisions.get(candidate.recipe)
-        in_stack = state.stack_settings.get(candidate.key) == candidate.value or bool(item and item.in_stack)
-        tick = tick_of(candidate, state, exported, working=working)
-        row = Row(
-            candidate,
-            short_name(candidate, state),
-            item.title if item else title_of(candidate.recipe, catalog),
-            figures_of(record, state) if record else None,
-            tick,
-            star=in_stack and (decision is not Decision.ACCEPTED or bool(record and record.verdict is Verdict.FASTER)),
-            consent=bool(item and item.needs_consent),
-            running=running,
-            rejected=decision is Decision.REJECTED,
-            note=_note(record, candidate, state, tick),
-            why=item.why if item else "",
-            record=record,
-        )
-        by_recipe.setdefault(candidate.recipe, []).append(row)
     ranks = {item.recipe: item.rank for item in state.recommendations}
-    best = [_best_of(rows, recommended) for rows in by_recipe.values()]
-    yield from sorted(best, key=lambda row: _place(row, ranks))
-
-
-def _place(row: Row, ranks: Mapping[str, int]) -> tuple[int, float]:
-    if row.candidate.recipe in ranks:
-        return 0, ranks[row.candidate.recipe]
-    if row.figures is not None:
-        return 1, -row.figures.effect.speedup
-    return (3 if row.running else 2), 0.0
-
-
-def _best_of(rows: Sequence[Row], recommended: Iterable[str]) -> Row:
-    """The row of a recipe: the value that is exported or recommended, else the best; with the others."""
+    by_recipe: dict[str, list[Row]] = {}
+    for name, candidate in state.candidates.items():
+        record, running = state.trials.get(name), state.running == name
+        was_tried = record is not None and record.result.outcome is not Outcome.SKIPPED
+        if candidate.recipe != CONTROL and (running or was_tried):
+            row = _row(candidate, recommended.get(name), state, catalog, working=working)
+            by_recipe.setdefault(candidate.recipe, []).append(row)
 
     def merit(row: Row) -> tuple[bool, bool, float]:
         return row.tick is Tick.ON, row.key in recommended, row.figures.effect.speedup if row.figures else 0.0
 
-    best = max(rows, key=merit)
-    others = sorted((row for row in rows if row is not best), key=merit, reverse=True)
-    return replace(best, values=tuple(others))
+    def place(row: Row) -> tuple[int, float]:
+        if row.candidate.recipe in ranks:
+            return 0, ranks[row.candidate.recipe]
+        return (1, -row.figures.effect.speedup) if row.figures else (3 if row.running else 2, 0.0)
+
+    ordered = (sorted(rows, key=merit, reverse=True) for rows in by_recipe.values())
+    return sorted((replace(best, values=tuple(others)) for best, *others in ordered), key=place)
 
 
-def tick_of(candidate: Candidate, state: SessionState, exported: Mapping[str, object], *, working: bool) -> Tick:
-    """Whether a setting is exported, given what is; one that was accepted and is not waits, or is refused."""
-    if exported.get(candidate.key) == candidate.value:
+def _row(
+    candidate: Candidate, item: Recommendation | None, state: SessionState, catalog: Catalog | None, *, working: bool
+) -> Row:
+    recipe, record = candidate.recipe, state.trials.get(candidate.name)
+    decision = state.decisions.get(recipe)
+    in_stack = state.stack_settings.get(candidate.key) == candidate.value or bool(item and item.in_stack)
+    tick = _tick_of(candidate, record, state, working=working)
+    only_value = sum(other.recipe == recipe for other in state.candidates.values()) == 1
+    switch = candidate.value is True or (only_value and len(candidate.name) > _LONG_NAME)
+    return Row(
+        candidate,
+        recipe if switch else candidate.name,
+        item.title if item else title_of(recipe, catalog),
+        figures_of(record, state) if record else None,
+        tick,
+        star=in_stack and (decision is not Decision.ACCEPTED or bool(record and record.verdict is Verdict.FASTER)),
+        consent=bool(item and item.needs_consent),
+        running=state.running == candidate.name,
+        rejected=decision is Decision.REJECTED,
+        note=_note(candidate, record, state, tick),
+        why=item.why if item else "",
+        record=record,
+    )
+
+
+def _tick_of(candidate: Candidate, record: TrialRecord | None, state: SessionState, *, working: bool) -> Tick:
+    """Whether a setting is exported; one that was accepted and is not exported waits, or is refused."""
+    if settings_to_export(state).get(candidate.key) == candidate.value:
         return Tick.ON
     value = state.accepted_values.get(candidate.recipe, candidate.value)
     if state.decisions.get(candidate.recipe) is not Decision.ACCEPTED or value != candidate.value:
         return Tick.OFF
-    record = state.trials.get(candidate.name)
     failed = record is not None and record.verdict is Verdict.FAILED
-    if not working and (failed or (state.stack is not None and candidate.key in state.stack.dropped)):
-        return Tick.REFUSED
-    return Tick.WAITING
+    dropped = state.stack is not None and candidate.key in state.stack.dropped
+    return Tick.REFUSED if not working and (failed or dropped) else Tick.WAITING
 
 
-def _note(record: TrialRecord | None, candidate: Candidate, state: SessionState, tick: Tick) -> str:
+def _note(candidate: Candidate, record: TrialRecord | None, state: SessionState, tick: Tick) -> str:
+    """The reason for no figures; of a setting that is not exported, why; else what casts doubt on its figures."""
     if record is not None and not record.result.measured:
         reason = format_outcome(record.result)
         return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason
     if tick is not Tick.ON and state.stack and (why := state.stack.dropped.get(candidate.key)):
         return why
-    always = state.baseline is not None and state.baseline.result.disturbed  # that is told once, of the session
+    always = state.baseline is not None and state.baseline.result.disturbed  # the session says it once
     return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed and not always else ""
-
-
-def short_name(candidate: Candidate, state: SessionState) -> str:
-    """A setting in few words: its recipe, with the value unless that is a switch or the only one of a long name."""
-    if candidate.value is True:
-        return candidate.recipe
-    alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
-    return candidate.recipe if alone and len(candidate.name) > 24 else candidate.name
 
 
 def title_of(recipe: str, catalog: Catalog | None) -> str:
@@ -361,24 +358,20 @@ def title_of(recipe: str, catalog: Catalog | None) -> str:
     return known.title if known else recipe
 
 
-# --- folded lines -------------------------------------------------------------------------------------------------
-
-
 def _folds(state: SessionState) -> Iterator[Fold]:
     """What has no figures: what waits for its turn or had no time, and what does not apply."""
     over = state.finished is not None or state.failure is not None
-    waits = "not tried" if over else "waiting"
-    untried = [
-        (name, record.result.reason.replace(RAISE_BUDGET, "R tries it"))
-        for name, record in state.trials.items()
-        if record.result.outcome is Outcome.SKIPPED and name != state.running
-    ]
-    untried += [
-        (name, "changes results: tried last" if name in state.consent else waits)
-        for name, candidate in state.candidates.items()
-        if name not in state.trials and name != state.running and candidate.recipe != CONTROL
-    ]
+    untried: dict[str, str] = {}
+    for name, candidate in state.candidates.items():
+        record = state.trials.get(name)
+        if name == state.running or candidate.recipe == CONTROL:
+            continue
+        if record is None:
+            waits = "not tried" if over else "waiting"
+            untried[name] = "changes results: tried last" if name in state.consent else waits
+        elif record.result.outcome is Outcome.SKIPPED:
+            untried[name] = record.result.reason.replace(RAISE_BUDGET, "R tries it")
     if untried:
-        yield Fold("untried", f"{len(untried)} {'not tried' if over else 'to try'}", tuple(untried))
+        yield Fold("untried", f"{len(untried)} {'not tried' if over else 'to try'}", tuple(untried.items()))
     if state.skipped:
         yield Fold("skipped", f"{len(state.skipped)} not applicable", tuple(state.skipped.items()))

@@ -12,39 +12,19 @@ from advisor.figures.formatting import (
     format_rate,
     format_setting,
 )
-from advisor.recipe.parallel_recipe import AGAINST_STRAGGLERS, SINGLE, STRATEGY
+from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.records import Comparison, ScalingRecord, ScalingRow, Value
-from advisor.report.document import Block, Bullets, Paragraph, Section, Table
+from advisor.report.document import Bullets, Paragraph, Section, Table
 
-_HEADINGS = (
-    "Settings",
-    "Batch (each GPU)",
-    "Step",
-    "Speed",
-    "Against one GPU",
-    "Efficiency",
-    "Exposed communication",
-    "Straggler",
-    "Memory of a GPU",
-    "Losses",
-    "Remark",
-)
-_NUMBERS = frozenset(_HEADINGS[1:-1])
 _BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communication")
 
 
 def several_gpus_section(record: ScalingRecord | None) -> Iterator[Section]:
     """The section, where the session measured on several GPUs."""
-    if record is not None and record.rows:
-        yield Section("Several GPUs", tuple(_blocks(record)))
-
-
-def _blocks(record: ScalingRecord) -> Iterator[Block]:
-    yield Paragraph(result_sentence(record))
-    yield scaling_table(record.rows)
+    if record is None or not record.rows:
+        return
     remarks = [
         *([f"Bound by {record.evidence}."] if record.evidence else []),
-        *_stragglers(record.rows),
         *(f"Left out on several GPUs: {key}, since {reason}." for key, reason in record.left_out.items()),
         *(f"Not tried: {name}, since {reason}." for name, reason in record.passed_over.items()),
     ]
@@ -52,18 +32,8 @@ def _blocks(record: ScalingRecord) -> Iterator[Block]:
         remarks.append(
             "These are processes on the CPU that share its cores (gloo): they show that it runs, not what GPUs gain."
         )
-    if remarks:
-        yield Bullets(tuple(remarks))
-
-
-def _stragglers(rows: tuple[ScalingRow, ...]) -> Iterator[str]:
-    """The wait for the slowest, before and after a setting that is meant to shorten it."""
-    told = [row for row in rows if row.straggler_share is not None and not row.weak]
-    for after in (row for row in told if AGAINST_STRAGGLERS in row.settings):
-        plain = {name: value for name, value in after.settings.items() if name != AGAINST_STRAGGLERS}
-        for before in (row for row in told if row.settings == plain):
-            first, then = (format_percent(row.straggler_share, digits=1) for row in (before, after))
-            yield f"The wait for the slowest is {first} of the step with {before.name}, {then} with {after.name}."
+    blocks = (Paragraph(result_sentence(record)), scaling_table(record.rows))
+    yield Section("Several GPUs", (*blocks, *([Bullets(tuple(remarks))] if remarks else [])))
 
 
 def result_sentence(record: ScalingRecord) -> str:
@@ -72,7 +42,9 @@ def result_sentence(record: ScalingRecord) -> str:
     if record.rows[0].step_ms is None:
         return f"Several GPUs were not measured: {record.rows[0].reason}"
     if not any(row.step_ms is not None for row in record.rows[1:]):
-        return _why_none(record, places)
+        if failed := [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]:
+            return " ".join((f"Nothing on {places} could be measured.", *failed))
+        return f"Nothing was measured on {places} before the session ended: raise --budget."
     best = record.row(record.best) if record.best else None
     if best is None:
         return f"At the same global batch nothing on {places} was faster than one GPU with its own settings."
@@ -84,12 +56,6 @@ def result_sentence(record: ScalingRecord) -> str:
     )
 
 
-def _why_none(record: ScalingRecord, places: str) -> str:
-    if failed := [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]:
-        return " ".join((f"Nothing on {places} could be measured.", *failed))
-    return f"Nothing was measured on {places} before the session ended: raise --budget."
-
-
 def row_words(row: ScalingRow) -> str:
     """A row in a line: ``2 GPUs, ddp: 1.72x (1.65-1.79) one GPU, efficiency 86 %``."""
     if row.gpus == 1:
@@ -97,15 +63,15 @@ def row_words(row: ScalingRow) -> str:
     where = f"{row.gpus} GPUs, {row.name}"
     if row.step_ms is None:
         return f"{where}: failed ({row.reason})"
-    against = f"the samples/s of one GPU {_at_another_batch(row)}" if row.weak else "one GPU"
+    against = f"the samples/s of one GPU at {row.gpus} times its global batch" if row.weak else "one GPU"
     speed = f"{format_interval(_comparison(row))} {against}, efficiency {format_percent(row.efficiency)}"
     return f"{where}: {speed} ({row.reason})" if row.reason else f"{where}: {speed}"
 
 
 def row_details(row: ScalingRow) -> str:
     """All that is known of a row but its name, in a line: ``step 33.0 ms · efficiency 91 % · straggler 1.0 %``."""
-    known = zip(_HEADINGS[1:], _cells(row)[1:], strict=True)
-    return " · ".join(f"{name[0].lower()}{name[1:]} {cell}" for name, cell in known if cell not in ("", MISSING))
+    known = [(name, cell) for name, cell in _cells(row).items() if name != "Settings" and cell not in ("", MISSING)]
+    return " · ".join(f"{name[0].lower()}{name[1:]} {cell}" for name, cell in known)
 
 
 def row_of(record: ScalingRecord | None, trial: str) -> ScalingRow | None:
@@ -113,33 +79,31 @@ def row_of(record: ScalingRecord | None, trial: str) -> ScalingRow | None:
     return next((row for row in record.rows if row.trial == trial), None) if record else None
 
 
-def _at_another_batch(row: ScalingRow) -> str:
-    return f"at {row.gpus} times its global batch"
-
-
 def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
-    """All rows."""
-    return Table(_HEADINGS, tuple(map(_cells, rows)), numbers=_NUMBERS, brief=_BRIEF, remarks="Remark")
+    """All rows; there is at least one."""
+    cells = list(map(_cells, rows))
+    headings = tuple(cells[0])
+    numbers = frozenset(headings) - {"Settings", "Remark"}
+    return Table(headings, tuple(tuple(each.values()) for each in cells), numbers, _BRIEF, "Remark")
 
 
-def _cells(row: ScalingRow) -> tuple[str, ...]:
-    batch = MISSING if row.global_batch is None else f"{row.global_batch} ({row.batch_per_gpu})"
-    exposed = MISSING
-    if row.exposed_ms is not None:
-        exposed = f"{format_percent(row.exposed_share)}, {format_ms(row.exposed_ms)}"
-    return (
-        row.name,
-        batch,
-        format_ms(row.step_ms),
-        format_rate(row.samples_per_s),
-        format_interval(_comparison(row)) if row.gpus > 1 else MISSING,
-        format_percent(row.efficiency) if row.gpus > 1 else MISSING,
-        exposed,
-        format_percent(row.straggler_share, digits=1),
-        format_bytes(max(row.peak_reserved_bytes)) if row.peak_reserved_bytes else MISSING,
-        MISSING if row.loss_difference is None else f"{row.loss_difference:.1e}",
-        row.reason or (f"another training, {_at_another_batch(row)}" if row.weak else ""),
-    )
+def _cells(row: ScalingRow) -> dict[str, str]:
+    """The cells of a row by their headings."""
+    several, peaks = row.gpus > 1, row.peak_reserved_bytes
+    exposed = f"{format_percent(row.exposed_share)}, {format_ms(row.exposed_ms)}"
+    return {
+        "Settings": row.name,
+        "Batch (each GPU)": MISSING if row.global_batch is None else f"{row.global_batch} ({row.batch_per_gpu})",
+        "Step": format_ms(row.step_ms),
+        "Speed": format_rate(row.samples_per_s),
+        "Against one GPU": format_interval(_comparison(row)) if several else MISSING,
+        "Efficiency": format_percent(row.efficiency) if several else MISSING,
+        "Exposed communication": MISSING if row.exposed_ms is None else exposed,
+        "Straggler": format_percent(row.straggler_share, digits=1),
+        "Memory of a GPU": format_bytes(max(peaks)) if peaks else MISSING,
+        "Losses": MISSING if row.loss_difference is None else f"{row.loss_difference:.1e}",
+        "Remark": row.reason or (f"another training, at {row.gpus} times its global batch" if row.weak else ""),
+    }
 
 
 def _comparison(row: ScalingRow) -> Comparison | None:
@@ -164,7 +128,7 @@ def launch_lines(state: SessionState, settings: Mapping[str, Value]) -> Iterator
     yield f"  {launch_command(state.scaling)}"
     size = settings.get("data.batch_size") or (state.facts.workload.batch_size if state.facts else None)
     if isinstance(size, int):
-        yield f"A batch of {size} is that of all {gpus} processes together, {size / gpus:g} samples in each."
+        yield f"A batch of {size} is for all {gpus} processes together: {size / gpus:g} samples in each."
 
 
 def launch_command(scaling: ScalingRecord) -> str:

@@ -31,7 +31,7 @@ from advisor.report.document import (
 )
 
 PLAIN_WIDTH = 100
-# The colours of what is told, by their names here; the app has others by the same names.
+# The colours by their names; the app has its own colours for the same names.
 COLOURS = {"good": "green", "bad": "red", "warning": "yellow", "name": "bold", "quiet": "dim"}
 _STYLES = {
     Verdict.FASTER: "good",
@@ -54,10 +54,10 @@ def print_text(text: RenderableType, file: TextIO) -> None:
 
 
 def print_sections(sections: Iterable[Section], file: TextIO) -> None:
-    """Print what is brief of sections, each under its title."""
+    """Print the sections that a summary has, each under its title."""
     for section in sections:
-        if blocks := section.blocks if section.brief is None else section.brief:
-            body = Padding(body_of(blocks, warns=section.warns), (0, 0, 0, 2), expand=False)
+        if not section.whole:
+            body = Padding(body_of(section.blocks, warns=section.warns), (0, 0, 0, 2), expand=False)
             print_text(Group(Text(f"\n{section.title}", style="bold"), body), file)
 
 
@@ -69,7 +69,7 @@ def lines_of(text: RenderableType, width: int, colours: Mapping[str, str]) -> Te
 
 
 class _Shown:
-    """A text whose control characters are shown; rich's own, for colours, are not in the text."""
+    """A text whose control characters are shown as text; rich adds those for colours later."""
 
     def __init__(self, text: RenderableType) -> None:
         self._text = text
@@ -114,7 +114,7 @@ def _drawn(block: Table) -> RichTable:
 
 
 def _remarks(block: Table) -> Iterator[Text]:
-    """Lines with the remarks on a table's rows, for a column that the table has no room for; equal ones in one line."""
+    """The remarks on a table's rows, as lines under it; equal remarks share a line."""
     if not (block.brief and block.remarks):
         return
     name, remark = block.headings.index(block.brief[0]), block.headings.index(block.remarks)

@@ -8,68 +8,77 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
-from advisor.report.document import Bullets, Document, Listing, Paragraph, Section
+from advisor.report.document import Block, Bullets, Document, Listing, Section
+from advisor.report.habits import habits_section, source_section
 from advisor.report.pictures import pictures
-from advisor.report.reproduce import code_section, method, reproduce_section
+from advisor.report.reproduce import method, reproduce_section
+from advisor.report.settings import code_section, settings_sections, stack_blocks, untried_table
 from advisor.report.several_gpus import several_gpus_section
-from advisor.report.trials import (
-    batch_advice,
-    habit_rows,
-    habits_table,
-    settings_sections,
-    source,
-    stack_blocks,
-    untried_table,
-)
 from advisor.report.verdict import verdict
 from advisor.version import __version__
 
 
-def document_of(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> Document:
-    """The report of a session, with the change of the user's own file as a diff. The session may still run."""
+def document_of(
+    state: SessionState, request: Request, catalog: Catalog, change: str = "", *, drawn: bool = False
+) -> Document:
+    """The report of a session, with the change of the user's own file as a diff. The session may still run.
+
+    ``drawn``: with its pictures, for a renderer that can draw.
+    """
     changed = [Section("The change in your file", (Listing(change, "diff"),))] if change else []
     return Document(
         f"perf-advisor: {request.target.command}",
         verdict(state),
-        (*changed, *sections(state, catalog), *_background(state, request)),
+        (*changed, *sections(state, catalog, pictures(state) if drawn else ()), *_background(state, request)),
         f"Made by perf-advisor {__version__}.",
     )
 
 
-def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """The sections of the report, the decision first. A summary shows what is brief of them."""
-    yield from _warnings(state)
+def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = ()) -> Iterator[Section]:
+    """The sections of the report, the decision first. A summary leaves out some of them."""
+    yield from evidence.caveats_section(state)
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
     yield from settings_sections(state, catalog)
     yield from several_gpus_section(state.scaling)
     yield from code_section(state, catalog)
-    if drawn := pictures(state):
-        yield Section("Pictures", drawn, brief=())
-    yield from evidence.sweep_section(state, batch_advice(state, catalog))
-    if state.source_files:
-        yield Section("Found in your source", tuple(source(state)))
-    yield from _evidence(state, catalog)
+    if charts:
+        yield Section("Pictures", charts, whole=True)
+    yield from evidence.sweep_section(state, catalog)
+    yield from source_section(state)
+    if state.baseline:
+        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
+    yield from evidence.time_section(state)
+    yield from evidence.roof_section(state)
+    yield from habits_section(state, catalog)
+    if table := untried_table(state, catalog):
+        yield Section("Not tried", (table,), folded=True)
+
+
+def _background(state: SessionState, request: Request) -> Iterator[Section]:
+    if state.hardware:
+        yield Section("Hardware and versions", (evidence.hardware_table(state.hardware, state.facts),))
+        yield reproduce_section(state, request)
+    if state.baseline:
+        yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))
+
+
+# --- parts that the app shows -------------------------------------------------------------------------------------
 
 
 def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) -> Iterator[Section]:
-    """The person's own settings in short, for the app: the baseline, the workload, the machine, the notes."""
-    yield from _warnings(state)
+    """The person's own settings in short: the baseline, the workload, the machine, the notes."""
+    yield from evidence.caveats_section(state)
     if state.facts or state.baseline:
-        kind = evidence.bound_sentence(state.profile) if state.profile else ""
-        limit = [Paragraph(kind)] if kind else []
-        yield Section("Baseline", (*limit, *evidence.baseline_blocks(state, catalog)))
+        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
     yield Section("Notes", (Bullets(tuple(_notes(state, budget_s))),))
     if state.hardware:
         yield Section("Machine", (evidence.hardware_table(state.hardware, None),))
-    if state.source_files:
-        found = [f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}." for one in state.findings]
-        told = found or [f"{', '.join(state.source_files)}: nothing slow found."]
-        yield Section("Found in your source", (Bullets((*told, *state.source_problems)),))
+    yield from source_section(state)
 
 
 def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
-    """The goal, what the inspection remarked, and what the session said."""
+    """The goal, then the notes of the inspection and of the session."""
     goal = state.goal
     limits = [format_bytes(goal.memory_limit_bytes)] if goal.memory_limit_bytes else []
     limits += [f"{format_ms(goal.latency_limit_ms)} a call"] if goal.latency_limit_ms else []
@@ -81,25 +90,8 @@ def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
     yield from (said.text for said in state.messages if said.severity == "information")
 
 
-def _warnings(state: SessionState) -> Iterator[Section]:
-    if warnings := tuple(evidence.caveats(state)):
-        yield Section("Read this first", (Bullets(warnings),), warns=True)
-
-
-def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    profile = state.profile
-    if state.baseline:
-        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
-    if profile:
-        yield from evidence.time_section(state)
-        yield from evidence.roof_section(state)
-    yield from habits_section(state, catalog)
-    if table := untried_table(state, catalog):
-        yield Section("Not tried", (table,), folded=True)
-
-
 def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
-    """The parts of the profile that the app shows beside the operators."""
+    """The parts of the profile without its operators."""
     profile = state.profile
     if profile is None:
         return
@@ -108,20 +100,3 @@ def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[S
     yield from evidence.roof_section(state)
     if not profile.phases_alone:
         yield from habits_section(state, catalog)
-
-
-def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
-    """Where the host waits for the device, and what ways of doing the same thing cost."""
-    waits = evidence.waits_blocks(state.profile) if state.profile else ()
-    rows = habit_rows(state)
-    if blocks := (*waits, *([habits_table(rows, catalog)] if rows else ())):
-        yield Section("Waits and habits", blocks)
-
-
-def _background(state: SessionState, request: Request) -> Iterator[Section]:
-    """Sections that a summary leaves out: the machine, and the method of measurement."""
-    if state.hardware:
-        yield Section("Hardware and versions", (evidence.hardware_table(state.hardware, state.facts),))
-        yield reproduce_section(state, request)
-    if state.baseline:
-        yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))

@@ -171,7 +171,7 @@ class Builder:
         if message is None:
             raise TimeoutError
         if not isinstance(message, ForkEnded):
-            raise OSError("the builder does not answer as it should")
+            raise OSError("the process that builds the target answered wrongly")
         self._ends[message.pid] = message.exitcode
 
     def close(self) -> None:

@@ -80,11 +80,11 @@ def start(
     within_s: float = math.inf,
     imports_slowly: Callable[[], None] = lambda: None,
 ) -> None:
-    """Have the fork server start a process; one that died, or does not answer, is started again once.
+    """Have the fork server start a process; a server that died or does not answer is started again once.
 
-    The first process waits for the fork server to have imported torch: as long as that takes, but ``within_s`` at
-    most, or two minutes where that is less. ``imports_slowly`` is called when it takes long. Raises
-    ImportsTooLongError, or StartError when a second fork server does not help either, or when it is given up.
+    The first process waits until the fork server has imported torch: at most ``within_s``, or two minutes where that
+    is less. ``imports_slowly`` is called when it takes long. Raises ImportsTooLongError; StartError when a second fork
+    server does not help either, or when the start is given up.
     """
     until = time.monotonic() + max(within_s, _IMPORTS_AT_LEAST_S)
     for last in (False, True):

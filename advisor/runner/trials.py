@@ -144,7 +144,7 @@ class Runner:
             trial.cancel()
 
     def skip(self) -> None:
-        """End every live trial at once, but for what compiles beside them; trials asked for later are started."""
+        """End every live trial at once, except what compiles beside them. Later trials start as usual."""
         with self._lock:
             live = [trial for trial in self._live if trial is not self._beside]
         for trial in live:

@@ -169,9 +169,9 @@ def uncompiled(model: nn.Module) -> nn.Module:
 
 
 def compiled_as(model: nn.Module) -> dict[str, Value] | None:
-    """The settings that compile a model as its owner has compiled it as a whole.
+    """The settings that compile a whole model in the way its owner did.
 
-    Empty for a model that is not compiled, None where no setting says how: another backend, or options of its own.
+    Empty for a model that is not compiled; None where no setting can say how it was: another backend, other options.
     """
     made: Any = model if hasattr(model, "_orig_mod") else getattr(model, "_compiled_call_impl", None)
     if made is None:

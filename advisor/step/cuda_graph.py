@@ -58,7 +58,7 @@ class CudaGraph:
         except Exception as error:
             failure = failure or error
         if failure is not None:
-            # PyTorch 2.11 leaves generators in the state of capturing after a failure; a capture that works ends it.
+            # In PyTorch 2.11 a failed capture leaves random generators capturing; one that works resets them.
             with suppress(RuntimeError), self._capturing(torch.cuda.CUDAGraph()):
                 torch.zeros(1, device=self.device)
             torch.cuda.set_rng_state(draws, self.device)

@@ -40,7 +40,7 @@ from advisor.step.transforms import without_last_transforms
 from advisor.workloads.loop import GivenBatches, Loop, describe
 from advisor.workloads.resizing import resizing_problem
 
-# Relative change of a loss up to which it is rounding: sums over more positions, in float32 and in half precision.
+# Relative changes of a loss up to these are rounding of sums over more positions: in float32, in half precision.
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
 _SINGLE_BYTES = 4
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {

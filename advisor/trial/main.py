@@ -120,7 +120,7 @@ def trial_main(
     wall_s = time.perf_counter() - started
     flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
-    # User code may have left non-daemon threads; everything of the trial has been said.
+    # User code may have left non-daemon threads; all results have been sent.
     os._exit(0)
 
 

@@ -1,7 +1,8 @@
 """The modules that the fork server imports once for all trial processes: torch, the step and the recipes.
 
-Nothing here may initialise CUDA or start threads: the fork server forks after it. It ignores Ctrl+C, which is for the
-session, and so do its children until they lead a group of their own. ``process/household.py`` has its other duties.
+Nothing here may initialise CUDA or start threads: the fork server forks after it. The fork server ignores Ctrl+C, which
+is meant for the session; so do its children until each leads its own process group. Its other duties are in
+``process/household.py``.
 """
 
 import atexit

@@ -32,7 +32,7 @@ from advisor.trial.measurement.probe import sample_of
 from advisor.workloads.loop import Loop
 
 COMPILED_MODEL = ".pt2"
-# Steps in which compiling, choosing kernels and capturing a graph happen. Count.
+# The first steps, in which code is compiled, kernels are chosen and a graph is captured. Count.
 _FIRST_STEPS = 6
 # First losses that are compared where the user's own file was changed. Count.
 _LOSSES = 5

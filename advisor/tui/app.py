@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.console import Console
 from textual import on, work
 from textual.app import SystemCommand
 from textual.binding import BindingType
@@ -23,6 +24,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
+from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
@@ -31,9 +33,8 @@ from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.exporting import FileExporter
 from advisor.tui.keys import APP_KEYS
-from advisor.tui.leaving import AppResult, Then, bug_of, result_of, result_of_recorded
+from advisor.tui.leaving import Then, bug_of, closing_words, exit_code_of
 from advisor.tui.main_screen import MainScreen
-from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import view_info
 from advisor.tui.views.base import View
@@ -47,7 +48,15 @@ RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks e
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 
 
-class AdvisorApp(ThemedApp[AppResult]):
+class EventsWaiting(Message):
+    """The session posted events; they wait in the app's inbox. Several of these are handled as one."""
+
+    def can_replace(self, message: Message) -> bool:
+        """A later message of this kind says the same."""
+        return isinstance(message, EventsWaiting)
+
+
+class AdvisorApp(ThemedApp[Then]):
     """Four views of one session.
 
     Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
@@ -79,7 +88,7 @@ class AdvisorApp(ThemedApp[AppResult]):
         self._read_gauges = gauges
         self._session_id = recorded.past.session_id if recorded else ""
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self.controller = Controller(self, self.context, self.go_on_with, rework_delay_s)
+        self.controller = Controller(self, self.context, self.go_on_with, self._after_a_wish, rework_delay_s)
         self._draw_interval_s = draw_interval_s
         self.draw_due: Timer | None = None
         self._stopping = False
@@ -103,7 +112,7 @@ class AdvisorApp(ThemedApp[AppResult]):
 
     def get_default_screen(self) -> MainScreen:
         """The screen with the views."""
-        return MainScreen(self.context, self._read_gauges)
+        return MainScreen(self.context, self.controller, self._read_gauges)
 
     @on(MainScreen.Shown)
     async def _begin(self) -> None:
@@ -156,6 +165,7 @@ class AdvisorApp(ThemedApp[AppResult]):
                 self.controller.session_finished()
                 if session_s > RINGS_AFTER_S and not cancelled and self.alive:
                     self.bell()
+                    Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
             case ExportVerified(found):
                 self.show_notice(verified_words(found), "warning" if found.problem else "information")
 
@@ -204,12 +214,7 @@ class AdvisorApp(ThemedApp[AppResult]):
 
     # --- what the person does --------------------------------------------------------------------------------
 
-    @on(Decided)
-    @on(ExportSaved)
-    @on(RetryWanted)
-    @on(UndoWanted)
-    def _on_wish(self, wish: Message) -> None:
-        self.controller.obey(wish)
+    def _after_a_wish(self) -> None:
         self._take_events()
         self._draw()
 
@@ -265,25 +270,13 @@ class AdvisorApp(ThemedApp[AppResult]):
 
     def action_open_session(self) -> None:
         """Pick a recorded session and show it in place of this one."""
-        self._pick_session("Open a session", lambda picked: self.go_on_with(Then(picked)))
-
-    def action_compare(self) -> None:
-        """Pick a recorded session and show the changes from it to this one."""
-        from advisor.report.comparison import Measured
-        from advisor.tui.sessions import ComparisonScreen
-
-        now = Measured(self._session_id, self.context.request, self.context.state.snapshot())
-        target = self.context.request.target.target
-        self._pick_session("Compare with", lambda picked: self.push_screen(ComparisonScreen(picked, now)), target)
-
-    def _pick_session(self, title: str, then: Callable[[str], object], target: str = "") -> None:
         from advisor.tui.sessions import SessionsScreen
 
         def picked(session_id: str | None) -> None:
             if session_id:
-                then(session_id)
+                self.go_on_with(Then(session_id))
 
-        self.push_screen(SessionsScreen(title, self._session_id, target), picked)
+        self.push_screen(SessionsScreen(self._session_id), picked)
 
     def go_on_with(self, then: Then) -> None:
         """Leave for another session, after the question that leaving asks."""
@@ -317,14 +310,19 @@ class AdvisorApp(ThemedApp[AppResult]):
             self.controller.clear()
             await self._stop_session()
         self._take_events()
-        result = self.result()
-        self.exit(replace(result, then=self._then), return_code=result.exit_code)
+        self.exit(self._then, return_code=self.exit_code)
 
-    def result(self) -> AppResult:
-        """Return the app's result, also where it never opened."""
-        if self.context.recorded:
-            return result_of_recorded(self.context.state, self._session_id, self.context.saved)
-        return result_of(self.context.state, self._session_id, self.context.kept_trials, self.context.saved)
+    @property
+    def exit_code(self) -> int:
+        """The exit code, also where the app never opened."""
+        return ExitCode.OK if self.context.recorded else exit_code_of(self.context.state)
+
+    def closing_words(self) -> Iterator[str]:
+        """The lines for the terminal, once it is the shell's again."""
+        context, measured = self.context, self.context.recorded is None
+        return closing_words(
+            context.state, self._session_id, context.saved, measured=measured, kept_trials=context.kept_trials
+        )
 
     def leave_soon(self) -> None:
         """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""

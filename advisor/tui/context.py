@@ -93,8 +93,7 @@ def is_about_others(said: events.Said) -> bool:
 class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
-    ``waiting`` names the trials that the person asked for and that have not begun. ``can_undo``: there is a decision to
-    take back. ``paused``: no further trial begins.
+    ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
     ``version`` grows with all that a view may show, but not with the events that pour in while a trial runs: its
     activity, its blocks, the progress.
     ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials`` were measured before by
@@ -110,7 +109,6 @@ class Context:
     busy_with: str = ""
     waiting: tuple[str, ...] = ()
     paused: bool = False
-    can_undo: bool = False
     recorded: Recorded | None = None
     kept_trials: int = 0
     saved: list[str] = field(default_factory=list)
@@ -158,11 +156,6 @@ class Context:
     def recipe(self, recipe_id: str) -> Recipe | None:
         """A recipe, once the catalogue is loaded and if it has it."""
         return self.catalog.recipes.get(recipe_id) if self.catalog else None
-
-    @property
-    def defaults(self) -> dict[str, Value]:
-        """The default of every setting, by key; empty until the catalogue is loaded."""
-        return {recipe.key: recipe.default for recipe in self.catalog.recipes.values()} if self.catalog else {}
 
     @property
     def device_uuid(self) -> str | None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App
-from textual.message import Message
 
 from advisor.errors import UsageError
 from advisor.experiment.control import Decision
@@ -26,9 +25,8 @@ from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import CoresInUse
 from advisor.records import Value, text_of
 from advisor.report.conclusions import count_untried
-from advisor.tui.context import Context, Recorded
+from advisor.tui.context import Context
 from advisor.tui.leaving import Then
-from advisor.tui.messages import Decided, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.text import trial_name
 
 if TYPE_CHECKING:
@@ -42,10 +40,6 @@ MEASURING, REWORK, MORE = "Measuring", "Measuring the combination again", "Tryin
 _WIDEST_NAME = 40
 # A machine is quiet when so many looks in a row, each of so many seconds, see others use less than these.
 _QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
-_AFTER_STOP = {
-    REWORK: "The next decision measures it again, and so does t on the combination.",
-    MORE: "Key + goes on for a minute.",
-}
 # What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.
 _MORE_S = {"minute": MINUTE_S}
 
@@ -60,15 +54,20 @@ class Job:
 
 
 class Controller:
-    """Obeys the person. ``go_on_with`` leaves the app for another session.
+    """Obeys the person. ``go_on_with`` leaves the app for another session, ``changed`` draws what was done.
 
     After the session the combination follows the decisions, ``rework_delay_s`` after the last of them.
     """
 
     def __init__(
-        self, app: App[Any], context: Context, go_on_with: Callable[[Then], None], rework_delay_s: float
+        self,
+        app: App[Any],
+        context: Context,
+        go_on_with: Callable[[Then], None],
+        changed: Callable[[], None],
+        rework_delay_s: float,
     ) -> None:
-        self._app, self._context, self._go_on_with = app, context, go_on_with
+        self._app, self._context, self._go_on_with, self._changed = app, context, go_on_with, changed
         self.rework_delay_s = rework_delay_s
         self.running: Job | None = None
         self._waiting: deque[Job] = deque()
@@ -144,23 +143,14 @@ class Controller:
         if recorded is not None:
             self._go_on_with(Then(recorded.past.session_id, measures=True, budget_s=_MORE_S.get(name)))
         elif control is not None:
-            steps: dict[str, Callable[[Session], str]] = {
-                "skip": self._skip,
-                "pause": self._pause,
-                "wait": self._wait,
-                "go_on": self._go_on,
-                "minute": self._minute,
-                "untried": self._untried,
-                "finish": self._finish,
-                "stop": self._stop,
-            }
-            self._app.notify(steps[name](control))
+            step: Callable[[Session], str] = getattr(self, f"_{name}")
+            self._app.notify(step(control))
 
     def _skip(self, control: Session) -> str:
-        if not (name := self._context.state.running):
+        if not self._context.state.running:
             return "Nothing runs just now."
         control.skip()
-        return f"Skipped: {trial_name(name, _WIDEST_NAME)}."
+        return f"Skipped: {trial_name(self._context.state.running, _WIDEST_NAME)}."
 
     def _pause(self, control: Session) -> str:
         self._context.paused = True
@@ -210,50 +200,43 @@ class Controller:
 
     def _stop(self, control: Session) -> str:
         """End measurements after the session; the session stays with all its results."""
-        then = _AFTER_STOP.get(self.busy_with, "Key t tries it again.")
         self._forget_rework()
         if self.running:
             control.stop()
-        return f"Stopped. {then}"
+        return "Stopped: t measures it again, + goes on for a minute."
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
-    def obey(self, wish: Message) -> None:
-        """Do what a view asks for."""
-        match wish:
-            case Decided(recipe, decision, value):
-                state = self._context.state
-                self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
-                self._decide(recipe, decision, value)
-            case UndoWanted() if self._replaced:
-                self._decide(*self._replaced.pop())
-            case RetryWanted(name):
-                self._retry(name)
-            case ExportSaved(format_id, path):
-                self._verify(format_id, path)
-        self._context.can_undo = bool(self._replaced)
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a decision to take back."""
+        return bool(self._replaced)
+
+    def decide(self, recipe: str, decision: Decision, value: Value | None = None) -> None:
+        """Accept or reject a recommendation, or accept one value only."""
+        state = self._context.state
+        self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
+        self._decide(recipe, decision, value)
+
+    def undo(self) -> None:
+        """Take the last decision back."""
+        self._decide(*self._replaced.pop())
 
     def _decide(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
-        control, recorded = self._context.control, self._context.recorded
-        if recorded is not None:
-            self._keep(recorded, recipe, decision, value)
-        elif control is not None:
-            self._app.notify(consequence(self._context.state, recipe, decision, value))
-            self._decided_meanwhile = self._context.state.finished is None
+        control, recorded, state = self._context.control, self._context.recorded, self._context.state
+        told = consequence(state, recipe, decision, value, measures=recorded is None)
+        if control is not None:
+            self._decided_meanwhile = state.finished is None
             control.decide(recipe, decision, value)
             self._rework_soon()
-
-    def _keep(self, recorded: Recorded, recipe: str, decision: Decision | None, value: Value | None) -> None:
-        """Keep a decision with a recorded session: it is followed once the session goes on."""
-        told = consequence(self._context.state, recipe, decision, value, measures=False)
-        try:
-            event = recorded.decide(recipe, decision, value)
-        except UsageError as error:
-            self._replaced.pop()
-            self._app.notify(f"{error.message} {error.hint}")
-            return
-        self._context.take(event)
+        elif recorded is not None:  # kept with the session, and followed once it goes on
+            try:
+                self._context.take(recorded.decide(recipe, decision, value))
+            except UsageError as error:
+                self._replaced.pop()
+                told = f"{error.message} {error.hint}"
         self._app.notify(told)
+        self._changed()
 
     def session_finished(self) -> None:
         """Have the combination follow decisions for which the session had no time."""
@@ -272,25 +255,28 @@ class Controller:
         self._forget_rework()
         self.add(Job(REWORK, control.rework))
 
-    def _retry(self, name: str) -> None:
+    def retry(self, name: str) -> None:
         """Run the trial of a candidate, or measure the combination, when nothing else runs."""
         control, state = self._context.control, self._context.state
         if control is None or state.failure:
             return
         if name not in state.trials:
             self.add(Job(REWORK, control.rework))
+            self._changed()
             return
         again = " again" if state.has_run(name) else ""
         if state.finished is None:
             self._app.notify(f"{name} is tried{again} when the session is through.")
         self.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))
+        self._changed()
 
-    def _verify(self, format_id: str, path: Path) -> None:
+    def verify(self, format_id: str, path: Path) -> None:
         """Time a plain loop with an exported file, once the present measurement has ended."""
         state, control, exporter = self._context.state, self._context.control, self._context.exporter
         exported = exporter.to_verify(format_id, path, state) if may_be_verified(state) else None
         if control is not None and exported is not None and state.stack is not None:
             self.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
+            self._changed()
 
 
 def consequence(
@@ -300,14 +286,10 @@ def consequence(
     if decision is None:
         return f"Undone: {recipe}."
     name = recipe if value is None else f"{recipe}={text_of(value)}"
-    used = any(
-        candidate.recipe == recipe and state.stack_settings.get(candidate.key) == candidate.value
-        for candidate in state.candidates.values()
-        if value in (None, candidate.value)
-    )
-    rejected = decision is Decision.REJECTED
+    keys = {one.key for one in state.candidates.values() if one.recipe == recipe and value in (None, one.value)}
+    rejected, used = decision is Decision.REJECTED, any(key in state.stack_settings for key in keys)
     told = f"{name} is {'left out' if rejected else 'accepted'}"
     if used is not rejected:  # nothing changes in the combination
-        return f"{name} stays." if used else f"{told}."
+        return f"{told}."
     when = "next" if state.finished is None else "now"
     return f"{told}; {f'the combination is measured {when}' if measures else 'key c measures the combination'}."

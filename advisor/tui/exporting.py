@@ -1,10 +1,8 @@
-"""The files that the app writes: their formats and contents, names that are free, and copies that overwrite nothing."""
+"""The files that the app writes: their formats and contents."""
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.errors import UsageError
@@ -60,32 +58,3 @@ class FileExporter:
     def _found(self, state: SessionState) -> Found:
         catalog = self.catalog or load_catalog(self._request.recipe_folders)
         return Found(state, self._request, self._outputs, catalog)
-
-
-_TRACE = "trace.json"
-_PACKED = ".gz"
-
-
-def free_path(path: Path) -> Path:
-    """``path`` itself when there is no such file, otherwise the first free one of ``name-2.ext``, ``name-3.ext``, …"""
-    return next(name for name in _names(path) if not name.exists())
-
-
-def copy_trace(source: Path, folder: Path) -> Path:
-    """Copy a trace into a folder under a free name and return where it is. Raises OSError, and leaves no part of it."""
-    path = free_path(folder / (_TRACE + (_PACKED if source.suffix == _PACKED else "")))
-    try:
-        shutil.copyfile(source, path)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-    return path
-
-
-def _names(path: Path) -> Iterator[Path]:
-    """The path, then the same with numbers. A number stands before ``.gz`` and the like: ``trace-2.json.gz``."""
-    yield path
-    packing = _PACKED if path.suffix == _PACKED else ""
-    inner = Path(path.name.removesuffix(packing))
-    for number in itertools.count(2):
-        yield path.with_name(f"{inner.stem}-{number}{inner.suffix}{packing}")

@@ -39,7 +39,6 @@ _STEERING = (
 APP_KEYS = (
     *_STEERING,
     key("app.open", "O", "open_session", "Open", "Show another recorded session in place of this one", show=False),
-    key("app.compare", "C", "compare", "Compare", "Tell what changed from an earlier session to this one", show=False),
     key("app.suspend", "ctrl+z", "suspend_process", "Suspend", "Go back to the shell; fg comes back", show=False),
     key("app.help", "question_mark,f1", "help", "Help", "Keys, words, and how the numbers are made"),
     key(

@@ -8,6 +8,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.outputs import Outputs
@@ -25,7 +27,7 @@ from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.exporting import FileExporter
-from advisor.tui.leaving import AppResult, Then
+from advisor.tui.leaving import Then
 from advisor.tui.widgets.gauges import Reading
 
 if TYPE_CHECKING:
@@ -69,22 +71,24 @@ def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
     """
     with INTERRUPTS.handled():
         started = time.monotonic()
-        result = app.result() if INTERRUPTS.asked else _shown(app)
-        if result is None:
-            raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
+        then = None if INTERRUPTS.asked else _shown(app)
         state = app.context.state
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
         with INTERRUPTS.obeyed_by():
-            code = _farewell(state, request, outputs, result)
-    return _go_on_with(result.then) if result.then else code
+            code = _farewell(app, request, outputs)
+    return _go_on_with(then) if then else code
 
 
-def _shown(app: AdvisorApp) -> AppResult | None:
+def _shown(app: AdvisorApp) -> Then | None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*COLLECT_EVERY)
+    Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
     with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
-        return app.run()
+        then = app.run()
+    if app.return_code is None:
+        raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
+    return then
 
 
 def _go_on_with(then: Then) -> int:
@@ -143,12 +147,15 @@ def _read_gauges() -> Reading:
     return Reading(sample_gpus(), sample_host())
 
 
-def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
+def _farewell(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
     from advisor.export.outputs import write_outputs
 
+    state = app.context.state
     written = write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
-    for line in (*result.lines, *written.sentences):
+    for line in (*app.closing_words(), *written.sentences):
         print(printable(line))
-    for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
-        print(printable(line), file=sys.stderr)
-    return int(written.errors[0].exit_code) if written.errors and not result.exit_code else result.exit_code
+    if state.failure and app.context.recorded is None:
+        raise state.failure.error
+    if written.errors:
+        raise written.errors[0]
+    return app.exit_code

@@ -7,30 +7,31 @@ from importlib import import_module
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import Reactive, reactive
 from textual.screen import Screen
+from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM
 from advisor.tui.views import VIEWS, ViewInfo, view_class
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.links import LinksLine, link
 from advisor.tui.widgets.status import StatusBar, is_working
 
 TICK_S = 1.0
-
-
-def _to_neighbour(name: str, keys: str, step: int) -> Binding:
-    label, about = f"{name.capitalize()} view", f"Go to the {name} view"
-    return key(f"screen.{name}_view", keys, f"step_view({step})", label, about, show=False, system=True)
+# Modules that no key should wait for: dialogs, and the colours of code.
+_LATER = (
+    *(f"advisor.tui.{name}" for name in ("screens", "sessions", "palette")),
+    *("rich.syntax", *(f"pygments.lexers.{name}" for name in ("python", "data", "diff"))),
+)
 
 
 class MainScreen(Screen[object]):
@@ -44,8 +45,6 @@ class MainScreen(Screen[object]):
             key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
             for view in VIEWS
         ),
-        _to_neighbour("next", "right_square_bracket", 1),
-        _to_neighbour("previous", "left_square_bracket", -1),
     ]
     AUTO_FOCUS = ""  # each view says what has the focus
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
@@ -56,9 +55,9 @@ class MainScreen(Screen[object]):
     class Shown(Message):
         """The screen has been painted for the first time."""
 
-    def __init__(self, context: Context, read_gauges: GaugeReader | None) -> None:
+    def __init__(self, context: Context, controller: Controller, read_gauges: GaugeReader | None) -> None:
         super().__init__()
-        self.context = context
+        self.context, self._controller = context, controller
         self._read_gauges = read_gauges
         self._wanted = ""
 
@@ -66,7 +65,7 @@ class MainScreen(Screen[object]):
         yield Navigation(self.context)
         yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
-            yield view_class(VIEWS[0].id)(self.context)
+            yield view_class(VIEWS[0].id)(self.context, self._controller)
         yield StatusBar(self.context)
         yield KeyFooter()
 
@@ -81,7 +80,9 @@ class MainScreen(Screen[object]):
     async def mount_hidden_views(self) -> None:
         """Add the views that nobody sees yet. The first paint does not wait for them, nor a key for their modules."""
         await asyncio.to_thread(_import_what_opens_later)
-        hidden = [view_class(view.id)(self.context) for view in VIEWS[1:]]
+        if not self.is_attached or not self.query("#views"):  # the app was left meanwhile
+            return
+        hidden = [view_class(view.id)(self.context, self._controller) for view in VIEWS[1:]]
         for view in hidden:
             view.display = False
         await self._switcher.mount_all(hidden)
@@ -111,11 +112,6 @@ class MainScreen(Screen[object]):
         self.draw()
         self.focus_view()
 
-    def action_step_view(self, step: int) -> None:
-        """Switch to a neighbouring view, around the ends."""
-        ids = [view.id for view in VIEWS]
-        self.action_show_view(ids[(ids.index(self.view.id or ids[0]) + step) % len(ids)])
-
     def draw(self) -> None:
         """Draw what has changed since the visible view was drawn.
 
@@ -125,6 +121,7 @@ class MainScreen(Screen[object]):
             self.view.show_live()
         else:
             self.view.version = self.context.version
+            self.view.show()
             self.query_one(GaugeStrip).device_uuid = self.context.device_uuid
             self.refresh_bindings()
         self.query_one(StatusBar).show()
@@ -149,13 +146,18 @@ def _import_what_opens_later() -> None:
     """Import the modules of the views and the dialogs: half a second on a machine that trials keep busy."""
     for view in VIEWS:
         view_class(view.id)
-    for module in ("screens", "sessions", "palette"):
-        import_module(f"advisor.tui.{module}")
+    for module in _LATER:
+        import_module(module)
 
 
-class Navigation(LinksLine):
-    """The views with their keys, each to be clicked too, and the target, in one line of text."""
+class Navigation(Widget):
+    """The views with their keys, each to be clicked too, and the target, in one line of text.
 
+    Textual's own tabs are a dozen widgets: they took a fifth of the time of a switch between views.
+    """
+
+    ALLOW_SELECT = False
+    auto_links = False  # they have colours of their own
     shown: reactive[str] = reactive("")
 
     def __init__(self, context: Context) -> None:
@@ -181,4 +183,4 @@ def _tab(view: ViewInfo, *, active: bool, titled: bool) -> Content:
     style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
     title = f" {view.title} " if titled or active else " "
     text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
-    return link(text, f"screen.show_view('{view.id}')", view.description)
+    return text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.id}')"}))

@@ -30,7 +30,7 @@ def _actions(app: App[Any], screen: MainScreen) -> Iterator[SystemCommand]:
         if binding.id and not binding.system and binding.id not in seen:
             seen.add(binding.id)
             goes = binding.action.startswith("show_view")
-            title = f"Go to {binding.description}" if goes else screen.view.palette_title(binding.description)
+            title = f"Go to {binding.description}" if goes else binding.description
             yield _command(title, binding.tooltip, partial(app.run_action, binding.action, node))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -18,7 +17,6 @@ from advisor.experiment.events import SessionFailed
 from advisor.report.document import Listing, Paragraph, Section, pairs
 from advisor.report.reproduce import METHOD
 from advisor.tui.keys import key
-from advisor.tui.report_text import sections_text
 from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
@@ -53,8 +51,7 @@ class TextScreen(ModalScreen[None]):
 
     def show(self, sections: Sequence[Section]) -> None:
         """Show these sections from now on."""
-        text = self.query_one("#text", TextPane)
-        text.show(lambda width: sections_text(sections, width, self.app.theme_variables))
+        self.query_one("#text", TextPane).show(tuple(sections))
 
 
 def failure_screen(failure: SessionFailed) -> TextScreen:
@@ -67,73 +64,44 @@ def failure_screen(failure: SessionFailed) -> TextScreen:
     )
 
 
-class Choice(ModalScreen[str]):
-    """A question that is answered by a button or by its key. ``answers`` have their labels; the first has the focus."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
-    ]
-
-    def __init__(self, title: str, question: Content, about: str, answers: Mapping[str, str]) -> None:
-        super().__init__()
-        self._title, self._question, self._about, self._answers = title, question, about, answers
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog question") as dialog:
-            dialog.border_title = self._title
-            yield Static(self._question)
-            yield Static(Content.styled(self._about, DIM))
-            with Horizontal(classes="answers"):
-                for answer, label in self._answers.items():
-                    yield Button(label, id=answer, compact=True)
-        yield Footer(show_command_palette=False)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys of answers that are not offered."""
-        return action != "answer" or parameters[0] in self._answers
-
-    def action_answer(self, answer: str) -> None:
-        self.dismiss(answer)
-
-    @on(Button.Pressed)
-    def _on_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(event.button.id)
-
-
-class OverwriteScreen(Choice):
-    """A file exists already: ``overwrite`` it, ``rename`` what is written, or ``cancel``."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("overwrite.yes", "o", "answer('overwrite')", "Overwrite", "Replace the file"),
-        key("overwrite.rename", "n", "answer('rename')", "Another name", "Write beside it"),
-        key("overwrite.cancel", "escape,q", "answer('cancel')", "Cancel", "Write nothing"),
-    ]
-
-    def __init__(self, path: Path, other: Path, about: str = "") -> None:
-        question = Content.assemble((str(path), "bold"), " exists already.", f" {about}".rstrip())
-        answers = {"rename": "Another name", "overwrite": "Overwrite", "cancel": "Cancel"}
-        super().__init__("The file exists", question, f"Another name that is free: {other.name}", answers)
-
-
-class QuitScreen(Choice):
+class QuitScreen(ModalScreen[str]):
     """Something is being measured: ``leave`` it, ``finish`` it with a report, or ``stay``.
 
     Without a baseline nothing is reported.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("quit.leave", "q,y", "answer('leave')", "Leave", "Stop measuring and leave", key_display="q"),
-        key("quit.finish", "e", "answer('finish')", "End and report", "End the session and stay"),
-        Binding("escape,n", "answer('stay')", "Keep measuring", key_display="esc", id="quit.stay"),
+        key("quit.leave", "q,y", "dismiss('leave')", "Leave", "Stop measuring and leave", key_display="q"),
+        key("quit.finish", "e", "dismiss('finish')", "End and report", "End the session and stay"),
+        key("quit.stay", "escape,n", "dismiss('stay')", "Keep measuring", "Stay", key_display="esc"),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
     ]
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
-        name = trial_name(running, _WIDEST_NAME) if running else "The session"
-        finish = {"finish": "End and report"} if can_finish else {}
-        answers = {"stay": "Keep measuring", **finish, "leave": "Leave"}
-        about = "What was measured is kept; `perf-advisor --resume` goes on later."
-        super().__init__("Still measuring", Content(f"{name} is not finished."), about, answers)
+        super().__init__()
+        self._trial = trial_name(running, _WIDEST_NAME) if running else "The session"
+        self._can_finish = can_finish
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = "Still measuring"
+            yield Static(Content(f"{self._trial} is not finished."))
+            yield Static(Content.styled("What was measured is kept; `perf-advisor --resume` goes on later.", DIM))
+            with Horizontal(classes="answers"):
+                yield Button("Keep measuring", id="stay", compact=True)
+                if self._can_finish:
+                    yield Button("End and report", id="finish", compact=True)
+                yield Button("Leave", id="leave", compact=True)
+        yield Footer(show_command_palette=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide the key of an answer that is not offered."""
+        return parameters != ("finish",) or self._can_finish
+
+    @on(Button.Pressed)
+    def _on_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id)
 
 
 WORDS = (
@@ -163,23 +131,20 @@ def help_screen(view: ViewInfo, active: Sequence[ActiveBinding], display: Callab
 
 
 def _help(view: ViewInfo, active: Sequence[ActiveBinding], display: Callable[[Binding], str]) -> Iterator[Section]:
-    groups: dict[str, list[tuple[str, str]]] = {
-        f"Keys of view {view.key}, {view.title}, now": [],
-        "The session": [],
-        "All views": [],
-    }
-    of_view, of_session, of_all = groups.values()
-    seen = set[str]()
+    of_view, of_session, of_all = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for node, binding, _, _ in sorted(active, key=lambda one: one.binding.priority):
-        if binding.id and binding.id not in seen:
-            seen.add(binding.id)
-            in_view, steers = isinstance(node, View | Table), binding.id.startswith("session.")
-            (of_view if in_view else of_session if steers else of_all).append((display(binding), binding.tooltip))
+        of = of_view if isinstance(node, View | Table) else of_all
+        of = of_session if (binding.id or "").startswith("session.") else of
+        if binding.id and (line := (display(binding), binding.tooltip)) not in of:
+            of.append(line)
     of_all += [
         ("^p", "Command palette: every action by name, and the themes"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
-    yield from (Section(title, (pairs(keys),)) for title, keys in groups.items() if keys)
+    titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"
+    for title, keys in zip(titles, (of_view, of_session, of_all), strict=True):
+        if keys:
+            yield Section(title, (pairs(keys),))
     yield Section("Words", (pairs(WORDS),))
     yield Section("Marks", (pairs(MARKS),))
     yield Section("How the numbers are made", tuple(map(Paragraph, METHOD)))

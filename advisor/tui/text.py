@@ -12,10 +12,7 @@ from textual.content import Content
 
 from advisor.experiment.events import Said
 from advisor.experiment.state import SessionState
-from advisor.records import (
-    Comparison,
-    Verdict,
-)
+from advisor.records import Comparison, Verdict
 from advisor.report.figures import IN_TURN
 
 DIM = "$foreground 60%"
@@ -89,16 +86,13 @@ def trial_name(name: str, width: int) -> str:
     return f"{name[: width - 1]}…" if ", " in name and len(name) > width > 1 else shortened(name, width)
 
 
-def trial_label(name: str, state: SessionState, width: int, *, most: int = 0) -> str:
-    """A trial's name for ``width`` cells; a name that is too long becomes the recipe's, if that has one candidate only.
-
-    A name that is still too long may take up to ``most`` cells, and is cut in its middle to fit them.
-    """
+def trial_label(name: str, state: SessionState, width: int) -> str:
+    """A trial's name in so many cells; one that is too long becomes the recipe's, if that has one candidate only."""
     candidate = state.candidates.get(name)
     if candidate is None:
-        return trial_name(name, max(width, most))
+        return trial_name(name, width)
     alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
-    return shortened(candidate.recipe if alone and len(name) > width else name, max(width, most))
+    return shortened(candidate.recipe if alone and len(name) > width else name, width)
 
 
 def interval_bar(comparison: Comparison, low: float, high: float, width: int) -> str:

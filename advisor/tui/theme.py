@@ -3,7 +3,9 @@
 import os
 from dataclasses import dataclass
 
+from rich.theme import Theme as RichTheme
 from textual.app import App, ReturnType
+from textual.color import Color
 from textual.notifications import SeverityLevel
 from textual.theme import Theme
 
@@ -84,6 +86,9 @@ BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]
 THEMES = (ADVISOR_THEME, ADVISOR_LIGHT_THEME, ADVISOR_SIXTEEN_THEME)
 
 
+# The colours of a report's sections, by their names there.
+_REPORT = {"good": "success", "bad": "error", "warning": "warning", "name": "secondary"}
+
 # The file of the state folder that has the person's choice.
 _REMEMBERED = "theme.json"
 
@@ -112,6 +117,7 @@ class ThemedApp(App[ReturnType]):
         asked = os.environ.get("TEXTUAL_THEME") or read_record(_REMEMBERED, ChosenTheme()).theme
         if asked in self.available_themes:
             self.theme = asked
+        self._colour_reports()
         self.stylesheet.set_variables(self.get_css_variables())
         self._styled = self.theme
 
@@ -119,7 +125,16 @@ class ThemedApp(App[ReturnType]):
         """Read all styles again for another theme; Textual also asks for it at the start, and has read them then."""
         if self.theme != self._styled:
             self._styled = self.theme
+            self._colour_reports()
             super().refresh_css(animate)
+
+    def _colour_reports(self) -> None:
+        """Give the sections of reports, which rich draws, the colours of the theme."""
+        colours = self.get_css_variables()  # those of the widgets are read later
+        named = {name: Color.parse(colours[colour]).hex6 for name, colour in _REPORT.items()}
+        quiet = Color.parse(colours["background"]).blend(Color.parse(colours["foreground"]), 0.6).hex6
+        title = f"bold {Color.parse(colours['accent']).hex6}"
+        self.console.push_theme(RichTheme(named | {"quiet": quiet, "title": title}))
 
     def search_themes(self) -> None:
         """Offer the themes, and remember the one that is chosen."""

@@ -58,4 +58,4 @@ def test_weights_whose_small_updates_are_lost_are_told_from_autocast(folder, cap
 )
 def test_mistakes_are_told_before_anything_runs(folder, words, said):
     with pytest.raises(UsageError, match=said):
-        parse(["converge", *words])
+        parse(["converge", *words])()

@@ -6,9 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from advisor.cli.checks import check_export, check_outputs
-from advisor.cli.commands import hardware, recipes, recorded
 from advisor.cli.commands.measure import Measure
-from advisor.cli.commands.recorded import revisit
 from advisor.cli.grammar import parse, show_first_steps
 from advisor.cli.options import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
 from advisor.errors import UsageError
@@ -142,7 +140,7 @@ def test_the_key_map():
 
 def refused(*arguments):
     with pytest.raises(UsageError) as caught:
-        parse(arguments)
+        parse(arguments)()
     assert caught.value.hint
     assert "\n" not in caught.value.message + caught.value.hint
     return caught.value
@@ -329,24 +327,14 @@ def test_a_target_named_like_a_command_goes_by_its_file():
     assert parse(["./recipes.py:build"]).request.target.target == "./recipes.py:build"
 
 
-def called(*arguments):
-    """The function of a command, and what it is called with."""
-    command = parse(arguments)
-    return command.func, command.args, command.keywords
-
-
-def test_commands():
-    assert called("recipes") == (recipes.show, (None, ()), {})
-    assert called("recipes", "autocast") == (recipes.show, ("autocast", ()), {})
-    assert called("hardware", "--json") == (hardware.show, (), {"as_json": True})
-    assert parse(["sessions"]) is recorded.list_all
-    assert called("report") == (revisit, ("", Outputs(), ()), {"show": True})
-    assert called("report", "a", "--report", "r.html")[1] == ("a", Outputs(report_path="r.html"), ())
-    assert called("export", "a") == (
-        revisit,
-        ("a", Outputs(export_path="tuned.yaml"), ()),
-        {"show": False, "force": False},
-    )
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("open", "a list to pick from if left out"), ("report", "the latest if left out"), ("export", "the latest")],
+)
+def test_the_help_says_which_session_is_meant_without_one(command, words, capsys):
+    with pytest.raises(SystemExit):
+        parse([command, "--help"])()
+    assert words in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -370,7 +358,7 @@ def test_commands():
 def test_a_second_value_never_replaces_the_first_silently(command, message, hint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:
-        parse(command)
+        parse(command)()
     assert message in caught.value.message
     assert hint in caught.value.hint
 
@@ -446,7 +434,7 @@ def test_standard_error_as_a_device_is_a_file_like_any_other():
 
 def test_a_trace_is_json_plain_or_gzipped(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert called("report", "--trace", "step.json")[1] == ("", Outputs(trace_path="step.json"), ())
+    assert parse(["demo", "--trace", "step.json"]).outputs == Outputs(trace_path="step.json")
     for name in ("-", "step.txt", "step.gz"):
         with pytest.raises(UsageError, match="is not a trace") as caught:
             parse(["demo", "--trace", name])

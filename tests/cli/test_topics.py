@@ -21,14 +21,6 @@ def shown(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_every_option_has_a_topic():
-    topics = measure_parser("").topics
-    assert topics.keys() == TOPICS.keys()
-    assert [
-        name for name in OPTIONS - {"--help", "--version"} if not any(name in text for text in topics.values())
-    ] == []
-
-
 @pytest.mark.parametrize("name", TOPICS)
 def test_a_topic_shows_its_options_and_examples(name, capsys):
     text = shown(capsys, "help", name)
@@ -43,10 +35,10 @@ def test_the_list_names_every_topic(capsys):
     assert all(f"perf-advisor help {name}" in text for name in TOPICS)
 
 
-def test_an_unknown_topic_is_told_the_nearest():
+def test_an_unknown_topic_is_told_which_there_are():
     with pytest.raises(UsageError) as error:
-        parse(["help", "target"])
-    assert error.value.hint == "Did you mean targets?"
+        parse(["help", "target"])()
+    assert all(name in error.value.message for name in TOPICS)
 
 
 @pytest.mark.parametrize("shell", Shell)
@@ -84,4 +76,4 @@ class TestInBash:
 
 def test_another_shell_is_refused():
     with pytest.raises(UsageError):
-        parse(["completion", "tcsh"])
+        parse(["completion", "tcsh"])()

@@ -40,7 +40,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, WorkloadFacts
 from advisor.report.rows import ranking
-from advisor.report.verdict import Cause, no_result, result_line, verdict
+from advisor.report.verdict import no_result, result_line, verdict
 from advisor.tui.views.headline import headline
 
 pytestmark = pytest.mark.usefixtures("own_state")
@@ -132,7 +132,7 @@ def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_perso
     state = state_of(known)
     settings, text, _ = exported(state, tmp_path)
     assert settings == {}
-    assert no_result(state).cause is Cause.UNCLEAR
+    assert not no_result(state).is_finding
     for told in (text, verdict(state), result_line(state), headline_of(state)):
         assert "measurably" not in told
         assert "more budget" in told
@@ -145,7 +145,7 @@ def test_where_the_intervals_say_so_nothing_is_faster(tmp_path):
     known = known_with((PLAIN, result_at(0.8)), (LAST.settings, result_at(0.9)), stack=Settings())
     state = state_of(known)
     assert exported(state, tmp_path)[0] == {}
-    assert no_result(state).cause is Cause.NO_GAIN
+    assert no_result(state).is_finding
 
 
 def test_an_unclear_stack_is_timed_in_turn_next():

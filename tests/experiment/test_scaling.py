@@ -28,13 +28,11 @@ from advisor.records import (
     Numerics,
     Outcome,
     RanksFound,
-    ScalingRecord,
-    ScalingRow,
     TargetSpec,
     TrialResult,
 )
 from advisor.records.parallel import UNUSED_PARAMETERS
-from advisor.report.document import Bullets, Table
+from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.step.spread import ShareOfBatches, spread_loader
 from advisor.trial.ranks.communication import straggler_share
@@ -368,22 +366,6 @@ def test_a_strategy_switches_off_what_does_not_go_with_it():
     known, trials = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
     assert "fully_shard, model.memory_format: contiguous" in trials.asked
     assert known.stack["parallel.strategy"] == "ddp"
-
-
-def test_the_wait_for_the_slowest_is_told_before_and_after_what_evens_it_out():
-    ddp = {"parallel.strategy": "ddp"}
-    even = {**ddp, "parallel.length_bucketing": True}
-    rows = (
-        ScalingRow("one GPU", {}, 1, step_ms=10.0),
-        ScalingRow("ddp", ddp, 2, step_ms=8.0, straggler_share=0.41),
-        ScalingRow("ddp, length_bucketing: true", even, 2, step_ms=6.0, straggler_share=0.03),
-        ScalingRow("ddp, static_graph: true", {**ddp, "parallel.static_graph": True}, 2, step_ms=8.0),
-        ScalingRow("ddp, length_bucketing: true, whole batch on each GPU", even, 2, weak=True, straggler_share=0.2),
-    )
-    record = ScalingRecord(2, "cuda", {}, rows=rows)
-    (remarks,) = [block for block in next(several_gpus_section(record)).blocks if isinstance(block, Bullets)]
-    told = "The wait for the slowest is 41.0 % of the step with ddp, 3.0 % with ddp, length_bucketing: true."
-    assert remarks.items == (told,)
 
 
 def test_every_report_has_what_several_gpus_gave():

@@ -45,7 +45,7 @@ class SlowDisk(FakeTrials):
 
 def test_a_budget_shorter_than_the_import_of_pytorch_ends_with_what_to_do(tmp_path):
     run = FakeRun(tmp_path, pauses_removed, trials=SlowDisk(pauses_removed), budget_s=90.0).run()
-    assert any("still being imported" in event.text for event in run.posted(events.Said))
+    assert any("waiting for PyTorch" in event.text for event in run.posted(events.Said))
     (failure,) = run.posted(events.SessionFailed)
     assert failure.message == "importing PyTorch takes more than 90 s, as from a slow network disk."
     assert "--budget 6m" in failure.hint

@@ -80,7 +80,7 @@ def exported(path, *, carried=None, settings=None, config=None, gpus=2, machines
 def test_what_won_on_several_gpus_is_exported_with_the_command_that_starts_it(name, tmp_path):
     told = exported(tmp_path / name)
     assert "  torchrun --standalone --nproc-per-node 2 your_script.py" in told
-    assert "A batch of 64 is that of all 2 processes together, 32 samples in each." in told
+    assert "A batch of 64 is for all 2 processes together: 32 samples in each." in told
     text = (tmp_path / name).read_text()
     assert "parallel.static_graph: true" in text
     assert "not measured together" not in text

@@ -31,7 +31,7 @@ THEMES = {"": "advisor", "-light": "advisor-light"}
 VIEWS = {
     "result": "1",
     "profile": "2",
-    "trials": "3 l home",
+    "trials": "3 home",
     "export": "4",
 }
 # The recording: the share of the events that have come, and the keys that are pressed then.
@@ -40,7 +40,7 @@ SCENES = (
     (0.15, "1"),
     (0.3, "1"),
     (0.45, "1"),
-    (0.6, "3 l"),
+    (0.6, "3"),
     (0.75, "1"),
     (0.9, "1"),
     (1.0, "1"),

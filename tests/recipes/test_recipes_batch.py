@@ -75,7 +75,7 @@ def test_a_batch_that_cannot_fit_is_left_out():
         ),
         ({"loader": loader_facts(custom_batch_sampler=True, batch_size=None)}, "batch sampler of its own"),
         ({"loader": loader_facts(batch_size=None)}, "whole batches"),
-        ({"batch_size": None}, "cannot be told"),
+        ({"batch_size": None}, "does not show its size"),
     ],
 )
 def test_a_batch_size_that_cannot_change_is_skipped(changes, expected):

@@ -12,7 +12,7 @@ from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, Objective, Outcome, ParetoPoint, TrialResult
-from advisor.report.verdict import Cause, export_remark, no_result, result_line, verdict, why_no_stack
+from advisor.report.verdict import export_remark, no_result, result_line, verdict, why_no_stack
 
 
 def session(change=None, *, noise=0.01, ended=True):
@@ -51,18 +51,18 @@ def failed(result):
 
 
 @pytest.mark.parametrize(
-    ("state", "cause", "sentence"),
+    ("state", "is_finding", "sentence"),
     [
-        (session(), Cause.NOT_TRIED, "Nothing could be judged: no candidate was tried."),
-        (together(2), Cause.NO_GAIN, "Nothing that was tried is measurably faster."),
-        (together(2, usable=False), Cause.ALL_FAILED, "Nothing could be judged: nothing that was tried could be used."),
-        (session(failed), Cause.ALL_FAILED, "Nothing could be judged: nothing that was tried could be used."),
-        (session(lambda r: r), Cause.NO_GAIN, "Nothing that was tried is measurably faster."),
+        (session(), False, "Nothing could be judged: no candidate was tried."),
+        (together(2), True, "Nothing that was tried is measurably faster."),
+        (together(2, usable=False), False, "Nothing could be judged: nothing that was tried could be used."),
+        (session(failed), False, "Nothing could be judged: nothing that was tried could be used."),
+        (session(lambda r: r), True, "Nothing that was tried is measurably faster."),
     ],
 )
-def test_a_cause_has_one_sentence(state, cause, sentence):
+def test_a_reason_has_one_sentence(state, is_finding, sentence):
     found = no_result(state)
-    assert found.cause is cause
+    assert found.is_finding is is_finding
     assert re.fullmatch(sentence, found.sentence)
     assert result_line(state) in verdict(state)
     assert result_line(state).endswith(found.reason)
@@ -75,24 +75,24 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
     state.trials = {
         name: replace(record, comparison=Comparison(1.2, 0.1, 9.0)) for name, record in state.trials.items()
     }
-    assert no_result(state).cause is Cause.UNCLEAR
+    assert not no_result(state).is_finding
     assert "it is unclear whether anything helps" in verdict(state)
     nothing_left = next(e.record for e in sample_history() if isinstance(e, events.StackMeasured))
     state.stack = replace(nothing_left, settings={}, comparison=Comparison(1.0, 1.0, 1.0))
-    assert no_result(state).cause is Cause.UNCLEAR, "an empty stack is the baseline: nobody measured it"
+    assert not no_result(state).is_finding, "an empty stack is the baseline: nobody measured it"
     pairs = together(2)
     open_pairs = {
         key: replace(point, comparison=Comparison(1.0, 0.1, 9.0)) for key, point in pairs.combinations.items()
     }
-    assert no_result(replace(pairs, combinations=open_pairs)).cause is Cause.UNCLEAR
+    assert not no_result(replace(pairs, combinations=open_pairs)).is_finding
     state.combinations = pairs.combinations
-    assert no_result(state).cause is Cause.UNCLEAR, "two sets were judged, and no setting alone"
+    assert not no_result(state).is_finding, "two sets were judged, and no setting alone"
     state.combinations = open_pairs
     same = Comparison(1.0, 0.99, 1.01)
     state.trials = {name: replace(record, comparison=same) for name, record in state.trials.items()}
-    assert no_result(state).cause is Cause.UNCLEAR, "each setting was judged, and no set"
+    assert not no_result(state).is_finding, "each setting was judged, and no set"
     state.combinations = pairs.combinations
-    assert no_result(state).cause is Cause.NO_GAIN, "all were judged"
+    assert no_result(state).is_finding, "all were judged"
 
 
 def test_an_export_without_settings_says_why():

@@ -94,5 +94,4 @@ def test_the_html_report_holds_the_pictures_and_needs_nothing_else() -> None:
     assert page.count("<figure>") == len(drawn) > 2
     assert "http" not in page.replace("http-equiv", "").split("</style>")[1].split("<svg")[0]
     assert "@style@" not in page
-    text = markdown_report(state, sample_request(), load_catalog())
-    assert all(f"**{chart.title}.**" in text for chart in drawn)
+    assert "Pictures" not in markdown_report(state, sample_request(), load_catalog())

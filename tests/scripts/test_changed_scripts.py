@@ -225,10 +225,29 @@ class TestPlaces:
         assert "        loss = train_step((data, target))\n        if batch_idx" in text
         assert "data.to(device, non_blocking=True)" in text
 
-    def test_a_step_that_reads_its_loss_cannot_be_captured(self, written):
+    def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
+        step = (
+            "optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n    losses = [loss.item()]\n"
+            "    loss.backward()\n    # so far\n    total += loss.item()\n    optimizer.step()"
+        )
+        script = f"{HEAD}total = 0\nfor x, y in loader:\n    {step}\n"
+        text, _ = written(script, {"step.cuda_graph": True}, device="cuda")
+        noted = "    losses = [loss.item()]\n    # so far\n    total += loss.item()\n"
+        assert f"    loss = train_step((x, y))\n{noted}" in text
+        assert "    loss.backward()\n    optimizer.step()\n    return loss\n" in text
+
+    @pytest.mark.parametrize(
+        "reads",
+        [
+            "loss = loss / loss.item()\n    loss.backward()",
+            "loss.backward()\n    print(model.weight.grad.sum().item())",
+            "loss.backward()\n    print(loss.item())\n    loss = 2 * loss",
+        ],
+    )
+    def test_a_step_that_needs_numbers_on_the_host_cannot_be_captured(self, reads, written):
         text, patched = written(
             f"{HEAD}for x, y in loader:\n    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n"
-            "    loss.backward()\n    print(loss.item())\n    optimizer.step()\n",
+            f"    {reads}\n    optimizer.step()\n",
             {"step.cuda_graph": True},
             device="cuda",
         )

@@ -47,7 +47,7 @@ class TestADraft:
     def test_a_file_that_cannot_be_written_is_told_before_the_script_is_run(self, tmp_path):
         (tmp_path / "train.py").write_text("")
         with pytest.raises(UsageError, match="does not exist") as error:
-            init.parse([str(tmp_path / "train.py"), "--output", str(tmp_path / "nowhere" / "build.py")])
+            init.run([str(tmp_path / "train.py"), "--output", str(tmp_path / "nowhere" / "build.py")])
         assert error.value.message.startswith("--output: ")
 
     def test_refuses_to_write_over_a_file(self, tmp_path, monkeypatch):
@@ -55,38 +55,38 @@ class TestADraft:
         for file in ("train.py", "build_train.py"):
             Path(file).write_text("")
         with pytest.raises(UsageError, match="already"):
-            init.parse(["train.py"])()
+            init.run(["train.py"])
 
     def test_of_a_notebook_says_how_as_measuring_one_does(self, tmp_path):
         (tmp_path / "train.ipynb").write_text("{}")
         with pytest.raises(TargetError, match="is a notebook") as error:
-            init.parse([str(tmp_path / "train.ipynb")])
+            init.run([str(tmp_path / "train.ipynb")])
         assert "nbconvert" in error.value.hint
 
     @pytest.mark.process
     def test_the_command_writes_it(self, tmp_path, capsys):
         output = tmp_path / "build_it.py"
-        assert init.parse([str(HERE / "trainer_class.py"), "--output", str(output), "--", "--epochs", "2"])() == 0
+        assert init.run([str(HERE / "trainer_class.py"), "--output", str(output), "--", "--epochs", "2"]) == 0
         assert "RMSprop" in output.read_text()
         said = capsys.readouterr().out
         assert f"type: perf-advisor {output}\n" in said
-        assert f"For that type: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
+        assert f"as it is: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
 
     @pytest.mark.process
     @pytest.mark.parametrize(("name", "says"), [("spawns", "processes of its own"), ("no_loop", "no model was called")])
     def test_a_script_without_a_loop_says_so(self, name, says, tmp_path):
         output = tmp_path / "build.py"
         with pytest.raises(TargetError, match=says):
-            init.parse([str(HERE / f"bad/{name}.py"), "--output", str(output)])()
+            init.run([str(HERE / f"bad/{name}.py"), "--output", str(output)])
         assert not output.exists()
 
     def test_a_script_that_lacks_arguments_says_which(self, tmp_path):
         with pytest.raises(TargetError, match="required: --data") as error:
-            init.parse([str(HERE / "bad/needs_arguments.py"), "--output", str(tmp_path / "b.py")])()
+            init.run([str(HERE / "bad/needs_arguments.py"), "--output", str(tmp_path / "b.py")])
         assert "usage: needs_arguments.py" in error.value.details
 
     @pytest.mark.process
     def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):
         (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
         with pytest.raises(TargetError, match="no update of weights within"):
-            init.parse([str(tmp_path / "waits.py"), "--budget", "8s"])()
+            init.run([str(tmp_path / "waits.py"), "--budget", "8s"])

@@ -3,13 +3,9 @@
 # ruff: noqa: RUF001 - the en dash of an interval
 
 import pytest
-import tui_histories as histories
 
-from advisor.experiment import events
-from advisor.experiment.state import SessionState
 from advisor.figures import formatting
 from advisor.records import Numerics, NumericsResult
-from advisor.tui.views.trials import live_state
 
 
 @pytest.mark.parametrize(
@@ -71,22 +67,3 @@ def test_a_relative_change() -> None:
     assert formatting.format_change(1.001, 1.0) == "same"
     assert formatting.format_change(1.0, None) == "–"
     assert formatting.format_change(1.0, 0.0) == "–"
-
-
-def test_the_running_trial_is_told_with_its_step_times_as_they_come() -> None:
-    state = SessionState.of(histories.measuring())
-    name = histories.COMPILE.candidate.name
-    assert live_state(state).plain == "measuring ▄▄▄▄▄ 25.5 ms, baseline 32.6 ms"
-    state.apply(events.BlockTimed(name, 65.0, 64))  # twice the baseline's
-    assert "▄▄▄▄▄█" in live_state(state).plain
-    state.apply(events.BlockTimed("another", 1.0, 64))
-    assert len(state.live_ms) == 6
-    state.apply(events.TrialStarted("autocast=bfloat16", ""))
-    assert live_state(state).plain == "starting"
-
-
-def test_step_times_are_told_beside_nothing_where_there_is_no_baseline_like_them() -> None:
-    state = SessionState.of([events.TrialStarted("baseline", ""), events.BlockTimed("baseline", 20.0, 64)])
-    assert live_state(state).plain == "starting ▅ 20.0 ms"
-    state = SessionState.of([*histories.to_trials(), events.BlockTimed(histories.BATCH.candidate.name, 112.0, 256)])
-    assert live_state(state).plain.endswith("warming up ▅ 112 ms")

@@ -75,4 +75,4 @@ def test_classes_of_a_decoder_are_read_at_the_end_of_each_text(transformers):
 def test_a_default_configuration_that_lacks_something_says_so():
     error = failure("hf:lfm2_moe")
     assert "cannot be made of this configuration" in error.message
-    assert "behind --" in error.hint
+    assert "after --" in error.hint

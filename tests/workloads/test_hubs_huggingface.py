@@ -173,7 +173,7 @@ def test_what_is_not_on_disk_and_not_in_the_name_says_what_to_type():
 def test_what_a_default_configuration_lacks_can_be_given():
     error = failure("hf:time_series_transformer")
     assert "prediction_length" in error.message
-    assert "behind --" in error.hint
+    assert "after --" in error.hint
 
 
 @pytest.mark.usefixtures("transformers")

@@ -1,1 +1,1 @@
-"""The commands, a file each with its options and its action. `grammar.py` lists them."""
+"""The commands: a file has the options of each, and what it does. `grammar.py` lists them."""

@@ -6,8 +6,7 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +28,9 @@ _LOSSES = {
 }
 
 
-def measure(
+def _measure(
     commands: Sequence[str], revisions: Sequence[str], min_speedup: float, budget_s: float, *, as_json: bool
 ) -> int:
-    """Time the commands and print the result; the exit code says whether B is as fast as asked for."""
     from advisor.files.scratch import scratch_folder
     from advisor.runner.commands import compare
 
@@ -134,8 +132,8 @@ def _side_as_json(side: Side) -> dict[str, Any]:
     }
 
 
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
+def run(arguments: Sequence[str]) -> int:
+    """Time two commands in turn; the exit code says whether B is as fast as asked for. Raises AdvisorError."""
     parser = Parser(
         "perf-advisor ab",
         "Time two commands that train with PyTorch in turn, A B B A, each until it has made enough optimizer steps.\n"
@@ -152,8 +150,8 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
         help="one command at two git revisions; files that git does not hold are not there",
     )
     parser.add("--min-speedup")
-    parser.add("--budget", read=seconds_of, default=_BUDGET_S, about="90s, 2m (the default)")
-    parser.add("--json", metavar="", about="the result as JSON")
+    parser.add("--budget", type=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(arguments)
     wanted = 1 if options.rev else 2
     if len(options.commands) != wanted:
@@ -162,4 +160,4 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
             f"ab compares {what}, and {len(options.commands)} came.",
             'Put each in quotes: `perf-advisor ab "python train.py" "python train_fast.py"`.',
         )
-    return partial(measure, options.commands, options.rev, options.min_speedup, options.budget, as_json=options.json)
+    return _measure(options.commands, options.rev, options.min_speedup, options.budget, as_json=options.json)

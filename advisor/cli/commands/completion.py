@@ -1,10 +1,9 @@
 """``perf-advisor completion``: a script with which a shell completes commands, options and their values."""
 
 import shlex
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from advisor.cli.options import TOPICS, all_options
+from advisor.cli.options import CHOICES, TOPICS
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
 from advisor.figures.options import choice_of
@@ -47,12 +46,11 @@ def script_for(shell: Shell, commands: Sequence[str]) -> str:
 
     recipes = [recipe.id for recipe in load_catalog()]
     options = [name for topic in TOPICS.values() for name in topic.options]
-    kinds = {name: option.choices for name, option in all_options().items() if option.choices}
-    choices = {name: [each.value for each in kind] for name, kind in kinds.items()}
+    choices = {name: [each.value for each in kind] for name, kind in CHOICES.items()}
     choices |= {"--device": ["auto", *DEVICES], **dict.fromkeys(("--only", "--skip", "--accept"), recipes)}
     words = shlex.quote(" ".join(["demo", *commands]))
     folder = shlex.quote(str(sessions_folder()))
-    sessions = f"ls {folder} 2>/dev/null | sed -n 's/[.]jsonl//p'"  # at once, where Python would take its time
+    sessions = f"ls {folder} 2>/dev/null | sed -n 's/[.]jsonl//p'"  # ls answers at once; Python would take a second
     if shell is Shell.FISH:
         takers, named = " ".join(_OF_SESSIONS), shlex.quote(" ".join(recipes))
         lines = [_FISH.format(commands=words, takers=takers, sessions=sessions, recipes=named)]
@@ -70,16 +68,11 @@ def script_for(shell: Shell, commands: Sequence[str]) -> str:
     return script if shell is Shell.BASH else _ZSH + script.partition("\n")[2]
 
 
-def print_script(shell: Shell, commands: Sequence[str]) -> int:
-    """Print the script for a shell."""
-    print(script_for(shell, commands), end="")
-    return ExitCode.OK
-
-
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
+def run(arguments: Sequence[str]) -> int:
+    """Print the script for a shell. Raises UsageError."""
     from advisor.cli.grammar import COMMANDS
 
     parser = Parser("perf-advisor completion", "Print a script with which a shell completes commands and options.")
     parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
-    return partial(print_script, choice_of(Shell)(parser.parse(arguments).shell), tuple(COMMANDS))
+    print(script_for(choice_of(Shell)(parser.parse(arguments).shell), tuple(COMMANDS)), end="")
+    return ExitCode.OK

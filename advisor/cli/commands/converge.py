@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.cli.options import INPUTS
@@ -21,14 +20,12 @@ _WIDTH, _HEIGHT, _MARGIN = 720, 400, 48
 _COLOURS = ("#5d6470", "#1d6fb8")
 
 
-def measure(path: str, target: TargetSpec, steps: int, seeds: int, picture: str | None, *, as_json: bool) -> int:
-    """Train with the settings and without them; the exit code says whether they learn as well."""
+def _measure(path: str, target: TargetSpec, steps: int, seeds: int, picture: str | None, *, as_json: bool) -> int:
     from advisor.experiment.measuring.convergence import converge
     from advisor.experiment.request import Request
     from advisor.recipe.catalog import load_catalog
     from advisor.runner.trials import Runner
 
-    check_target(target.target, target.directory)
     Runner.prepare()
 
     def say(text: str) -> None:
@@ -103,8 +100,8 @@ def _drawn(found: Convergence) -> str:
     return "\n".join([head, f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>', *parts, "</svg>\n"])
 
 
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
+def run(arguments: Sequence[str]) -> int:
+    """Train with the settings and without them; the exit code says whether they learn as well. Raises AdvisorError."""
     own, targets = split_arguments(arguments)
     parser = Parser(
         "perf-advisor converge",
@@ -115,9 +112,9 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     parser.add_argument("settings", metavar="SETTINGS", help="the file that --export wrote, as in tuned.yaml")
     parser.add_argument("target", metavar="TARGET", help="what it is for, as in mymodel:build")
     parser.add("--steps", "--seeds", *INPUTS, "--config")
-    parser.add("--report", metavar="FILE", read=str, about="a picture of the curves, .svg")
-    parser.add("--force", about="train with another target's settings, too")
-    parser.add("--json", metavar="", about="the curves as JSON")
+    parser.add("--report", type=str, help="a picture of the curves, .svg")
+    parser.add("--force", help="train with another target's settings, too")
+    parser.add_argument("--json", action="store_true", help="the curves as JSON")
     options = parser.parse(own)
     from advisor.recipe.settings import Settings
 
@@ -130,6 +127,5 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
         raise UsageError("only a training has a loss curve.", "Leave --mode infer out.")
     if not options.force:
         check_target_of(options.settings, target, "Name that target, or add --force to train this one with them.")
-    return partial(
-        measure, options.settings, target, options.steps, options.seeds, options.report, as_json=options.json
-    )
+    check_target(target.target, target.directory)
+    return _measure(options.settings, target, options.steps, options.seeds, options.report, as_json=options.json)

@@ -1,26 +1,17 @@
 """``perf-advisor follow``: this machine's GPUs for a session on another."""
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from advisor.cli.options import RENDEZVOUS
 from advisor.cli.parser import Parser, launch_of
 from advisor.errors import ExitCode, UsageError
 
 
-def follow_session(launch: tuple[str, ...], gpus: int) -> int:
-    """Take part in a session on another machine, with these options of torchrun, until it asks for nothing more."""
-    from advisor.runner.follower import follow
-
-    follow(launch, gpus, lambda text: print(text, file=sys.stderr, flush=True))
-    return ExitCode.OK
-
-
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
+def run(arguments: Sequence[str]) -> int:
+    """Take part in a session on another machine until it asks for nothing more. Raises UsageError."""
     parser = Parser("perf-advisor follow", "Lend this machine's GPUs to a session on another, until that has ended.")
-    parser.add("--gpus", about="this machine's GPUs, or all")
+    parser.add("--gpus", help="this machine's GPUs, or all")
     parser.add(*RENDEZVOUS)
     options = parser.parse(arguments)
     if options.nnodes == 1:
@@ -28,4 +19,7 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
             "there is no session to follow.",
             "Give the --nnodes and --rdzv-endpoint that the session on the first machine has.",
         )
-    return partial(follow_session, launch_of(options), options.gpus)
+    from advisor.runner.follower import follow
+
+    follow(launch_of(options), options.gpus, lambda text: print(text, file=sys.stderr, flush=True))
+    return ExitCode.OK

@@ -1,15 +1,17 @@
 """``perf-advisor hardware``: this machine."""
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
 
 
-def show(*, as_json: bool) -> int:
-    """Describe the machine: in a table, or with every gauge as JSON."""
+def run(arguments: Sequence[str]) -> int:
+    """Describe the machine: in a table, or with every gauge as JSON. Raises UsageError."""
+    parser = Parser("perf-advisor hardware", "Describe this machine: its CPU, memory and GPUs.")
+    parser.add_argument("--json", action="store_true", help="as JSON, with every gauge")
+    as_json = parser.parse(arguments).json
     from advisor.export.json_report import strict_json
     from advisor.machine.hardware import inspect_hardware
     from advisor.report.evidence import hardware_table
@@ -21,10 +23,3 @@ def show(*, as_json: bool) -> int:
     else:
         print_text(body_of([hardware_table(hardware, None)]), sys.stdout)
     return ExitCode.OK
-
-
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
-    parser = Parser("perf-advisor hardware", "Describe this machine: its CPU, memory and GPUs.")
-    parser.add("--json", metavar="", about="as JSON, with every gauge")
-    return partial(show, as_json=parser.parse(arguments).json)

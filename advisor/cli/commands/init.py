@@ -4,8 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import join, quote
 
@@ -20,18 +19,32 @@ _BUDGET_S = 120.0
 _LAST_LINES = 12
 
 
-def write_draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) -> int:
-    """Run a script up to its first whole step in a process of its own, and write the file. Raises TargetError."""
-    path = Path(file)
+def run(arguments: Sequence[str]) -> int:
+    """Run a script up to its first whole step in a process of its own, and write the file. Raises AdvisorError."""
+    own, of_script = split_arguments(arguments)
+    about = "Write a build() to complete, filled in from a script."
+    parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")
+    parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
+    parser.add("--output")
+    parser.add("--budget", type=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
+    options = parser.parse(own)
+    script = Path(options.script)
+    check_target(options.script, Path.cwd())
+    if script.suffix != ".py" or not script.is_file():
+        raise UsageError(f"there is no script {options.script}.", "Give the path of a Python file, as in train.py.")
+    path = Path(options.output or script.with_name(f"build_{script.name}"))
+    check_writable("--output", path)
     if path.exists():
-        raise UsageError(f"there is a file {file} already.", "Name another one with --output.")
-    text, is_measurable = _draft(script, file, arguments, budget_s)
+        raise UsageError(f"there is a file {path} already.", "Name another one with --output.")
+    text, is_measurable = _draft(options.script, str(path), of_script, options.budget)
     path.write_text(text, encoding="utf-8")
     todo = len([line for line in text.splitlines() if "# TODO" in line])
-    print(f"{file} written. Complete its {counted(todo, 'line')} marked TODO, then type: perf-advisor {quote(file)}")
+    print(
+        f"{path} written. Complete its {counted(todo, 'line')} marked TODO, then type: perf-advisor {quote(str(path))}"
+    )
     if is_measurable:
-        as_it_is = join(["perf-advisor", script, *(["--", *arguments] if arguments else [])])
-        print(f"{script} can be measured as it is, too. For that type: {as_it_is}")
+        as_it_is = join(["perf-advisor", options.script, *(["--", *of_script] if of_script else [])])
+        print(f"{script} can also be measured as it is: {as_it_is}")
     return ExitCode.OK
 
 
@@ -62,21 +75,3 @@ def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) 
     if "text" not in outcome:
         raise TargetError(outcome["message"], outcome["hint"], outcome["details"])
     return str(outcome["text"]), bool(outcome["measurable"])
-
-
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
-    own, scripts = split_arguments(arguments)
-    about = "Write a build() to complete, filled in from a script."
-    parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")
-    parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
-    parser.add("--output")
-    parser.add("--budget", read=seconds_of, default=_BUDGET_S, about="90s, 2m (the default)")
-    options = parser.parse(own)
-    script = Path(options.script)
-    check_target(options.script, Path.cwd())
-    if script.suffix != ".py" or not script.is_file():
-        raise UsageError(f"there is no script {options.script}.", "Give the path of a Python file, as in train.py.")
-    file = options.output or str(script.with_name(f"build_{script.name}"))
-    check_writable("--output", Path(file))
-    return partial(write_draft, options.script, file, scripts, options.budget)

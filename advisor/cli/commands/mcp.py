@@ -219,7 +219,7 @@ def _run(*arguments: str) -> str:
     return f"{done.stdout}{done.stderr}".strip()
 
 
-def serve() -> int:
+def _serve() -> int:
     """Serve until the client leaves; its jobs end then. Raises UsageError without the package ``mcp``."""
     try:
         from mcp.server import MCPServer
@@ -256,7 +256,7 @@ def serve() -> int:
     return ExitCode.OK
 
 
-def show_install() -> int:
+def _show_install() -> int:
     """Print how common clients are told of the server."""
     command = [sys.executable, "-m", "advisor", "mcp"]
     entry = {"mcpServers": {"perf-advisor": {"command": command[0], "args": command[1:]}}}
@@ -266,12 +266,12 @@ def show_install() -> int:
     return ExitCode.OK
 
 
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
+def run(arguments: Sequence[str]) -> int:
+    """Serve coding agents until the client leaves, or print how to install that. Raises UsageError."""
     parser = Parser(
         "perf-advisor mcp",
         "Serve coding agents over standard input and output, by the Model Context Protocol. Its tools: inspect,\n"
         "measure, progress, result, cancel, explain, diff, export, ab. Start it in the folder of your code.",
     )
     parser.add_argument("--install", action="store_true", help="print the configuration for common clients")
-    return show_install if parser.parse(arguments).install else serve
+    return _show_install() if parser.parse(arguments).install else _serve()

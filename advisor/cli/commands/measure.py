@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from advisor.experiment.past.journal import PastSession
 
 _DEMO_BUDGET_S = 90.0
+# The topics whose options are kept with a session: they say what is measured, and what counts as better.
+_KEPT = ("targets", "goals")
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
+    """A session to run. ``request`` is None where a recorded session goes on with its own options.
 
-    ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
-    up, an empty string for the latest, None for a new one. ``anew``: start a new one when that measured something else.
-    ``force``: replace a file that holds the settings of another target.
+    ``budget_s``: its time now, None for as much as it had. ``resume``: the session to go on with, an empty string for
+    the latest, None for a new one. ``anew``: start a new one where that one measured something else. ``force``: replace
+    a file that holds the settings of another target.
     """
 
     request: Request | None
@@ -48,13 +50,17 @@ class Measure:
 
     def __call__(self) -> int:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
-        _check_key_map(self.outputs)
+        if self.outputs.config_path and self.outputs.key_map:  # a wrong path is told now, not at the export
+            from advisor.export.config_patch import check_key_map
+            from advisor.files.config_file import read_text
+
+            check_key_map(read_text(self.outputs.config_path), self.outputs.key_map, self.outputs.config_path)
         request, past = self.wanted()
         check_target(request.target.target, request.target.directory)
         outputs = beside_own_files(self.outputs, request)
         if not self.force:
             check_export(outputs, request.target)
-        opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
+        opens = not INTERRUPTS.asked  # after a signal the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
             with collector_waits():
                 from advisor.tui.launch import run_app
@@ -65,14 +71,14 @@ class Measure:
         return run_headless(request, outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
-        """The request to measure, and the session that it takes up. Raises UsageError where there is no such session.
+        """The request to measure, and the session that it resumes. Raises UsageError where there is no such session.
 
-        Options that are not given now are those of that session.
+        An option that is not given now has the value that it had in that session.
         """
         if self.resume is not None:
-            from advisor.cli.resuming import taken_up
+            from advisor.cli.resuming import resumed
 
-            request, past = taken_up(self.resume, self.request, anew=self.anew)
+            request, past = resumed(self.resume, self.request, anew=self.anew)
         else:
             assert self.request is not None, "the options name a target or a session"
             request, past = self.request, None
@@ -105,11 +111,6 @@ def measure_parser(about: str) -> Parser:
     return parser
 
 
-# Options that say how to measure; they are kept with the session.
-_OF_THE_REQUEST = """objective memory_limit latency_limit keep_speed mode device gpus nnodes batch_size
-    input only skip script recipes allow accept"""
-
-
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
     """The session that a command line without a command asks for. ``about`` is what its help begins with."""
     parser = measure_parser(about)
@@ -117,7 +118,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     options = parser.parse(own)
     target, resume = _target_and_resume(options.target or None, options.resume, commands)
     if target is None:
-        _check_taken_up_as_it_was(parser, options, targets)
+        _check_resumed_as_it_was(parser, options, targets)
     key_map = merged_map(options.map)
     check_recipes(options.recipes, key_map, options.only, options.skip, options.accept)
     if options.keep_speed is not None and options.objective is not Objective.MEMORY:
@@ -148,7 +149,7 @@ def _target_and_resume(
     target: str | None, resume: str | None, commands: Collection[str]
 ) -> tuple[str | None, str | None]:
     # `--resume TARGET` reads as `--resume SESSION`.
-    if target is None and resume and (":" in resume or resume == "demo"):
+    if target is None and resume and (":" in resume or resume == DEMO):
         target, resume = resume, ""
     if target is None and resume is None:
         raise UsageError(
@@ -159,7 +160,7 @@ def _target_and_resume(
             f"{target!r} is a command, and commands come first.",
             f"Write `perf-advisor {target} …`; a file of that name is ./{target}.py:build.",
         )
-    words = [*commands, "demo"]
+    words = [*commands, DEMO]
     close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if target and ":" not in target else []
     if close and target not in words:
         raise UsageError(
@@ -169,13 +170,15 @@ def _target_and_resume(
     return target, resume
 
 
-def _check_taken_up_as_it_was(parser: Parser, options: argparse.Namespace, arguments_of_target: Sequence[str]) -> None:
+def _check_resumed_as_it_was(parser: Parser, options: argparse.Namespace, arguments_of_target: Sequence[str]) -> None:
     """Raise UsageError for options that would be ignored: without a target, a session goes on with its own."""
-    given = [name for name in _OF_THE_REQUEST.split() if getattr(options, name) != parser.get_default(name)]
+    values = {name: name.removeprefix("--").replace("-", "_") for topic in _KEPT for name in TOPICS[topic].options}
+    del values["--config"]  # it may be patched
+    given = [name for name, value in values.items() if getattr(options, value) != parser.get_default(value)]
     if given or arguments_of_target:
-        option = f"--{given[0].replace('_', '-')}" if given else f"-- {shlex.join(arguments_of_target)}"
+        option = given[0] if given else f"-- {shlex.join(arguments_of_target)}"
         raise UsageError(
-            f"--resume without a target takes the session up as it was asked for, and {option} would change that.",
+            f"--resume without a target goes on as the session was asked for, and {option} would change that.",
             f"Name its target too: `perf-advisor mymodel:build --resume {option} …`.",
         )
 
@@ -200,16 +203,3 @@ def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, s
         scripts=tuple(options.script),
         accept=tuple(options.accept),
     )
-
-
-# --- running ----------------------------------------------------------------------------------------------------
-
-
-def _check_key_map(outputs: Outputs) -> None:
-    """Raise UsageError for a path of ``--map`` that the config lacks: before measuring, not at the export."""
-    if not (outputs.config_path and outputs.key_map):
-        return
-    from advisor.export.config_patch import check_key_map
-    from advisor.files.config_file import read_text
-
-    check_key_map(read_text(outputs.config_path), outputs.key_map, outputs.config_path)

@@ -1,11 +1,7 @@
 """``perf-advisor recipes``: the recipes in a list, or the card of one."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
@@ -13,69 +9,44 @@ from advisor.figures.formatting import MISSING, plain, printable
 from advisor.recipe import BOTH_MODES, Recipe, card
 from advisor.records import Mode, text_of
 
-if TYPE_CHECKING:
-    from advisor.recipe.catalog import Catalog
 
-
-def show(recipe_id: str | None, folders: tuple[str, ...]) -> int:
+def run(arguments: Sequence[str]) -> int:
     """List the recipes, or show the card of one. Raises UsageError for an id that no recipe has."""
-    from advisor.recipe.catalog import load_catalog
-
-    catalog = load_catalog(folders)
-    for problem in catalog.problems:
-        print(f"warning: {plain(problem)}", file=sys.stderr)
-    if recipe_id is None:
-        _list_recipes(catalog)
-    else:
-        _show_recipe(catalog[recipe_id])
-    return ExitCode.OK
-
-
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor recipes", "List the recipes, or show what one does, when it helps and its numerics.")
     parser.add_argument("recipe_id", nargs="?", metavar="ID", help="the recipe to show")
     parser.add("--recipes")
     options = parser.parse(arguments)
-    return partial(show, options.recipe_id, tuple(options.recipes))
+    from advisor.recipe.catalog import load_catalog
+    from advisor.report.document import pairs
+    from advisor.report.terminal import body_of, print_text, table
 
-
-def _list_recipes(catalog: Catalog) -> None:
-    from advisor.report.terminal import print_text, table
-
-    made = table("id", "key", "modes", "devices", "numerics", "title")
+    catalog = load_catalog(tuple(options.recipes))
+    for problem in catalog.problems:
+        print(f"warning: {plain(problem)}", file=sys.stderr)
+    if options.recipe_id:
+        recipe = catalog[options.recipe_id]
+        attacks = ", ".join(sorted(recipe.attacks)) or MISSING
+        more = {"default": text_of(recipe.default), "attacks": attacks}
+        print(f"{printable(card(recipe))}\n")
+        print_text(body_of([pairs((_facts(recipe) | more).items())]), sys.stdout)
+        return ExitCode.OK
+    made = table("id", "setting", "modes", "devices", "numerics", "title")
     for column in made.columns[:2]:
         column.no_wrap = True  # they are copied, and searched for
     for recipe in catalog:
-        shown = _modes(recipe), _devices(recipe), numerics_text(recipe), plain(recipe.title)
-        made.add_row(recipe.id, recipe.key, *shown)
+        made.add_row(*_facts(recipe).values(), plain(recipe.title))
     print_text(made, sys.stdout)
+    return ExitCode.OK
 
 
-def _show_recipe(recipe: Recipe) -> None:
-    from advisor.report.document import pairs
-    from advisor.report.terminal import body_of, print_text
-
-    facts = {
+def _facts(recipe: Recipe) -> dict[str, str]:
+    return {
         "id": recipe.id,
         "setting": recipe.key,
-        "default": text_of(recipe.default),
-        "modes": _modes(recipe),
-        "devices": _devices(recipe),
+        "modes": "both" if recipe.modes == BOTH_MODES else ", ".join(sorted(recipe.modes)),
+        "devices": ", ".join(sorted(recipe.devices)),
         "numerics": numerics_text(recipe),
-        "attacks": ", ".join(sorted(recipe.attacks)) or MISSING,
     }
-    print(printable(card(recipe)))
-    print()
-    print_text(body_of([pairs(facts.items())]), sys.stdout)
-
-
-def _modes(recipe: Recipe) -> str:
-    return "both" if recipe.modes == BOTH_MODES else ", ".join(sorted(recipe.modes))
-
-
-def _devices(recipe: Recipe) -> str:
-    return ", ".join(sorted(recipe.devices))
 
 
 def numerics_text(recipe: Recipe) -> str:

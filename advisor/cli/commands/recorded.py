@@ -4,41 +4,59 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import REPORTS, merged_map
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import Request
 from advisor.figures.formatting import MISSING, counted, format_first, format_seconds, plain
 from advisor.process.meanwhile import collector_waits
 
-if TYPE_CHECKING:
-    from advisor.experiment.state import SessionState
-    from advisor.recipe.catalog import Catalog
-    from advisor.report.comparison import Measured
+# --- report, export -----------------------------------------------------------------------------------------------
 
 
-def revisit(
+def run_report(arguments: Sequence[str]) -> int:
+    """Show a recorded session again, and write its report. Raises AdvisorError."""
+    parser = Parser("perf-advisor report", "Show a recorded session again, and write its report.")
+    parser.add_session()
+    parser.add(*REPORTS, "--recipes")
+    options = parser.parse(arguments)
+    return _revisit(options.session, outputs_of(options, {}), tuple(options.recipes), show=True)
+
+
+def run_export(arguments: Sequence[str]) -> int:
+    """Write the settings that a recorded session found. Raises AdvisorError."""
+    parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
+    parser.add_session()
+    parser.add("--export", default="tuned.yaml")
+    parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
+    parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
+    options = parser.parse(arguments)
+    key_map = merged_map(options.map)
+    check_recipes(options.recipes, key_map)
+    outputs = outputs_of(options, key_map)
+    return _revisit(options.session, outputs, tuple(options.recipes), show=False, force=options.force)
+
+
+def _revisit(
     session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], *, show: bool, force: bool = False
 ) -> int:
     """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
 
-    ``force`` replaces a file that holds the settings of another target. Only recipes of these folders are loaded, none
-    that the session names. Raises AdvisorError.
+    ``force`` replaces a file that holds the settings of another target. Only recipes of these folders are loaded: no
+    code is run because a session names it. Raises AdvisorError.
     """
     from advisor.experiment.past.journal import open_session
+    from advisor.experiment.ranking import CONTROL
     from advisor.experiment.state import SessionState
     from advisor.export.outputs import write_outputs
     from advisor.headless.summary import print_summary
-    from advisor.recipe.catalog import load_catalog
+    from advisor.recipe.catalog import REMOVED, load_catalog
     from advisor.report.verdict import result_line
 
     past = open_session(session_id or None)
@@ -46,16 +64,19 @@ def revisit(
     if not force:
         check_export(outputs, past.request.target)
     state, catalog = SessionState.of(past.events), load_catalog(recipe_folders)
-    if past.damage and not (show and state.baseline):  # or it is shown with the rest
+    if past.damage and not (show and state.baseline):  # else the summary says it
         print(f"warning: {past.damage}.", file=sys.stderr)
-    if missing := sorted(_not_loaded(state, catalog)):
+    tried = {one.candidate.recipe for one in state.trials.values() if one.candidate.key not in REMOVED}
+    if missing := sorted(tried - {CONTROL, *catalog.recipes}):
         told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
         print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)
     if show:
         file = sys.stderr if outputs.json_to_stdout else sys.stdout
         print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
         print_summary(state, file, catalog)
-    outputs = _with_recorded_map(outputs, past.request)
+    config = str(Path(outputs.config_path).resolve()) if outputs.config_path else None
+    if config and config == past.request.config_path and not outputs.key_map:
+        outputs = replace(outputs, key_map=past.request.key_map)  # that of the session, for the same config
     written = write_outputs(state, past.request, outputs, catalog)
     for sentence in written.sentences:
         print(plain(sentence), file=sys.stderr)
@@ -64,55 +85,21 @@ def revisit(
     return ExitCode.OK if show or state.baseline else ExitCode.TARGET
 
 
-def _with_recorded_map(outputs: Outputs, request: Request) -> Outputs:
-    """The outputs, with the --map that the session was given for the same config where the command line has none."""
-    same = outputs.config_path and request.config_path == str(Path(outputs.config_path).resolve())
-    return replace(outputs, key_map=request.key_map) if same and not outputs.key_map else outputs
+# --- open, compare ------------------------------------------------------------------------------------------------
 
 
-def _not_loaded(state: SessionState, catalog: Catalog) -> set[str]:
-    """The recipes that a session tried and this process does not know: no code is run because a journal names it."""
-    from advisor.experiment.ranking import CONTROL
-    from advisor.recipe.catalog import REMOVED
+def run_open(arguments: Sequence[str]) -> int:
+    """Show a recorded session in the app; where none is named, the person picks one.
 
-    tried = {one.candidate.recipe for one in state.trials.values() if one.candidate.key not in REMOVED}
-    return tried - {CONTROL, *catalog.recipes}
-
-
-def parse_report(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command ``report`` with its options, to be called. Raises UsageError."""
-    parser = Parser("perf-advisor report", "Show a recorded session again, and write its report.")
-    parser.add_session()
-    parser.add(*REPORTS, "--recipes")
-    options = parser.parse(arguments)
-    return partial(revisit, options.session, outputs_of(options, {}), tuple(options.recipes), show=True)
-
-
-def parse_export(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command ``export`` with its options, to be called. Raises UsageError."""
-    parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
-    parser.add_session()
-    parser.add("--export", default="tuned.yaml")
-    parser.add("--config", about="your YAML, JSON or TOML config: write a patched copy of it instead")
-    parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
-    options = parser.parse(arguments)
-    key_map = merged_map(options.map)
-    check_recipes(options.recipes, key_map)
-    outputs = outputs_of(options, key_map)
-    return partial(revisit, options.session, outputs, tuple(options.recipes), show=False, force=options.force)
-
-
-# --- open, compare, sessions --------------------------------------------------------------------------------------
-
-
-def open_app(session_id: str, recipe_folders: tuple[str, ...]) -> int:
-    """Show a recorded session in the app; an empty id lets the person pick one.
-
-    Only recipes of these folders are loaded, none that the session names. Raises UsageError where there is no terminal,
-    or no such session.
+    Only recipes of the named folders are loaded, none that the session names. Raises UsageError where there is no
+    terminal, or no such session.
     """
+    parser = Parser("perf-advisor open", "Show a recorded session in the app; key c goes on measuring where it ended.")
+    parser.add_session("a list to pick from")
+    parser.add("--recipes")
+    options = parser.parse(arguments)
     if not shows_the_app():
-        command = f"perf-advisor report {session_id}".rstrip()
+        command = f"perf-advisor report {options.session}".rstrip()
         raise UsageError(
             "open shows a session in the app, and there is no terminal that it can draw on.",
             f"`{command}` prints the session.",
@@ -120,60 +107,54 @@ def open_app(session_id: str, recipe_folders: tuple[str, ...]) -> int:
     with collector_waits():
         from advisor.tui.launch import show_session
 
-    return show_session(session_id, recipe_folders)
+    return show_session(options.session, tuple(options.recipes))
 
 
-def parse_open(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command ``open`` with its options, to be called. Raises UsageError."""
-    parser = Parser("perf-advisor open", "Show a recorded session in the app; key c goes on measuring where it ended.")
-    parser.add_session()
-    parser.add("--recipes")
-    options = parser.parse(arguments)
-    return partial(open_app, options.session, tuple(options.recipes))
-
-
-def tell_changes(before_id: str, after_id: str) -> int:
+def run_compare(arguments: Sequence[str]) -> int:
     """Print the changes from one recorded session to another. Raises UsageError where there is no such session."""
-    from advisor.report.comparison import comparison_sections, summary
-    from advisor.report.terminal import print_sections
-
-    before, after = _measured(before_id), _measured(after_id)
-    print(f"From {_named(before)}\nto   {_named(after)}\n\n{plain(summary(before, after))}")
-    print_sections(comparison_sections(before, after), sys.stdout)
-    return ExitCode.OK
-
-
-def parse_compare(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command ``compare`` with its options, to be called. Raises UsageError."""
     parser = Parser(
         "perf-advisor compare",
-        "Show the changes between two recorded sessions: baseline, stack, settings, verdicts, machine, versions.",
+        "Show the changes between two recorded sessions: baseline, stack, settings, machine, versions.",
     )
     parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
     parser.add_argument("after", metavar="B", help="the id of the later one")
     options = parser.parse(arguments)
-    return partial(tell_changes, options.before, options.after)
-
-
-def _measured(session_id: str) -> Measured:
     from advisor.experiment.past.journal import open_session
     from advisor.experiment.state import SessionState
-    from advisor.report.comparison import Measured
-
-    past = open_session(session_id)
-    if past.damage:
-        print(f"warning: {past.damage}.", file=sys.stderr)
-    return Measured(past.session_id, past.request, SessionState.of(past.events))
-
-
-def _named(session: Measured) -> str:
+    from advisor.report.comparison import Measured, comparison_sections, summary
+    from advisor.report.terminal import print_sections
     from advisor.report.verdict import result_line
 
-    return f"{session.session_id}, {plain(session.request.target.command)}: {result_line(session.state)}"
+    sides, named = [], []
+    for session_id in (options.before, options.after):
+        past = open_session(session_id)
+        if past.damage:
+            print(f"warning: {past.damage}.", file=sys.stderr)
+        state = SessionState.of(past.events)
+        sides.append(Measured(past.session_id, past.request, state))
+        named.append(f"{past.session_id}, {plain(past.request.target.command)}: {result_line(state)}")
+    before, after = sides
+    print(f"From {named[0]}\nto   {named[1]}\n\n{plain(summary(before, after))}")
+    print_sections(comparison_sections(before, after), sys.stdout)
+    return ExitCode.OK
 
 
-def list_all() -> int:
-    """List the recorded sessions."""
+# --- sessions -----------------------------------------------------------------------------------------------------
+
+
+def run_sessions(arguments: Sequence[str]) -> int:
+    """List the recorded sessions, or delete all but the latest. Raises UsageError."""
+    parser = Parser("perf-advisor sessions", "List the recorded sessions, the latest first, or delete old ones.")
+    parser.add("--keep")
+    keep = parser.parse(arguments).keep
+    if keep:
+        _prune(keep)
+    else:
+        _list_all()
+    return ExitCode.OK
+
+
+def _list_all() -> None:
     from advisor.experiment.past.journal import list_sessions, session_ids
     from advisor.experiment.state import SessionState
     from advisor.report.terminal import print_text, table
@@ -193,11 +174,10 @@ def list_all() -> int:
         print(f"warning: {told}", file=sys.stderr)
     elif not made.row_count:
         print("There is no session yet: `perf-advisor demo` makes one.")
-    return ExitCode.OK
 
 
-def prune(keep: int) -> int:
-    """Delete all sessions that can be read but the latest, with their logs; not one that is being written."""
+def _prune(keep: int) -> None:
+    """Delete all sessions but the latest, with their logs; not those that cannot be read or are being written."""
     from advisor.experiment.past.journal import Journal, list_sessions
 
     deleted = 0
@@ -211,12 +191,3 @@ def prune(keep: int) -> int:
         shutil.rmtree(past.path.with_suffix(""), ignore_errors=True)
         deleted += 1
     print(f"{counted(deleted, 'session')} deleted.")
-    return ExitCode.OK
-
-
-def parse_sessions(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command ``sessions`` with its options, to be called. Raises UsageError."""
-    parser = Parser("perf-advisor sessions", "List the recorded sessions, the latest first, or delete old ones.")
-    parser.add("--keep")
-    keep = parser.parse(arguments).keep
-    return partial(prune, keep) if keep else list_all

@@ -92,7 +92,7 @@ class Judge:
         return replace(self, runs={**self.runs, key: (*self.runs.get(key, ()), self.checked(result))})
 
     def without_runs(self, settings: Mapping[str, Value]) -> Judge:
-        """The judge without the runs of these settings: they are measured anew."""
+        """A judge without the runs of these settings, which will be measured again."""
         key = Settings(settings)
         runs = {other: runs for other, runs in self.runs.items() if other != key}
         return replace(self, runs=runs, in_turn={other: turns for other, turns in self.in_turn.items() if other != key})

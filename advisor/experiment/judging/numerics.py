@@ -297,7 +297,7 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
         if not math.isfinite(new) and math.isfinite(old):
             return f"the outputs became {_kind(new)}{' in the first step' if losses else ''}"
     if result.skipped_steps and _never_updated(weights) and not _never_updated(baseline.weights):
-        return "the gradient scaler skipped every update: at no scale were the gradients finite"
+        return "the gradient scaler skipped every update: the gradients were not finite at any scale"
     return ""
 
 

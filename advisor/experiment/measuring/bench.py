@@ -52,7 +52,7 @@ _REPEAT_SHARE = 0.15
 _BUDGET_PER_IMPORT = 4
 # Between two looks at what compiles beside the trials, and at whether the person ends or pauses the session. Seconds.
 _LOOKS_AGAIN_S = 0.2
-_IMPORTS_SLOWLY = "waiting for PyTorch, which is still being imported: a slow disk or a busy machine takes longer"
+_IMPORTS_SLOWLY = "waiting for PyTorch to be imported, which takes longer on a slow disk or a busy machine"
 
 
 class SessionCancelledError(Exception):

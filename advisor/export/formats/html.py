@@ -50,7 +50,7 @@ def html_report(state: SessionState, request: Request, catalog: Catalog, change:
     """The report of a session as a page, light or dark as the reader's system is. The session may still run."""
     from advisor.report.whole import document_of
 
-    document = document_of(state, request, catalog, change)
+    document = document_of(state, request, catalog, change, drawn=True)
     title = html.escape(document.title)
     parts = [f"<h1>{title}</h1>", f'<p class="summary">{html.escape(document.summary)}</p>']
     titles = [html.escape(section.title) for section in document.sections]

@@ -65,7 +65,7 @@ def _markdown_block(block: Block) -> list[str]:
         case Table():
             return table_lines(block)
         case Bars() | StackedBars():
-            return [f"**{_markdown(block.title)}.** {_markdown(block.words)}"]
+            return []  # it has no pictures
 
 
 def table_lines(table: Table) -> list[str]:

@@ -19,7 +19,8 @@ from advisor.records import Ceilings
 
 # Matrices grow until the next size would take too long. By whether the device has memory of its own, as GPUs have.
 _SIZES = {True: (2048, 8192), False: (256, 512, 1024, 2048)}
-# Small products say little of a type that every processor multiplies fast; others may take seconds for large ones.
+# Of types that every processor multiplies fast, products start at this size: small ones say little. Other types start
+# smaller, since a large product of theirs may take seconds.
 _SMALLEST_SIZE = 512
 _COPY_BYTES = {True: 2**30, False: 2**27}
 _TRANSFER_BYTES = 2**26

@@ -73,7 +73,7 @@ def stop_debugging() -> None:
 
 
 def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
-    """The time that each way of clearing the gradients takes, on gradients of the sizes that the last step left."""
+    """Time each way of clearing the gradients, on gradients of the sizes of the last step."""
     gradients = [parameter.grad for parameter in step.parameters]
     if not any(gradient is not None for gradient in gradients):
         return ()

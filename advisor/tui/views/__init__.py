@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from advisor.tui.context import Context
+    from advisor.tui.controller import Controller
     from advisor.tui.views.base import View
 
 
@@ -35,7 +36,9 @@ def view_info(view_id: str) -> ViewInfo:
     return next(view for view in VIEWS if view.id == view_id)
 
 
-def view_class(view_id: str) -> Callable[[Context], View]:
+def view_class(view_id: str) -> Callable[[Context, Controller], View]:
     """The class of a view in ``VIEWS``: ``ResultView`` of the file ``result.py``."""
-    found: Callable[[Context], View] = getattr(import_module(f"{__name__}.{view_id}"), f"{view_id.title()}View")
+    found: Callable[[Context, Controller], View] = getattr(
+        import_module(f"{__name__}.{view_id}"), f"{view_id.title()}View"
+    )
     return found

@@ -5,15 +5,13 @@ from __future__ import annotations
 from textual import events
 from textual.containers import Container
 from textual.geometry import Size
-from textual.reactive import var
 from textual.widget import Widget
 
 from advisor.figures.formatting import counted
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 
-# From this width of the screen on, in cells, panels stand beside each other.
-BROAD = 100
 # A key of more than one view.
 COPY = key(
     "view.copy",
@@ -22,25 +20,19 @@ COPY = key(
     "Copy",
     "Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
 )
-# Actions about what is selected, by their labels: the palette names it with them.
-_ABOUT_SUBJECT = frozenset({"Accept", "Reject", "Retry", "Copy"})
 
 
 class View(Container):
     """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen.
 
-    ``version`` is that of the context as the view shows it: where it is set to another, the view is drawn.
+    ``version`` is that of the context as the view shows it.
     """
 
-    version: var[int] = var(-1, init=False)
-
-    def __init__(self, context: Context, *, id: str) -> None:  # noqa: A002 - as every widget calls it
+    def __init__(self, context: Context, controller: Controller, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes="view")
-        self.context = context
+        self.context, self.controller = context, controller
+        self.version = -1
         self._fitted: Size | None = None
-
-    def watch_version(self) -> None:
-        self.show()
 
     def show(self) -> None:
         """Draw the present state."""
@@ -77,15 +69,6 @@ class View(Container):
     def text_to_copy(self) -> str:
         """The text that ``y`` copies; empty where there is nothing."""
         return ""
-
-    @property
-    def subject(self) -> str:
-        """The selected thing that the view's actions are about, for their names in the palette."""
-        return ""
-
-    def palette_title(self, label: str) -> str:
-        """An action's name in the palette, with what it is about."""
-        return f"{label}: {self.subject}" if self.subject and label in _ABOUT_SUBJECT else label
 
     def choose(self, name: str) -> None:
         """Go to a thing of the view by its name."""

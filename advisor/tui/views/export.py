@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Button, Input, OptionList
+from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError, UsageError
@@ -22,17 +21,15 @@ from advisor.export.files import check_replaceable
 from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.records import Verification
+from advisor.report.document import Block, Listing, Paragraph, Section
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
-from advisor.tui.exporting import free_path
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.messages import ExportSaved
-from advisor.tui.report_text import highlighted
-from advisor.tui.screens import OverwriteScreen
-from advisor.tui.text import DIM, waiting_text
+from advisor.tui.text import waiting_text
 from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.lists import ChoiceList
-from advisor.tui.widgets.texts import Details, TextPane, show_titles
+from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 # Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
@@ -45,16 +42,18 @@ class ExportView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         COPY,
         key("export.save", "s", "save", "Save", "Write the selected format to the path shown"),
+        key("export.overwrite", "o", "overwrite", "Overwrite", "Replace the file of that name"),
         key("export.path", "f", "path", "File", "Edit the path to write to"),
-        Binding("escape", "leave_path", "Back", show=False),
+        key("view.back", "escape", "leave_path", "Back", "Go back to the list", key_display="esc"),
     ]
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, id="export")
+    def __init__(self, context: Context, controller: Controller) -> None:
+        super().__init__(context, controller, id="export")
         self._formats: tuple[Offer, ...] = ()
         self._paths: dict[str, str] = {}
         self._named = ""  # the format whose path stands in the input
         self._drawn: tuple[str, str] | None = None
+        self._in_the_way: Path | None = None  # a file of the name to write
         self._asked: tuple[str, int] | None = None  # the format and the version whose preview is, or is being, written
 
     def compose(self) -> ComposeResult:
@@ -65,7 +64,7 @@ class ExportView(View):
                 with Horizontal(id="save-row", classes="frame"):
                     yield Input(id="path", placeholder="where to write the file", compact=True)
                     yield Button("Save", id="save", variant="primary", compact=True)
-        yield Details(id="next-steps")
+                yield Static(id="next-steps")
 
     def on_mount(self) -> None:
         self.query_one("#formats").border_title = "Write"
@@ -114,7 +113,7 @@ class ExportView(View):
         self._show_next_steps()
         if not ready or chosen is None:
             self._drawn = self._asked = None
-            self._preview.show(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
+            self._preview.show((Section("", (Paragraph(waiting_text(self.context.state, _EMPTY)),)),))
             return
         wanted = (chosen.id, self.context.version)
         # While the session runs it is written again only after another event; after it the user's own files may change.
@@ -133,7 +132,7 @@ class ExportView(View):
         if wanted == self._asked and self._drawn != (chosen.id, text):
             self._drawn = (chosen.id, text)
             show_titles(self._preview, chosen.title, chosen.description)
-            self._preview.show(_coloured(text, language))
+            self._preview.show((Section("", tuple(_shortened(text, language))),))
 
     def _path_of(self, chosen: Offer) -> str:
         """The path to write a format to. A key may come before the input shows that of the format just chosen."""
@@ -143,8 +142,9 @@ class ExportView(View):
         if self.chosen is not None and self.display:
             name = self._path_of(self.chosen) or self.chosen.default_name
             lines = self.context.exporter.next_steps(self.chosen.id, name, self.context.state)
-            steps = next_steps(name, lines, self.context.state.verification)
-            self.query_one("#next-steps", Details).tell(steps, self.width)
+            copied = self.chosen.language == "diff"
+            steps = next_steps(name, lines, self.context.state.verification, copied=copied)
+            show_text(self.query_one("#next-steps", Static), steps)
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""
@@ -162,6 +162,7 @@ class ExportView(View):
             if self._named:
                 self._paths[self._named] = self._path.value
             self._named, self._path.value = chosen.id, self._paths[chosen.id]
+            self._in_the_way = None
             self._preview.scroll_home(animate=False)
             self.refresh_bindings()
             if self.display:  # the first format is chosen before anybody sees it
@@ -169,6 +170,7 @@ class ExportView(View):
 
     @on(Input.Changed, "#path")
     def _on_path_changed(self) -> None:
+        self._in_the_way = None
         self._show_next_steps()
 
     @on(Input.Submitted, "#path")
@@ -185,19 +187,23 @@ class ExportView(View):
             return
         path = Path(where).expanduser()
         if is_file(path) and not self._is_own_config(path):
-            other = free_path(path)
-            self.app.push_screen(
-                OverwriteScreen(path, other, self._foreign(path)), partial(self._answered, chosen, path, other)
-            )
+            self._in_the_way = path
+            self.notify(f"{path} exists already{self._foreign(path)}: o overwrites it, f gives another name.")
+            self.refresh_bindings()
         else:
             self._write(chosen, path)
+
+    def action_overwrite(self) -> None:
+        """Write over the file that is in the way."""
+        if self.chosen and self._in_the_way:
+            self._write(self.chosen, self._in_the_way)
 
     def _foreign(self, path: Path) -> str:
         """Words for a file that is not ours, or has the settings of another target; empty for any other."""
         try:
             check_replaceable(path, self.context.request.target, "")
         except UsageError as error:
-            return error.message
+            return f" ({error.message.rstrip('.')})"
         return ""
 
     def _is_own_config(self, path: Path) -> bool:
@@ -205,14 +211,8 @@ class ExportView(View):
         config = self.context.request.config_path
         return config is not None and path.resolve() == Path(config).resolve()
 
-    def _answered(self, chosen: Offer, path: Path, other: Path, answer: str | None) -> None:
-        if answer == "overwrite":
-            self._write(chosen, path)
-        elif answer == "rename":
-            self._named, self._path.value = chosen.id, str(other)
-            self.action_path()
-
     def _write(self, chosen: Offer, path: Path) -> None:
+        self._in_the_way = None
         try:
             written = self.context.exporter.save(chosen.id, path, self.context.state)
         except AdvisorError as error:
@@ -222,7 +222,7 @@ class ExportView(View):
         else:
             self.notify(str(written), title=f"{chosen.title} saved")
             self.context.saved.append(str(written))
-            self.post_message(ExportSaved(chosen.id, written))
+            self.controller.verify(chosen.id, written)
             self._asked = None
             self.show()
 
@@ -242,6 +242,8 @@ class ExportView(View):
         """Nothing can be saved before the baseline is measured, nor what is made by a command."""
         if name == "leave_path":
             return not self._list.has_focus
+        if name == "overwrite":
+            return self._in_the_way is not None
         chosen = self.chosen
         if self.context.state.baseline is None or chosen is None:
             return False
@@ -251,25 +253,19 @@ class ExportView(View):
         return self._list
 
 
-def _coloured(text: str, language: str) -> Content:
+def _shortened(text: str, language: str) -> Iterator[Block]:
     lines = text.rstrip("\n").split("\n")
-    shown, more = lines[:_MOST_LINES], len(lines) - _MOST_LINES
-    if language == "diff":
-        coloured = Content("\n").join(_diff_line(line) for line in shown)
-    else:
-        coloured = highlighted("\n".join(shown), language)
-    return coloured if more <= 0 else coloured + Content.styled(f"\n… and {more:,} more lines: s writes all", DIM)
+    yield Listing("\n".join(lines[:_MOST_LINES]), language)
+    if len(lines) > _MOST_LINES:
+        yield Paragraph(f"… and {len(lines) - _MOST_LINES:,} more lines: s writes all")
 
 
-def _diff_line(line: str) -> Content:
-    styles = {"+": "$success", "-": "$error", "@": "$accent"}
-    style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], DIM)
-    return Content.styled(line, style)
+def next_steps(name: str, after: Sequence[str], verification: Verification | None, *, copied: bool = False) -> Content:
+    """The key that writes a file, or what a plain loop with it has found; then the lines of the format.
 
-
-def next_steps(name: str, after: Sequence[str], verification: Verification | None) -> Content:
-    """The key that writes a file, or what a plain loop with it has found; then the lines of the format."""
-    first = Content.assemble(("1  s", "bold $accent"), f" writes {name}")
+    ``copied``: the file is a changed copy of the person's own.
+    """
+    first = Content.assemble(("1  s", "bold $accent"), f" writes {name}{'; your own file stays' if copied else ''}")
     if verification and Path(verification.path).name == Path(name).name:
         words = verified_words(verification)
         found = Content.styled(f"✓ {words}", "$success")

@@ -9,13 +9,13 @@ from textual.content import Content
 
 from advisor.experiment.gains import stack_helps
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import counted, format_change, format_ms, format_numerics
+from advisor.figures.formatting import format_change, format_ms, format_numerics
 from advisor.records import Objective, Verdict
 from advisor.report.conclusions import count_untried
 from advisor.report.figures import how_confirmed, interval_words, other_batch
 from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words
-from advisor.report.verdict import Cause, no_result
+from advisor.report.verdict import no_result
 from advisor.tui.context import Context, is_about_others
 from advisor.tui.text import DIM, said_text
 
@@ -32,15 +32,12 @@ class Headline:
     lines: tuple[Content, ...]
 
 
-def headline(state: SessionState, ranking: Ranking, kept_trials: int = 0) -> Headline:
-    """The result so far: a speed-up beside the two step times of which it is the quotient; before that the step.
-
-    ``kept_trials`` are those of the session that goes on, which are shown after its baseline.
-    """
+def headline(state: SessionState, ranking: Ranking) -> Headline:
+    """The result so far: a speed-up beside the two step times of which it is the quotient; before that the step."""
     if state.failure:
         return Headline("", "", (Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)))
     if state.baseline is None or ranking.step_ms is None:
-        return _before_the_baseline(state, kept_trials)
+        return _before_the_baseline(state)
     if ranking.together:
         return _of_the_combination(state, ranking.together)
     interval, found = interval_words(state.baseline), _best_so_far(state, ranking)
@@ -56,13 +53,11 @@ def _own_step(step_ms: float, interval: str, *lines: Content) -> Headline:
     return Headline(figure, "$primary", (first, *lines))
 
 
-def _before_the_baseline(state: SessionState, kept_trials: int) -> Headline:
+def _before_the_baseline(state: SessionState) -> Headline:
     if state.finished:
         told = Content.styled("Nothing was measured: the session ended before its baseline.", "bold $warning")
         return Headline("", "", (told, Content("Run it again.")))
     then = "Then the usual combination is tried, and improved one change at a time."
-    if kept_trials:
-        then = f"{counted(kept_trials, 'trial')} of this session are shown after that."
     if state.live_ms:
         return _own_step(median(state.live_ms), "so far", Content.styled(then, DIM))
     doing = "Loading your model in a separate process" if state.is_loading else "Timing your own step first"
@@ -99,7 +94,7 @@ def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
         told = f"{best.figures.effect.speedup:.2f}x faster with {best.name}"
         return Content.assemble((told, "bold $success"), f": {best.figures.steps} a step.", (opt_in, "$warning"))
     if state.finished:
-        return Content.styled(found.sentence, "bold $warning" if found.cause is not Cause.NO_GAIN else "bold")
+        return Content.styled(found.sentence, "bold $warning" if not found.is_finding else "bold")
     return Content.styled("Nothing faster yet." if ranking.rows else "The usual combination is tried first.", DIM)
 
 

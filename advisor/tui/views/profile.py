@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
@@ -16,19 +15,18 @@ from textual.widgets import DataTable, Static
 from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_outcome
+from advisor.files.paths import is_file
 from advisor.records import Outcome, Profile, TrialResult
+from advisor.report.document import Paragraph, Section
 from advisor.report.pictures import phases_chart
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
-from advisor.tui.exporting import copy_trace
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.report_text import sections_text
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import bars
-from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
 _WAITING = "The profile is taken soon after the baseline."
@@ -40,20 +38,25 @@ class ProfileView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("profile.panel", "m", "panel", "More", "Go from the operators to phases, efficiency and habits, or back"),
         key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
-        key("profile.trace", "t", "trace", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev"),
+        key(
+            "profile.trace",
+            "t",
+            "trace",
+            "Trace",
+            "Copy the path of the Chrome trace, for ui.perfetto.dev",
+        ),
     ]
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, id="profile")
+    def __init__(self, context: Context, controller: Controller) -> None:
+        super().__init__(context, controller, id="profile")
 
     def compose(self) -> ComposeResult:
-        yield Placeholder(id="profile-empty")
-        yield Static(id="step", markup=False)
+        yield Static(id="step")
         with Container(id="profile-columns", classes="frame"):
             with Vertical(classes="panel", id="operators-panel"):
                 yield OperatorTable(id="operators")
-                yield Static(id="operator-row", markup=False)
-            yield TextPane(id="sections", classes="panel")
+                yield Static(id="operator-row")
+            yield TextPane(id="sections")
 
     @property
     def _table(self) -> OperatorTable:
@@ -66,16 +69,15 @@ class ProfileView(View):
     def show(self) -> None:
         """Draw what is known of the profile: what is not known has no panel."""
         state, profile = self.context.state, self.context.state.profile
-        sections = tuple(profile_sections(state, self.context.catalog))
+        waiting = Section("", (Paragraph(_missing(state, _WAITING)),))
         has_rows = profile is not None and bool(profile.operators)
         self.set_class(not has_rows, "-without-operators")
-        self.set_class(not sections, "-without-sections")
-        self.set_class(bool(sections) and (not has_rows or self.has_class("-reading")), "-reading")
-        nothing = Content.styled(_missing(state, _WAITING), DIM)
-        show_text(self.query_one("#profile-empty", Static), nothing)
-        self.query_one("#profile-empty").display = not sections and not has_rows
-        show_text(self.query_one("#step", Static), self._step(state, profile))
-        self._sections.show(lambda width: sections_text(sections, width, self.app.theme_variables))
+        step, text = self.query_one("#step", Static), self._step(state, profile)
+        show_text(step, text)
+        step.set_class(not text, "-missing")
+        found = tuple(profile_sections(state, self.context.catalog))
+        self._sections.set_class(bool(found), "panel")  # a frame is for what is known
+        self._sections.show(found or (waiting,))
         self._table.profile = profile
         self._tell_operators()
 
@@ -90,10 +92,10 @@ class ProfileView(View):
         return Content("\n").join(lines)
 
     @on(DataTable.RowHighlighted)
-    @on(Table.Sorted)
     def _tell_operators(self) -> None:
         line, table = self.query_one("#operator-row", Static), self._table
-        show_titles(self.query_one("#operators-panel"), table.caption)
+        titled = "Operators by input shapes, per step" if table.by_shape else "Operators, per step"
+        show_titles(self.query_one("#operators-panel"), titled)
         line.display = table.by_shape
         show_text(line, table.row_text)
 
@@ -105,7 +107,7 @@ class ProfileView(View):
         if profile is None:
             return False
         needed = {
-            "panel": not self.has_class("-without-operators") and not self.has_class("-without-sections"),
+            "panel": not self.has_class("-without-operators"),
             "shapes": bool(profile.by_shape),
             "trace": bool(profile.trace_path),
         }
@@ -124,27 +126,17 @@ class ProfileView(View):
         self.call_after_refresh(lambda: self.first_focus().focus())
 
     def first_focus(self) -> Widget:
-        if self.query_one("#profile-empty").display:
-            return self.query_one(Placeholder)
-        return self._sections if self.has_class("-reading") else self._table
-
-    # --- the trace -------------------------------------------------------------------------------------------
+        alone = self.has_class("-reading") or self.has_class("-without-operators")
+        return self._sections if alone else self._table
 
     def action_trace(self) -> None:
-        """Copy the Chrome trace to where exports go."""
-        if self.context.state.profile and self.context.state.profile.trace_path:
-            self._copy_trace(Path(self.context.state.profile.trace_path))
-
-    @work(thread=True, group="trace")
-    def _copy_trace(self, source: Path) -> None:
-        """A trace can be large, so it is copied in a thread."""
-        try:
-            path = copy_trace(source, Path())
-        except OSError as error:
-            told = f"{error.strerror or error}: {source.name}"
-            self.app.call_from_thread(self.notify, told, title="The trace was not saved", severity="error")
+        """Tell where the Chrome trace is, and copy its path to the terminal's clipboard."""
+        path = self.context.state.profile.trace_path if self.context.state.profile else ""
+        if is_file(path):
+            self.app.copy_to_clipboard(path)
+            self.notify(f"{path} (copied): open it in ui.perfetto.dev. --trace FILE writes a copy.")
         else:
-            self.app.call_from_thread(self.notify, f"{path}; open it in ui.perfetto.dev.", title="Trace saved")
+            self.notify(f"The trace is gone: {path}", severity="warning")
 
 
 def _missing(state: SessionState, waiting: str) -> str:

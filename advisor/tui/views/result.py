@@ -7,68 +7,57 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal
+from textual.binding import BindingType
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.reactive import var
-from textual.widget import Widget
-from textual.widgets import DataTable, Digits, Static
+from textual.widgets import Digits, Static
 
 from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
-from advisor.report.cards import code_of, setting_sections
 from advisor.report.document import Bullets, Section
 from advisor.report.pictures import phases_chart
 from advisor.report.rows import Fold, Row, Tick
-from advisor.report.trials import stack_blocks
+from advisor.report.settings import code_of, setting_sections, stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
+from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.messages import Decided, RetryWanted, UndoWanted
-from advisor.tui.report_text import sections_text
 from advisor.tui.views import headline, result_table
-from advisor.tui.views.base import BROAD, COPY, View
+from advisor.tui.views.listed import LIST_KEYS, ListView
 from advisor.tui.views.result_table import TOGETHER
 from advisor.tui.widgets.phase_bar import line_of
 from advisor.tui.widgets.table import Table
-from advisor.tui.widgets.texts import TextPane, show_text, show_titles
+from advisor.tui.widgets.texts import show_text
 
-# The least width of the card beside the table, and the share of the screen that it has there. Cells.
-LEAST_CARD, CARD_SHARE = 36, 0.33
 _TINY = 16  # a screen of fewer lines
 
 
-class ResultView(View):
+class ResultView(ListView):
     """The headline over the table and the card."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
         key("result.reject", "r", "reject", "Reject", "Do not use this setting; the rest is measured without it"),
         key("result.undo", "u", "undo", "Undo", "Take back the last decision, one after another"),
-        Binding("enter", "read", "Read", show=False),
         key("result.unfold", "right,l", "unfold(True)", "Unfold", "Show what is folded under the row", show=False),
         key("result.fold", "left", "unfold(False)", "Fold", "Fold what belongs to the row", show=False),
-        key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
-        COPY,
-        Binding("escape", "back", "Back", show=False),
+        *LIST_KEYS,
     ]
 
     unfolded: var[frozenset[str]] = var(frozenset(), init=False)
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, id="result")
-        self._drawn = ""
+    def __init__(self, context: Context, controller: Controller) -> None:
+        super().__init__(context, controller, id="result", table="rows", card="card")
         self._over = False
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="headline"):
             yield Digits(id="figure")
-            yield Static(id="headline-text", markup=False)
-        yield Static(id="phases", markup=False)
-        yield Static(id="alert", markup=False)
-        with Container(id="result-body"):
-            yield Table(id="rows")
-            yield TextPane(id="card", classes="panel")
+            yield Static(id="headline-text")
+        yield Static(id="phases")
+        yield Static(id="alert")
+        yield from super().compose()
 
     # --- drawing ---------------------------------------------------------------------------------------------
 
@@ -82,14 +71,14 @@ class ResultView(View):
             widget.set_class(not text, "-missing")
             show_text(widget, text)
         self._show_table()
-        self._show_card()
+        self.show_card()
 
     def show_live(self) -> None:
         if self.context.state.baseline is None:  # until then the headline follows the blocks of the baseline
             self._show_headline()
 
     def _show_headline(self) -> None:
-        found = headline.headline(self.context.state, self.context.ranking, self.context.kept_trials)
+        found = headline.headline(self.context.state, self.context.ranking)
         figure = self.query_one("#figure", Digits)
         figure.set_class(not found.figure, "-missing")
         if figure.value != found.figure:
@@ -101,32 +90,13 @@ class ResultView(View):
         show_text(self.query_one("#headline-text", Static), lines)
 
     def _show_table(self) -> None:
-        columns = result_table.columns_of(self._table_width)
-        bar = next((column.width for column in columns if column.key == "bar"), 0)
-        rows = result_table.table_rows(self.context, self.unfolded, bar)
-        self._table.show(columns, rows)
+        columns = result_table.columns_of(self.table_width)
+        self.table.show(columns, result_table.table_rows(self.context, self.unfolded, columns))
         over = self.context.state.finished is not None
-        if not self._table.touched or (over and not self._over):  # at the end the best is selected
-            self._table.touched = False
-            self._table.go_to(next(iter(self._table.keys), ""))
+        if not self.table.touched or (over and not self._over):  # at the end the best is selected
+            self.table.touched = False
+            self.table.go_to(next(iter(self.table.keys), ""))
         self._over = over
-
-    @property
-    def _table_width(self) -> int:
-        return self.width - self._card_width if self.width >= BROAD else self.width
-
-    @property
-    def _card_width(self) -> int:
-        return max(LEAST_CARD, int(self.width * CARD_SHARE))
-
-    @property
-    def _table(self) -> Table:
-        return self.query_one("#rows", Table)
-
-    @property
-    def selected(self) -> str:
-        """The key of the selected row."""
-        return self._table.cursor_key
 
     @property
     def row(self) -> Row | None:
@@ -138,22 +108,7 @@ class ResultView(View):
         selected = self.selected.partition(":")[0]
         return next((fold for fold in self.context.ranking.folds if fold.key == selected), None)
 
-    @on(DataTable.RowHighlighted)
-    def _on_row_highlighted(self) -> None:
-        self._show_card()
-        self.refresh_bindings()
-
-    def _show_card(self) -> None:
-        pane = self.query_one("#card", TextPane)
-        pane.styles.width = self._card_width if self.width >= BROAD else "1fr"
-        if self._drawn != self.selected:
-            pane.scroll_home(animate=False)
-            self._drawn = self.selected
-        title, sections = self._card()
-        pane.show(lambda width: sections_text(sections, width, self.app.theme_variables))
-        show_titles(pane, title)
-
-    def _card(self) -> tuple[str, tuple[Section, ...]]:
+    def card(self) -> tuple[str, tuple[Section, ...]]:
         """The title and the sections of the card: of a setting, of all together, of a folded line, or your own."""
         context, state, row, fold = self.context, self.context.state, self.row, self._fold
         if row is not None:
@@ -169,16 +124,13 @@ class ResultView(View):
     # --- keys ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
-        """Whether an action does anything just now: most are about the selected row."""
-        checks: dict[str, Callable[[], object]] = {
-            "undo": lambda: self.context.can_undo,
-            "copy": self.text_to_copy,
-            "back": lambda: self.query_one("#card").has_focus,
+        checks: dict[str, Callable[[], bool]] = {
+            "undo": lambda: self.controller.can_undo,
             "accept": lambda: self._can_decide(Decision.ACCEPTED),
             "reject": lambda: self._can_decide(Decision.REJECTED),
-            "retry": self._can_retry,
+            "retry": lambda: self._can_measure_again() or super(ResultView, self).can(name),
         }
-        return name not in checks or bool(checks[name]())
+        return checks[name]() if name in checks else super().can(name)
 
     def _can_decide(self, decision: Decision) -> bool:
         row = self.row
@@ -186,16 +138,10 @@ class ResultView(View):
             return False
         return not (row.rejected if decision is Decision.REJECTED else row.tick in (Tick.ON, Tick.WAITING))
 
-    def _can_retry(self) -> bool:
-        """Whether the selected trial has ended, or the combination is left to be measured."""
-        name, state = self.selected, self.context.state
-        left = name == TOGETHER and state.finished is not None and not self.context.ranking.confirmed
-        tried = name in state.trials and name not in self.context.waiting
-        return self.context.recorded is None and (tried or left)
-
-    @property
-    def subject(self) -> str:
-        return self.row.title if self.row else ""
+    def _can_measure_again(self) -> bool:
+        """Whether the combination is selected, and left to be measured."""
+        left = self.context.state.finished is not None and not self.context.ranking.confirmed
+        return self.selected == TOGETHER and left and self.context.recorded is None
 
     def action_accept(self) -> None:
         """Use the selected setting."""
@@ -210,7 +156,7 @@ class ResultView(View):
     def _decide(self, row: Row, decision: Decision) -> None:
         several = sum(each.recipe == row.candidate.recipe for each in self.context.state.candidates.values()) > 1
         value = row.candidate.value if several and decision is Decision.ACCEPTED else None
-        self.post_message(Decided(row.candidate.recipe, decision, value))
+        self.controller.decide(row.candidate.recipe, decision, value)
 
     @on(Table.CellClicked)
     def _on_cell_clicked(self, message: Table.CellClicked) -> None:
@@ -221,21 +167,15 @@ class ResultView(View):
             self._decide(row, Decision.REJECTED if used else Decision.ACCEPTED)
 
     def action_undo(self) -> None:
-        """Ask for the last decision to be taken back."""
-        self.post_message(UndoWanted())
+        """Take the last decision back."""
+        self.controller.undo()
 
-    def action_retry(self) -> None:
-        """Ask for the selected trial to run again."""
-        self.post_message(RetryWanted(self.selected))
-
-    @on(DataTable.RowSelected)
     def action_read(self) -> None:
         """Go into the card; a folded line is unfolded, or folded again."""
         if self._fold is not None and self.selected == self._fold.key:
             self.action_unfold(self.selected not in self.unfolded)
-            return
-        self.add_class("-reading")
-        self.query_one("#card").focus()
+        else:
+            super().action_read()
 
     def action_unfold(self, unfold: bool) -> None:
         """Show what is folded under the selected row, or fold it again."""
@@ -243,12 +183,7 @@ class ResultView(View):
         parents = [row.key for row in self.context.ranking.rows if any(value.key == name for value in row.values)]
         name = parents[0] if parents else name
         self.unfolded = self.unfolded | {name} if unfold else self.unfolded - {name}
-        self._table.go_to(name)
-
-    def action_back(self) -> None:
-        """Go back from the card to the table."""
-        self.remove_class("-reading")
-        self._table.focus()
+        self.table.go_to(name)
 
     def watch_unfolded(self) -> None:
         self._show_table()
@@ -266,8 +201,4 @@ class ResultView(View):
         for fold in self.context.ranking.folds:
             if any(name == entry for entry, _ in fold.entries):
                 self.unfolded, name = self.unfolded | {fold.key}, f"{fold.key}:{name}"
-        self._table.touched = True
-        self._table.go_to(name)
-
-    def first_focus(self) -> Widget:
-        return self._table
+        super().choose(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from textual.content import Content
@@ -62,11 +62,12 @@ Cells = dict[str, Cell]
 Scale = tuple[float, float, int]  # the ends of the line of all intervals, as speed-ups, and its cells
 
 
-def table_rows(context: Context, unfolded: Iterable[str], bar: int = _BAR.width) -> dict[str, Cells]:
+def table_rows(context: Context, unfolded: Iterable[str], columns: Sequence[Column]) -> dict[str, Cells]:
     """The cells of each row, by their keys: the combination, the settings, your own, and what is folded."""
     ranking, state, open_rows = context.ranking, context.state, set(unfolded)
     rows: dict[str, Cells] = {}
-    scale = (*_scale(ranking), bar)
+    bar = next((column.width for column in columns if column.key == "bar"), 0)
+    scale, width = (*_scale(ranking), bar), columns[0].width
     count = len(ranking.settings)
     if ranking.together and count > 1:
         name = Content.assemble(("★ ", "$accent"), (f"all {count} together", "bold"))
@@ -76,9 +77,9 @@ def table_rows(context: Context, unfolded: Iterable[str], bar: int = _BAR.width)
         rows[TOGETHER] = {**_named(name, ""), "speed": Cell(Content.styled("not yet", "$warning"))}
     for row in ranking.rows:
         is_open = row.key in open_rows or any(value.tick in (Tick.WAITING, Tick.REFUSED) for value in row.values)
-        rows[row.key] = row_cells(row, scale, unfolded=is_open)
+        rows[row.key] = row_cells(row, scale, width, unfolded=is_open)
         if is_open:
-            rows |= {value.key: row_cells(value, scale, inner=True) for value in row.values}
+            rows |= {value.key: row_cells(value, scale, width, inner=True) for value in row.values}
     rows[YOURS] = _own_cells(ranking, state)
     for fold in ranking.folds:
         is_open = fold.key in open_rows
@@ -99,7 +100,8 @@ def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
         return {**named, "speed": Cell(Content.styled(doing, "$accent"))}
     step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
     memory = Cell(Content(format_bytes(ranking.memory_bytes)), ranking.memory_bytes)
-    within = f"±{format_percent(state.baseline.half_width, digits=1)}" if state.baseline else ""
+    half = state.baseline.half_width if state.baseline else None
+    within = "" if half is None else f"±{format_percent(half, digits=1)}" if half < 1 else "±>100 %"
     return {
         **named,
         "speed": Cell(Content("1x"), -1.0),
@@ -112,17 +114,19 @@ def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
     }
 
 
-def row_cells(row: Row, scale: Scale, *, unfolded: bool = False, inner: bool = False) -> Cells:
+def row_cells(row: Row, scale: Scale, width: int, *, unfolded: bool = False, inner: bool = False) -> Cells:
     """The cells of a setting. A star is recommended; the tick says whether it is exported."""
+    only = not row.values and not inner
+    told = row.candidate.recipe if only and len(row.name) > width - 2 else row.name
     sign = ("★ ", "$accent") if row.star else ("▶ ", "$accent") if row.running else ("  ", "")
     values = f" {'▾' if unfolded else '▸'}{len(row.values)}" if row.values else ""
     style = f"{DIM} strike" if row.rejected else ""
-    name = Content.assemble("  " if inner else "", sign, (row.name, style), (values, DIM))
+    name = Content.assemble("  " if inner else "", sign, (told, style), (values, DIM))
     cells = {**_named(name, row.name), "tick": _ticked(row.tick, consent=row.consent)}
     if row.figures is not None:
         return _figure_cells(row.figures, scale) | cells
-    told = Content.styled("running", "$accent") if row.running else Content.styled("failed", "$warning")
-    return cells | {"speed": Cell(told)}
+    state = Content.styled("running", "$accent") if row.running else Content.styled("failed", "$warning")
+    return cells | {"speed": Cell(state)}
 
 
 def _ticked(tick: Tick, *, consent: bool = False) -> Cell:

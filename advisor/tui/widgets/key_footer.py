@@ -1,43 +1,30 @@
-"""The footer: the keys that do something now, in one line of text. Textual's own also hides help and quit first."""
+"""The footer: the keys that do something now, in one line of text, those that steer the session first.
+
+Textual's own is a dozen widgets, which are mounted again for each other row: that took half the time of a key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
+from textual.binding import Binding
 from textual.content import Content
+from textual.reactive import reactive
 from textual.screen import Screen
+from textual.style import Style
+from textual.widget import Widget
 
-from advisor.tui.widgets.links import LinksLine, link
-
-# Shown before the keys of the view, since they steer what runs; and those that are shown on any screen.
-_FIRST = ("session.continue", "session.skip", "session.stop", "session.pause", "session.go_on", "session.untried")
+# Names of keys: those that steer what runs come before the keys of the view, some come after them, the last always.
+_FIRST = [f"session.{name}" for name in ("continue", "skip", "stop", "pause", "go_on", "wait", "untried")]
+_LATER = ("table.sort", "session.minute")
 _LAST = ("app.help", "app.quit")
-_LATER = ("table.sort", "session.minute")  # shown behind the keys of the view
 # Characters that a text field takes, by the names of keys from which Textual does not know them.
 _WRITTEN = {"plus": "+"}
 
 
-class FooterKey(NamedTuple):
-    """A key as it is shown, and what it does; ``key`` is Textual's name of it."""
+class KeyFooter(Widget):
+    """The keys, as many as fit; each can be clicked, and all are in the help."""
 
-    id: str
-    key: str
-    shown: str
-    label: str
-    action: str
-    tooltip: str
-
-    @property
-    def text(self) -> Content:
-        """The key and its label; a click presses it."""
-        told = Content.assemble((f" {self.shown} ", "bold $footer-key-foreground"), f"{self.label} ")
-        return link(told, f"app.simulate_key('{self.key}')", self.tooltip)
-
-
-class KeyFooter(LinksLine):
-    """The keys, which can be clicked too. It is updated even while the terminal has no focus."""
-
+    ALLOW_SELECT = False
+    auto_links = False  # they have colours of their own
     DEFAULT_CSS = """
     KeyFooter {
         dock: bottom; height: 1; text-wrap: nowrap;
@@ -45,54 +32,43 @@ class KeyFooter(LinksLine):
     }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys: tuple[FooterKey, ...] = ()
-        self._palette = Content("")
-        self._is_due = False
+    keys: reactive[tuple[Binding, ...]] = reactive(())
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
     def _bindings_changed(self, screen: Screen[object]) -> None:
-        """Look up the keys once, though a switch between views reports several changes."""
-        if self.is_attached and screen is self.screen and not self._is_due:
-            self._is_due = self.call_later(self._take_keys, screen)
+        """Look the keys up after all changes of a moment: a switch between views reports several."""
+        if self.is_attached and screen is self.screen:
+            self.call_later(self._look_up)
 
-    def _take_keys(self, screen: Screen[object]) -> None:
-        self._is_due = False
-        every = self._active_keys(screen)
-        palette = [key.text for key in every if key.key == self.app.COMMAND_PALETTE_BINDING]
-        keys = tuple(key for key in every if key.key != self.app.COMMAND_PALETTE_BINDING)
-        if keys != self.keys:
-            self.keys, self._palette = keys, Content("").join([Content.styled("▏", "$foreground 20%"), *palette])
-            self.refresh()
-
-    def _active_keys(self, screen: Screen[object]) -> list[FooterKey]:
-        """The keys to show, one for each action: those that steer the session first."""
-        found: dict[str, FooterKey] = {}
-        for _, binding, enabled, tooltip in screen.active_bindings.values():
-            if screen.focused is not None and screen.focused.check_consume_key(binding.key, _WRITTEN.get(binding.key)):
-                continue
-            if enabled and (binding.show or binding.key == self.app.COMMAND_PALETTE_BINDING):
-                shown = self.app.get_key_display(binding)
-                told = tooltip or binding.description
-                key = FooterKey(binding.id or "", binding.key, shown, binding.description, binding.action, told)
-                found.setdefault(binding.action, key)
-        return sorted(found.values(), key=lambda key: (key.id not in _FIRST, key.id in _LATER))
+    def _look_up(self) -> None:
+        focused, found = self.screen.focused, dict[str, Binding]()
+        for _, binding, enabled, _ in self.screen.active_bindings.values():
+            typed = focused is not None and focused.check_consume_key(binding.key, _WRITTEN.get(binding.key))
+            if enabled and binding.show and not typed:
+                found.setdefault(binding.action, binding)
+        self.keys = tuple(sorted(found.values(), key=_place))
 
     def render(self) -> Content:
-        line = Content("").join(fitting(self.keys, self.size.width - len(self._palette)))
-        return line + Content(" " * (self.size.width - line.cell_length - len(self._palette))) + self._palette
+        palette = self.screen.active_bindings.get(self.app.COMMAND_PALETTE_BINDING)
+        end = Content.styled("▏", "$foreground 20%") + self._text(palette.binding) if palette else Content("")
+        last = [self._text(binding) for binding in self.keys if binding.id in _LAST]
+        room, shown = self.size.width - sum(map(len, [*last, end])), Content("")
+        for text in (self._text(binding) for binding in self.keys if binding.id not in _LAST):
+            if len(shown) + len(text) > room:
+                break
+            shown += text
+        line = Content("").join([shown, *last])
+        return line + Content(" " * (self.size.width - len(line) - len(end))) + end
+
+    def _text(self, binding: Binding) -> Content:
+        shown = f" {self.app.get_key_display(binding)} "
+        text = Content.assemble((shown, "bold $footer-key-foreground"), f"{binding.description} ")
+        return text.stylize(Style.from_meta({"@click": f"app.simulate_key('{binding.key}')"}))
 
 
-def fitting(keys: Sequence[FooterKey], width: int) -> list[Content]:
-    """The keys that fit into this width: from the left, and in any case help and quit."""
-    last = [key.text for key in keys if key.id in _LAST]
-    room, kept = width - sum(map(len, last)), list[Content]()
-    for text in (key.text for key in keys if key.id not in _LAST):
-        room -= len(text)
-        if room < 0:
-            break
-        kept.append(text)
-    return [*kept, *last]
+def _place(binding: Binding) -> int:
+    if binding.id in _FIRST:
+        return _FIRST.index(binding.id)
+    return len(_FIRST) + (binding.id in _LATER) + 2 * (binding.id in _LAST)

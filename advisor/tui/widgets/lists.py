@@ -1,4 +1,4 @@
-"""A list to choose from, and the sentence that stands in its place while it is empty; the palette, a list as well.
+"""A list to choose from, and the palette.
 
 Textual 8.2 ends with a KeyError when a page is turned before the list is laid out: by a key held down, say.
 """
@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.command import CommandList, CommandPalette
-from textual.widgets import OptionList, Static
+from textual.command import CommandPalette
+from textual.widgets import OptionList
 
 
 class ChoiceList(OptionList):
@@ -19,31 +19,20 @@ class ChoiceList(OptionList):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "cursor_down", "Down", show=False),
         Binding("k", "cursor_up", "Up", show=False),
-        Binding("pageup", "turn('page_up')", "Page up", show=False),
-        Binding("pagedown", "turn('page_down')", "Page down", show=False),
     ]
 
-    def action_turn(self, action: str) -> None:
-        turn(self, action)
+    def action_page_down(self) -> None:
+        with suppress(KeyError):
+            super().action_page_down()  # type: ignore[no-untyped-call]
+
+    def action_page_up(self) -> None:
+        with suppress(KeyError):
+            super().action_page_up()  # type: ignore[no-untyped-call]
 
 
 class Palette(CommandPalette):
     """Textual's palette."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("pageup", "turn('page_up')", show=False),
-        Binding("pagedown", "turn('page_down')", show=False),
-    ]
-
-    def action_turn(self, action: str) -> None:
-        turn(self.query_one(CommandList), action)
-
-
-def turn(options: OptionList, action: str) -> None:
-    """Turn a page of a list that is laid out."""
-    with suppress(KeyError):
-        getattr(options, f"action_{action}")()
-
-
-class Placeholder(Static, can_focus=True):
-    """It takes the focus in the place of the list, so that the keys of the view around it work."""
+    def _action_command_list(self, action: str) -> None:
+        with suppress(KeyError):
+            super()._action_command_list(action)

@@ -1,6 +1,7 @@
 """The end of a growing log file, as plain text."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from textual.widgets import Log
@@ -55,32 +56,28 @@ class LogTail(Log):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes="panel", max_lines=_MOST_LINES, auto_scroll=True)
+        self.border_title = "Log"
         self._path = ""
-        self._stamp: tuple[str, int, int] | None = None
+        self._stamp: object = None
 
     def on_show(self) -> None:
         self.poll()  # a log that was hidden is not read, so it shows what was written in between at once
 
     def follow(self, path: str) -> None:
         """Show this file from now on."""
-        if path != self._path:
-            self._path, self._stamp = path, None
+        self._path = path
         self.poll()
 
     def poll(self) -> None:
         """Read the file again if it changed; not while the log, or the view that it is in, is hidden."""
         if not self.is_attached or not all(node.display for node in self.ancestors_with_self if node is not self.app):
             return
-        stamp = self._stamp_now()
+        stamp: object = (self._path, None)
+        with suppress(OSError):
+            status = Path(self._path).stat()
+            stamp = (self._path, status.st_size, status.st_mtime_ns)
         if stamp != self._stamp:
             self._stamp = stamp
             self.clear()
             self.write(read_tail(self._path))
             self.call_after_refresh(self.scroll_end, animate=False)  # once it has as many rows as its text needs
-
-    def _stamp_now(self) -> tuple[str, int, int]:
-        try:
-            status = Path(self._path).stat()
-        except OSError:
-            return (self._path, -1, -1)
-        return (self._path, status.st_size, status.st_mtime_ns)

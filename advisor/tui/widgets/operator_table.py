@@ -14,7 +14,6 @@ from advisor.tui.widgets.table import Cell, Column, Table
 _DEVICE = Column("device", "GPU", 8, number=True)
 _HOST = Column("host", "host", 8, number=True)
 _CALLS = Column("calls", "calls", 6, number=True)
-_WORDS = {"device": "GPU time", "host": "host time"}
 _LEAST_NAME, _SHAPED_NAME = 14, 24
 
 
@@ -57,12 +56,6 @@ class OperatorTable(Table):
             return Content("")
         row = self._rows[int(self.cursor_key)]
         return Content.assemble((row.name, "bold"), f"  {row.shapes}" if row.shapes else "")
-
-    @property
-    def caption(self) -> str:
-        """The contents and the order of the table, for a panel's title."""
-        what, by = "Operators by input shapes" if self.by_shape else "Operators", self.sorted_by or self._figures[0].key
-        return f"{what}, per step, by {_WORDS.get(by, by)}"
 
 
 def _cells(row: OperatorRow, width: int) -> dict[str, Cell]:

@@ -27,12 +27,9 @@ def cells(values: list[float], width: int) -> list[int]:
 
 
 def bars(chart: StackedBars, width: int) -> Content:
-    """The bars under one another, each on a scale of its own, with their names and times."""
-    lines = []
-    for bar in chart.bars:
-        name = f"{bar.name:<{_NAME}}{bar.text} "
-        lines.append(Content.styled(name, "$secondary") + _pieces(bar, max(1, width - len(name))))
-    return Content("\n").join(lines)
+    """The bars under one another with their names, each on a scale of its own: the step times are in the headline."""
+    named = ((Content.styled(f"{bar.name:<{_NAME}}", "$secondary"), bar) for bar in chart.bars)
+    return Content("\n").join(name + _pieces(bar, max(1, width - _NAME)) for name, bar in named)
 
 
 def line_of(chart: StackedBars, kind: str, width: int) -> Content:

@@ -87,7 +87,7 @@ def now_text(context: Context, room: int = 200) -> Content:
     """The running trial with its state and its seconds, ``room`` cells wide; the stage where nothing runs."""
     state = context.state
     if context.recorded:
-        return Content.styled(_recorded(context.recorded, state, room), "bold")
+        return Content.styled(_recorded(context.recorded, state), "bold")
     if state.failure:
         return Content.styled("The session cannot go on", "$error")
     if state.paused:
@@ -108,14 +108,11 @@ def now_text(context: Context, room: int = 200) -> Content:
     return Content.assemble((told, "bold"), tail)
 
 
-def _recorded(recorded: Recorded, state: SessionState, room: int) -> str:
-    """The end of a recorded session and the key that continues it; the session's id only where there is room."""
+def _recorded(recorded: Recorded, state: SessionState) -> str:
+    """The end of a recorded session, the key that continues it, and its id."""
     ended = ", interrupted" if state.finished and state.finished.cancelled else ""
-    told = f"{ended}: c continues it"
-    if state.failure:
-        told = ", failed: c runs it again"
-    whole = f"Recorded session {recorded.past.session_id}{told}"
-    return whole if len(whole) <= room else f"Recorded{told.removesuffix(' it')}"
+    then = ", failed: c runs it again" if state.failure else f"{ended}: c continues it"
+    return f"Recorded{then}  {recorded.past.session_id}"
 
 
 def _stage(context: Context) -> str:

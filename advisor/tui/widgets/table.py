@@ -17,7 +17,6 @@ from textual.style import Style
 from textual.widgets import DataTable
 
 from advisor.tui.keys import key
-from advisor.tui.widgets.texts import look_same
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
 class Table(DataTable[Text], inherit_bindings=False):
     """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did.
 
-    The person sorts it by a column, ``sorted_by``, ``backwards`` or not; else the rows stand as they come.
+    The person sorts it by a column, ``sorted_by``, the best first; else the rows stand as they come.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -77,13 +76,10 @@ class Table(DataTable[Text], inherit_bindings=False):
         row: str
         column: str
 
-    class Sorted(Message):
-        """The person has sorted the table."""
-
     def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, cursor_type="row", cursor_foreground_priority="css")
         self.touched = False
-        self.sorted_by, self.backwards = "", False
+        self.sorted_by = ""
         self.shown: tuple[Column, ...] = ()
         self._given: tuple[Sequence[Column], Rows] = ((), {})
         self._cells: dict[str, tuple[Content, ...]] = {}
@@ -101,25 +97,22 @@ class Table(DataTable[Text], inherit_bindings=False):
         self._sort(columns[(place + 1) % len(columns)])
 
     def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
-        """Sort by a column; the other way round at a second click, and as the rows come at a third."""
+        """Sort by a column, and as the rows come at a second click."""
         column = message.column_key.value or ""
-        again = column == self.sorted_by
-        self._sort("" if again and self.backwards else column, backwards=again and not self.backwards)
+        self._sort("" if column == self.sorted_by else column)
 
-    def _sort(self, column: str, *, backwards: bool = False) -> None:
-        self.sorted_by, self.backwards = column, backwards
+    def _sort(self, column: str) -> None:
+        self.sorted_by = column
         self.show(*self._given)
-        self.post_message(self.Sorted())
 
     def _in_order(self, rows: Rows) -> Rows:
         figures: dict[str, Any] = {name: row.get(self.sorted_by, _EMPTY).figure for name, row in rows.items()}
         known = [name for name in rows if figures[name] is not None]
-        known.sort(key=lambda name: figures[name], reverse=self.backwards)
+        known.sort(key=lambda name: figures[name])
         return {name: rows[name] for name in (*known, *(name for name in rows if figures[name] is None))}
 
     def _headed(self, column: Column) -> Column:
-        sign = "▲" if self.backwards else "▼"
-        return replace(column, label=f"{column.label}{sign}") if column.key == self.sorted_by else column
+        return replace(column, label=f"{column.label}▼") if column.key == self.sorted_by else column
 
     def show(self, columns: Sequence[Column], rows: Rows) -> None:
         """Draw these rows by their cells. The cursor stays on its row or, where that is gone, at its place."""
@@ -132,7 +125,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         if list(cells) == list(before) and tuple(columns) == self.shown and theme == self._colours:
             for key, row in cells.items():
                 for column, old, new in zip(columns, before[key], row, strict=True):
-                    if not look_same(old, new):
+                    if not old.is_same(new):
                         self.update_cell(key, column.key, self._text(new, number=column.number))
             return
         self._colours = theme

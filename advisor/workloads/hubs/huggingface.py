@@ -217,7 +217,7 @@ def _of_config(kind: Any, config: Any) -> nn.Module:
     except _INCOMPLETE as error:
         raise TargetError(
             f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
-            "Give what it lacks behind --, or a folder with a config.json.",
+            "Give the missing values after --, or name a folder with a config.json.",
         ) from error
     return model
 

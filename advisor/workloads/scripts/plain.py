@@ -1,7 +1,7 @@
 """The workload of an observed script: the parts of a plain loop, or else a round of its loop as one step."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -71,7 +71,7 @@ def _own_step(seen: Seen) -> Adapted:
         raise NoLoopError("the parameters that are updated belong to no module that was called")
     step, data = step_of(loop, seen)
     step.casts = seen.casts
-    return _whole(seen, models, step, data, f"a round of the loop at {loop.place} is the step, with all that it does")
+    return _whole(seen, models, step, data, f"a round of the loop at {loop.place} is the step")
 
 
 def _rounds_of_update(seen: Seen) -> Adapted:
@@ -84,7 +84,7 @@ def _rounds_of_update(seen: Seen) -> Adapted:
     return _whole(seen, seen.models, step, Again(itertools.count), note)
 
 
-def _whole(seen: Seen, models: Iterable[nn.Module], step: ScriptStep, data: Any, note: str) -> Adapted:
+def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any, note: str) -> Adapted:
     """The workload of a step that is run as it is, with the modules that are no part of another one."""
     outer = [one for one in models if not any(one is not o and any(m is one for m in o.modules()) for o in models)]
     return Adapted(

@@ -139,7 +139,7 @@ class ScriptStep:
     loop: Any = None  # the FoundLoop that the rounds are of, where it is one
     casts = "none"  # the type that the script's own autocast casts to within the step
     capture_problem = (
-        "the step is a round of your script's loop, whose counting and reading a replay would leave out; "
+        "the step is one round of your script's loop, and a replay would skip its counting and reading; "
         "`perf-advisor init` writes the script's parts as a build() to complete"
     )
 

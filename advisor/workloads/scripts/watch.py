@@ -301,7 +301,7 @@ class Watch:
             self._leave()
 
     def _on_spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Look no further where ranks are started: there are the loops."""
+        """End the search where ranks are started: the loops run in those processes."""
         if not self._is_ours() or self.seen.updates:
             return function(*args, **kwargs)
         self.seen.starts_processes = self.seen.trains_elsewhere = True

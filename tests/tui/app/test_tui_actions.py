@@ -20,6 +20,10 @@ UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome
 ELSEWHERE = {"session.continue", "session.stop", "session.wait", "app.suspend"}
 # What has to be done first for a key to have something to do.
 BEFORE = {
+    "export.overwrite": ["s", "s"],
+    "result:view.back": ["enter"],
+    "trials:view.back": ["enter"],
+    "export:view.back": ["f"],
     "result.undo": ["down", "r"],
     "result.accept": [*["down"] * 5],
     "result.reject": ["down"],

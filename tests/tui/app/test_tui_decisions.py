@@ -50,7 +50,7 @@ async def test_measuring_again_can_be_stopped_and_taken_up() -> None:
         await pilot.press("x")
         await until(pilot, lambda: not app.context.busy_with)
         assert control.calls[-1] == ("stop",)
-        assert "The next decision measures it again" in screen_text(app)
+        assert "t measures it again" in screen_text(app)
         assert app.context.state.finished == histories.whole()[-1]
         app.view.choose("together")
         await settle(pilot)

@@ -4,16 +4,14 @@ from pathlib import Path
 
 import pytest
 import tui_histories as histories
-from textual.widgets import Button, Input, OptionList
+from textual.widgets import Input, OptionList
 from tui_fakes import CANNOT_WRITE, FakeExporter
-from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
+from tui_pilot import SIZES, SMALL, driven, pane_text, press, screen_text, settle
 
 from advisor.experiment.outputs import Outputs
 from advisor.export.format import Offer
 from advisor.export.formats import FORMATS
-from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.export import ExportView
-from advisor.tui.widgets.texts import TextPane
 
 
 async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:
@@ -49,44 +47,32 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
         assert app.query_one("#save-row").display
 
 
-@pytest.mark.parametrize(
-    ("keys", "written"),
-    [
-        (["o"], True),
-        (["right", "enter"], True),
-        (["escape"], False),
-        (["right", "right", "enter"], False),
-    ],
-)
+@pytest.mark.parametrize(("keys", "written"), [(["o"], True), (["escape", "s", "s"], False), (["down", "o"], False)])
 async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, monkeypatch, keys, written) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").write_text("mine")
 
     async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
-        await press(pilot, "4", "s")
-        assert isinstance(app.screen, OverwriteScreen)
-        assert "tuned.yaml exists already." in screen_text(app)
+        await press(pilot, "4")
+        assert not app.view.can("overwrite")
+        await press(pilot, "s")
+        assert "tuned.yaml exists already" in screen_text(app)
+        assert "o Overwrite" in screen_text(app)
         await press(pilot, *keys)
-        assert not isinstance(app.screen, OverwriteScreen)
         assert bool(app.context.exporter.saved) is written
         assert (Path("tuned.yaml").read_text() == "mine") is not written
-        assert app.query_one("#formats", OptionList).has_focus
+        assert not app.view.can("overwrite") or not written
 
 
-async def test_another_name_is_offered_and_waits_in_the_path(tmp_path, monkeypatch) -> None:
+async def test_another_name_is_typed_where_the_file_exists(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").write_text("mine")
 
     async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
-        await press(pilot, "4", "s")
-        assert app.focused is app.screen.query_one("#rename", Button)
-        await press(pilot, "n")
-        path = app.query_one("#path", Input)
-        assert path.has_focus
-        assert path.value == "tuned-2.yaml"
-        await press(pilot, "enter")
-        assert Path("tuned-2.yaml").exists()
+        await press(pilot, "4", "s", "f", *["backspace"] * 10, *"other.yaml", "enter")
+        assert Path("other.yaml").exists()
         assert Path("tuned.yaml").read_text() == "mine"
+        assert not app.view.can("overwrite")
 
 
 async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
@@ -97,7 +83,7 @@ async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
         await pilot.press("4")
         app.query_one("#path", Input).value = str(own)
         await press(pilot, "s")
-        assert not isinstance(app.screen, OverwriteScreen)
+        assert not app.view.can("overwrite")
 
 
 async def test_export_previews_and_saves(tmp_path) -> None:
@@ -135,8 +121,8 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
 
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4", "end")
-        shown = app.query_one("#preview", TextPane).text.plain.splitlines()
-        assert shown[-2:] == ["199", "… and 4,800 more lines: s writes all"]
+        shown = pane_text(app.query_one("#preview")).splitlines()
+        assert [line.strip() for line in shown[-2:]] == ["199", "… and 4,800 more lines: s writes all"]
         await press(pilot, "y")
         assert app.clipboard.count("\n") == 4999
 

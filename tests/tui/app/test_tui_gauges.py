@@ -11,7 +11,7 @@ from tui_pilot import LARGE, SIZES, press, screen_text, settle
 
 from advisor.experiment.state import SessionState
 from advisor.machine.host import sample_host
-from advisor.tui.leaving import result_of
+from advisor.tui.leaving import closing_words
 from advisor.tui.widgets.gauges import GaugeStrip, Reading
 
 
@@ -44,13 +44,11 @@ def test_the_gauges_of_this_machine_can_be_read() -> None:
     assert 0 < host.memory_used_bytes <= host.memory_total_bytes
 
 
-def test_a_failure_is_told_with_its_frames_once_the_app_has_closed() -> None:
-    result = result_of(SessionState.of(histories.failure()), "session 1")
-    assert result.lines == ()
-    assert result.error_lines[-1].endswith("KeyError: '[red]'")
-    assert result_of(SessionState(), "1").lines == ("Nothing was measured.",)
-    kept = ("Nothing more was measured.", "Open it again with: perf-advisor open 1")
-    assert result_of(SessionState(), "1", kept_trials=3).lines == kept
+def test_nothing_measured_is_said_in_the_closing_words() -> None:
+    assert list(closing_words(SessionState.of(histories.failure()), "1")) == [], "the command line prints the error"
+    assert list(closing_words(SessionState(), "1")) == ["Nothing was measured."]
+    kept = ["Nothing more was measured.", "Open it again with: perf-advisor open 1"]
+    assert list(closing_words(SessionState(), "1", kept_trials=3)) == kept
 
 
 async def test_gauges_that_fail_are_read_no_more() -> None:

@@ -13,7 +13,7 @@ from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
 from advisor.tui.exporting import FileExporter
-from advisor.tui.leaving import result_of
+from advisor.tui.leaving import closing_words
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_what_was_rejected_is_not_exported(state, tmp_path):
 def test_the_closing_words_have_the_result_and_count_the_trials() -> None:
     state = SessionState.of([event for event in histories.to_trials() if not isinstance(event, events.TrialMeasured)])
     state.apply(events.TrialMeasured(histories.CONTROL))
-    assert result_of(state, "1").lines[0] == "The baseline is kept in session 1.", "the control is nobody's candidate"
+    assert next(closing_words(state, "1")) == "The baseline is kept in session 1.", "the control is nobody's candidate"
     state.apply(events.TrialMeasured(histories.ZERO_GRAD))
-    assert result_of(state, "1").lines[0] == "The baseline and 1 trial are kept in session 1."
-    lines = result_of(SessionState.of(histories.whole()), "1").lines
-    assert lines[0].startswith("Result: 2.35x")
-    assert "32.6 → 13.9 ms a step" in lines[0]
+    assert next(closing_words(state, "1")) == "The baseline and 1 trial are kept in session 1."
+    first = next(closing_words(SessionState.of(histories.whole()), "1"))
+    assert first.startswith("Result: 2.35x")
+    assert "32.6 → 13.9 ms a step" in first

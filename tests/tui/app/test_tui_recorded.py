@@ -2,7 +2,6 @@
 
 import io
 import sys
-import threading
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,7 @@ from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
 from advisor.report.verdict import result_line
-from advisor.tui import exporting, launch, sessions
+from advisor.tui import exporting, launch
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.leaving import Then
@@ -56,7 +55,7 @@ async def test_a_finished_session_that_was_left_while_it_went_on_is_still_finish
     assert app.context.state.finished is not None
     assert not app.context.state.finished.cancelled
     assert "interrupted" not in text
-    assert f"Recorded session {app.context.recorded.past.session_id}" in text
+    assert f"Recorded: c continues it  {app.context.recorded.past.session_id}" in text
     assert all(turn not in text for turn in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 
 
@@ -71,7 +70,7 @@ async def test_every_view_shows_any_recorded_session(history):
             await press(pilot, view.key)
             text = screen_text(app)
             assert app.view.id == view.id
-            assert f"Recorded session {session_id}" in text
+            assert session_id in text
             assert ("failed: c runs it again" in text) is (app.context.state.failure is not None)
             assert "recorded" in text.split("\n", 1)[0]
 
@@ -86,18 +85,19 @@ async def test_of_a_long_target_the_end_is_shown_and_that_the_session_is_recorde
 async def test_a_session_that_was_cut_short_measures_nothing():
     session_id = journaled(sample_history()[:-6])
     _, text = await shown(session_id)
-    assert f"Recorded session {session_id}, interrupted: c continues it" in text
+    assert f"Recorded, interrupted: c continues it  {session_id}" in text
     assert "left" not in text.split("\n")[-2]
     _, text = await shown(session_id, size=(40, 10))
-    assert text.split("\n")[-2].strip() == "● Recorded, interrupted: c continues"
+    assert text.split("\n")[-2].strip().startswith("● Recorded, interrupted: c continue")
 
 
 async def test_leaving_says_how_to_open_it_again():
     session_id = journaled(sample_history())
     app, _ = await shown(session_id, "q")
-    assert app.return_value.lines[0].startswith("Result: 1.97x (1.96–1.98) with 3 settings, 26.3 → 13.4 ms")  # noqa: RUF001
-    assert app.return_value.lines[1:] == (f"Open it again with: perf-advisor open {session_id}",)
-    assert (app.return_value.exit_code, app.return_value.then) == (0, None)
+    first, *others = app.closing_words()
+    assert first.startswith("Result: 1.97x (1.96–1.98) with 3 settings, 26.3 → 13.4 ms")  # noqa: RUF001
+    assert others == [f"Open it again with: perf-advisor open {session_id}"]
+    assert (app.return_code, app.return_value) == (0, None)
 
 
 async def test_the_only_session_has_no_other_to_open():
@@ -109,7 +109,7 @@ async def test_the_only_session_has_no_other_to_open():
 async def test_a_recorded_session_is_continued(key, budget_s):
     session_id = journaled(sample_history())
     app, _ = await shown(session_id, key)
-    assert app.return_value.then == Then(session_id, measures=True, budget_s=budget_s)
+    assert app.return_value == Then(session_id, measures=True, budget_s=budget_s)
 
 
 async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
@@ -119,7 +119,7 @@ async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
     app, text = await shown(session_id, "3")
     assert "R Try the rest" in text
     app, _ = await shown(session_id, "R")
-    assert app.return_value.then == Then(session_id, measures=True)
+    assert app.return_value == Then(session_id, measures=True)
 
 
 async def test_no_key_of_a_running_session_is_offered():
@@ -154,7 +154,7 @@ async def test_a_session_that_another_process_writes_takes_no_decision(monkeypat
     assert app.context.state.decisions == SessionState.of(sample_history()).decisions
 
 
-# --- the list, and comparing ----------------------------------------------------------------------------------
+# --- the list -------------------------------------------------------------------------------------------------
 
 
 async def test_another_session_is_opened_by_key():
@@ -169,7 +169,7 @@ async def test_another_session_is_opened_by_key():
         assert "Enter picks the session" in text
         assert sample_request().target.target[:20] in text
         await press(pilot, "enter")
-    assert app.return_value.then == Then(first)
+    assert app.return_value == Then(first)
 
 
 async def test_the_catalog_is_loaded_once_beside_the_keys(monkeypatch):
@@ -191,7 +191,7 @@ async def test_the_list_is_filtered():
     picker = SessionPicker()
     async with picker.run_test(size=(100, 20)) as pilot:
         await until(pilot, lambda: sample_request().target.command in screen_text(picker))
-        assert "…/resnet50.py:build" in screen_text(picker), "names differ at their ends"
+        assert long.command in screen_text(picker)
         await pilot.press("slash", *"demo", "enter")
         await until(pilot, lambda: sample_request().target.command not in screen_text(picker))
         assert other in screen_text(picker)
@@ -211,32 +211,6 @@ async def test_nothing_to_pick_is_a_sentence():
         assert "There is no recorded session yet" in lines[3], "no empty table stands above it"
         await pilot.press("escape")
     assert picker.return_value is None
-
-
-async def test_two_sessions_are_compared_in_the_app(monkeypatch):
-    def read(session_id):
-        assert threading.current_thread() is not threading.main_thread(), "keys would wait for a large journal"
-        return open_session(session_id)
-
-    monkeypatch.setattr(sessions, "open_session", read)
-    first = journaled(sample_history())
-    other = journaled(
-        cancelled_history(), replace(sample_request(), target=replace(sample_request().target, target="demo"))
-    )
-    second = journaled(sample_history(), replace(sample_request(), budget_s=61.0))
-    app = app_over(second)
-    async with app.run_test(size=LARGE) as pilot:
-        await settle(pilot)
-        await press(pilot, "C")
-        text = screen_text(app)
-        assert text.index(first) < text.index(other), "the same target comes first, though the other is later"
-        await press(pilot, "enter")
-        text = screen_text(app)
-        assert f"From {first} to {second}" in text
-        assert "within the intervals" in text
-        assert "--budget" in text
-        await press(pilot, "escape")
-        assert app.return_value is None
 
 
 # --- the command line -----------------------------------------------------------------------------------------
@@ -276,11 +250,10 @@ def test_what_was_chosen_in_the_app_is_shown_next(monkeypatch):
     ran = []
 
     def run(app):
-        from advisor.tui.leaving import result_of_recorded
-
         session_id = app.context.recorded.past.session_id
         ran.append(session_id)
-        return replace(result_of_recorded(SessionState(), session_id), then=left[session_id])
+        app._return_code = 0
+        return left[session_id]
 
     monkeypatch.setattr(AdvisorApp, "run", run)
     assert cli.main(["open", second]) == 0
@@ -327,11 +300,10 @@ def test_a_session_that_kept_no_secrets_is_not_continued_without_them(monkeypatc
         launch._go_on_with(Then(session_id, measures=True))
 
 
-async def test_a_narrow_list_of_sessions_tells_the_chosen_one_in_full():
+async def test_a_narrow_list_of_sessions_tells_each_in_full():
     session_id = journaled(sample_history())
     picker = SessionPicker()
-    async with picker.run_test(size=SMALL) as pilot:
+    async with picker.run_test(size=(40, 16)) as pilot:
         past = open_session(session_id)
-        told = f"{past.request.target.command}: {result_line(SessionState.of(past.events))}"
-        await until(pilot, lambda: str(picker.screen.query_one("#sessions-told").content) == told)
-        assert picker.screen.query_one("#sessions-dialog").size.width >= SMALL[0] - 4
+        told = f"{past.request.target.command} {result_line(SessionState.of(past.events))}".split()
+        await until(pilot, lambda: not set(told) - set(screen_text(picker).split()))

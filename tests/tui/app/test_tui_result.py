@@ -9,7 +9,7 @@ import pytest
 import tui_histories as histories
 from sample_session import cpu_history, detailed_history, sample_history
 from textual.widgets import Digits, Static
-from tui_pilot import LARGE, SIZES, SMALL, driven, notice, press, screen_text, setting_cell, settle
+from tui_pilot import LARGE, SIZES, SMALL, driven, notice, pane_text, press, screen_text, setting_cell, settle
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -41,7 +41,7 @@ def headline(app) -> str:
 
 
 def card(app) -> str:
-    return " ".join(app.query_one("#card").text.plain.split())
+    return " ".join(pane_text(app.query_one("#card")).split())
 
 
 def quotient(steps: str) -> float:
@@ -253,7 +253,7 @@ async def test_the_card_has_the_figures_the_reason_the_code_and_the_text() -> No
         for text in (
             "recommended, and exported",
             "+1.41x",
-            "against the combination without it",
+            "compared with and without it",
             "19.6 → 13.9 ms",
             "The step is compute-heavy",
             "Alone",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 
 import pytest
 import tui_histories as histories
@@ -12,7 +14,7 @@ from tui_pilot import driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
-from advisor.tui.screens import OverwriteScreen, QuitScreen
+from advisor.tui.screens import QuitScreen
 
 RUNNING = histories.BATCH.candidate.name
 SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
@@ -93,9 +95,6 @@ def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
     assert not any(key.binding.system or key.view for key in steering)
 
 
-# --- decisions ------------------------------------------------------------------------------------------------
-
-
 # --- leaving --------------------------------------------------------------------------------------------------
 
 
@@ -129,20 +128,6 @@ async def test_leaving_from_another_screen_is_asked_about_too(key) -> None:
         assert app.is_running
 
 
-async def test_q_on_the_question_about_a_file_cancels_the_question(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tuned.yaml").write_text("mine")
-
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "4", "s")
-        assert isinstance(app.screen, OverwriteScreen)
-        await press(pilot, "q")
-        assert app.is_running
-        assert app.return_code is None
-        assert not isinstance(app.screen, OverwriteScreen)
-        assert (tmp_path / "tuned.yaml").read_text() == "mine"
-
-
 # --- keys and a small screen ----------------------------------------------------------------------------------
 
 
@@ -158,3 +143,11 @@ async def test_many_keys_at_once_on_a_tiny_screen_break_nothing() -> None:
         assert not app.context.paused
         assert control.calls.count(("pause",)) == control.calls.count(("go_on",)) == 3
         control.cancel()
+
+
+async def test_the_end_of_a_long_session_is_in_the_title_of_the_terminal(monkeypatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "__stdout__", terminal)
+    async with driven(histories.whole()):
+        assert "perf-advisor: done" in terminal.getvalue()

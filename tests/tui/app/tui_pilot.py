@@ -18,10 +18,11 @@ from tui_fakes import FakeControl, make_app
 from advisor.experiment.events import Event
 from advisor.tui.app import AdvisorApp
 from advisor.tui.controller import SESSION_GROUP
-from advisor.tui.leaving import AppResult
+from advisor.tui.leaving import Then
 from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Table
+from advisor.tui.widgets.texts import TextPane
 
 SMALL, LARGE = (80, 24), (120, 36)
 SIZES = [SMALL, LARGE]
@@ -37,7 +38,7 @@ async def driven(
     size: tuple[int, int] = LARGE,
     hold: bool = False,
     config_path: str | None = None,
-) -> AsyncIterator[tuple[Pilot[AppResult], AdvisorApp, FakeControl]]:
+) -> AsyncIterator[tuple[Pilot[Then], AdvisorApp, FakeControl]]:
     """The app over a history, once that is drawn."""
     app, control = make_app(history, hold=hold, config_path=config_path)
     async with app.run_test(size=size) as pilot:
@@ -52,7 +53,7 @@ async def press(pilot: Pilot[Any], *keys: str) -> None:
     await settle(pilot)
 
 
-async def settle(pilot: Pilot[AppResult]) -> None:
+async def settle(pilot: Pilot[Then]) -> None:
     """Let threads post and handlers draw until nothing is left to do, however long that takes on a busy machine.
 
     A session that is held is not waited for, nor is a timer that is far off.
@@ -107,6 +108,11 @@ def screen_text(app: App[Any]) -> str:
     width, height = app.size
     lines = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip)[:width] for strip in lines[:height])
+
+
+def pane_text(pane: TextPane) -> str:
+    """What stands in a pane, also what is scrolled out of it."""
+    return "\n".join(line.text.rstrip() for line in pane.lines)
 
 
 def cells(table: Table, column: str) -> dict[str, str]:

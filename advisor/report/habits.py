@@ -1,0 +1,120 @@
+"""Habits that cost time, as sections: found in the source, timed in the profile, or seen as waits for the device."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import (
+    counted,
+    format_bytes,
+    format_count,
+    format_ms,
+    format_percent,
+    format_way,
+    interval_or_words,
+)
+from advisor.recipe.catalog import Catalog
+from advisor.records import Finding, HabitRow, Profile, TrialRecord, Value, text_of
+from advisor.report.document import Block, Bullets, Code, Paragraph, Section, Table
+from advisor.report.rows import title_of
+
+
+def source_section(state: SessionState) -> Iterator[Section]:
+    """The findings in the user's source, with the cost where it was measured."""
+    if not state.source_files:
+        return
+    habits = f"{counted(len(state.findings), 'habit')} found" if state.findings else "Nothing slow found"
+    read = f"in {counted(len(state.source_files), 'file')}: {', '.join(state.source_files)}. It was read, not run."
+    costs = [f" ({price})" if (price := price_text(finding, state)) else "" for finding in state.findings]
+    told = zip(state.findings, costs, strict=True)
+    found = [f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}{cost}." for one, cost in told]
+    bullets = [Bullets((*state.source_problems, *found))] if state.source_problems or found else []
+    yield Section("Found in your source", (Paragraph(f"{habits} {read}"), *bullets))
+
+
+def price_text(finding: Finding, state: SessionState) -> str:
+    """The measured cost of a finding's line: by a trial, or in the baseline's instrumented pass; empty for none."""
+    record, profile = price_of(finding, state.trials.values()), state.profile
+    if record is not None:
+        return f"{record.candidate.name} {interval_or_words(record.comparison)}"
+    places = [place for place in (profile.sync_places if profile else None) or () if place.place == finding.place]
+    if waits_ms := sum(place.blocked_ms or 0.0 for place in places):
+        return f"the host waits {format_ms(waits_ms)} a step"
+    rows = profile.habits if profile else ()
+    steps = {row.way: row.step_ms for row in rows if row.habit == finding.recipe and row.step_ms is not None}
+    others = [step_ms for way, step_ms in steps.items() if way != finding.value]
+    if finding.value in steps and others:
+        return f"{format_ms(steps[finding.value])} a step, {format_ms(min(others))} in a better way"
+    return ""
+
+
+def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """The trial that measured the cost of a finding; None where there was none.
+
+    The trial that switched a setting off, where the loop has it; else the trial that does what the line does; for
+    something that the line lacks, the best trial of its recipe.
+    """
+    own = [record for record in records if record.candidate.recipe == finding.recipe and record.alone]
+    measured = [record for record in own if record.comparison is not None]
+    mended = [record for record in measured if record.candidate.already_on]
+    if finding.value:
+        same = [record for record in measured if text_of(record.candidate.value) == finding.value]
+        return next(iter(mended or same), None)
+    return max(mended or measured, key=lambda one: one.comparison.speedup if one.comparison else 0.0, default=None)
+
+
+def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
+    """Waits of the host for the device, and the cost of each way of doing the same thing."""
+    waits = _waits(state.profile) if state.profile else ()
+    rows = habit_rows(state)
+    if blocks := (*waits, *([_habits_table(rows, catalog)] if rows else ())):
+        yield Section("Waits and habits", blocks)
+
+
+def _waits(profile: Profile) -> Iterator[Block]:
+    """Lines that make the host wait for the device, and tensors that are made on the host in each step."""
+    if profile.sync_places:
+        yield Paragraph("Lines of the step that make the host wait for the device:")
+        rows = tuple(
+            (place.place, Code(place.text), format_count(place.calls_per_step), format_ms(place.blocked_ms))
+            for place in profile.sync_places
+        )
+        yield Table(("Where", "Line", "Times a step", "Waits"), rows, frozenset({"Times a step", "Waits"}))
+    if profile.host_made_tensors:
+        count = profile.host_made_tensors
+        made = "1 tensor is" if count == 1 else f"{count:,} tensors are"
+        yield Paragraph(f"{made} made on the host and copied to the device in each step.")
+
+
+def _habits_table(rows: Iterable[HabitRow], catalog: Catalog | None) -> Table:
+    """Ways of doing the same thing, timed beside each other."""
+    headings = ("Habit", "Way", "Its phase", "Step", "Share of the step", "Memory")
+    cells = tuple(
+        (
+            title_of(row.habit, catalog),
+            format_way(row),
+            format_ms(row.phase_ms),
+            format_ms(row.step_ms),
+            format_percent(row.share, digits=1),
+            format_bytes(row.memory_bytes),
+        )
+        for row in rows
+    )
+    return Table(headings, cells, frozenset(headings[2:]), ("Habit", "Way", "Its phase", "Step", "Memory"))
+
+
+def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
+    """The ways of each habit as profiled; with the step time of a trial that measured a training step in that way."""
+    if state.facts is None or state.facts.profile is None:
+        return ()
+    current = state.facts.workload.current
+    return tuple(_with_step(row, state, current) for row in state.facts.profile.habits)
+
+
+def _with_step(row: HabitRow, state: SessionState, current: dict[str, Value]) -> HabitRow:
+    if row.step_ms is not None or row.habit != "zero_grad":
+        return row
+    if row.way == text_of(current.get("step.zero_grad", "none")):
+        return replace(row, step_ms=state.baseline.step_ms if state.baseline else None)
+    record = state.trials.get(f"{row.habit}={row.way}")
+    return replace(row, step_ms=record.step_ms) if record is not None and record.alone else row

@@ -1,0 +1,321 @@
+"""Settings as sections: the card of one, the combination, the table of all, their code, and what was not tried."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import (
+    MISSING,
+    counted,
+    format_break_even,
+    format_bytes,
+    format_change,
+    format_energy,
+    format_ms,
+    format_names,
+    format_numerics,
+    format_outcome,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_setting,
+    format_worth,
+)
+from advisor.figures.roof import upper_bound
+from advisor.recipe import Recipe, card
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
+from advisor.records import (
+    Candidate,
+    Objective,
+    Outcome,
+    Phase,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Verdict,
+    text_of,
+)
+from advisor.report.conclusions import roof_shares
+from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs
+from advisor.report.evidence import roof_text
+from advisor.report.figures import IN_TURN, gpu_troubles, how_confirmed, verified_words
+from advisor.report.rows import Against, Figures, Ranking, Row, Tick, before_and_after, figures_of, ranking, title_of
+from advisor.report.verdict import why_no_stack
+
+Pair = tuple[str, Inline]
+
+
+# --- one setting --------------------------------------------------------------------------------------------------
+
+
+def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
+    """The card of a setting, without its title."""
+    recipe = catalog.recipes.get(row.candidate.recipe) if catalog else None
+    yield Section("", (pairs(_facts(row, state, recipe)),))
+    if code := code_of(row.candidate, recipe):
+        yield Section("The code", (Listing(code, "python"),))
+    if recipe:
+        yield from _text_sections(card(recipe))
+
+
+def code_of(candidate: Candidate, recipe: Recipe | None) -> str:
+    """The lines of a setting; empty for a value of a damaged record, or of another version, that no recipe has."""
+    return recipe.code(candidate.value).rstrip() if recipe and recipe.accepts(candidate.value) else ""
+
+
+def _text_sections(text: str) -> Iterator[Section]:
+    """The paragraphs of a recipe's text under its headings, which are underlined."""
+    title, paragraphs = "About this setting", list[Paragraph]()
+    for block in text.split("\n\n"):
+        lines = block.strip().split("\n")
+        if len(lines) > 1 and not lines[1].strip("-="):
+            yield Section(title, tuple(paragraphs))
+            title, paragraphs, lines = lines[0], [], lines[2:]
+        paragraphs.append(Paragraph(" ".join(map(str.strip, lines))))
+    yield Section(title, tuple(paragraphs))
+
+
+def _facts(row: Row, state: SessionState, recipe: Recipe | None) -> Iterator[Pair]:
+    """The facts about a setting, the most important first."""
+    record, figures = row.record, row.figures
+    yield "Use", _use(row)
+    if figures is None:
+        if row.note:
+            yield "Why not", row.note
+        return
+    yield from _figure_pairs(figures, "alone, ")
+    if row.why:
+        yield "Why", row.why
+    if record is not None:
+        yield from _trial_pairs(record, figures, state)
+        if recipe and not row.candidate.already_on:
+            yield from _bound(state, recipe)
+    for value in row.values:
+        told = value.note or "not measured"
+        if found := value.figures:
+            told = f"{found.words}  {found.steps}  {format_bytes(found.memory_bytes[1])}"
+        yield text_of(value.candidate.value), told
+    for finding in state.findings:
+        if finding.recipe == row.candidate.recipe:
+            yield "Found at", f"{finding.place}  {finding.what}: {finding.advice}. {finding.text.strip()}"
+
+
+def _trial_pairs(record: TrialRecord, figures: Figures, state: SessionState) -> Iterator[Pair]:
+    """What a setting's trial showed beside the figures of its row."""
+    if record.alone and figures.against is Against.REST:
+        alone = figures_of(replace(record, contribution=None), state)
+        yield from [("Alone", f"{alone.words}: {alone.steps}")] if alone else []
+    yield from _start_up_pairs(record.result, record.break_even_steps if record.alone else None, figures)
+    if calls := record.result.latency:
+        times = ((50, calls.p50_ms), (95, calls.p95_ms), (99, calls.p99_ms))
+        yield "Calls", " · ".join(f"p{share} {format_ms(time_ms)}" for share, time_ms in times)
+    if record.candidate.already_on:
+        yield "Shown", format_worth(record)
+    if record.result.gpu and (troubles := gpu_troubles(record.result.gpu)):
+        yield "GPU", "; ".join(troubles)
+    if record.result.disturbed:
+        yield "Unreliable", f"{record.result.disturbed}."
+    yield from (("Note", note) for note in record.result.notes)
+
+
+def _use(row: Row) -> str:
+    """Whether a setting is used, and why not if the person wants it."""
+    why = f": {row.note}" if row.note and row.figures else ""
+    if row.rejected:
+        return "rejected by you"
+    match row.tick:
+        case Tick.ON:
+            return "recommended, and exported" if row.star else "exported"
+        case Tick.WAITING:
+            return "accepted; measured with the others next"
+        case Tick.REFUSED:
+            return f"accepted, but not exported: {row.note or 'it could not be measured with the others'}"
+        case Tick.OFF:
+            return "changes results: measured, used only if you press a" if row.consent else f"not exported{why}"
+
+
+def _bound(state: SessionState, recipe: Recipe) -> Iterator[Pair]:
+    """The upper bound of the gain, where the recipe touches some phases only."""
+    profile = state.profile
+    bound = upper_bound(profile, recipe.phases) if profile and recipe.phases else None
+    if profile and bound is not None:
+        names = ", ".join(phase.value for phase in Phase if phase in recipe.phases)
+        yield "Limit", f"{bound:.2f}x ({names} is {format_percent(profile.share(*recipe.phases))} of the step)"
+
+
+def _figure_pairs(figures: Figures, what: str = "") -> Iterator[Pair]:
+    """Speed, step, memory and numerics, each without and with the settings; ``what`` they were measured with."""
+    how = f"{what}{figures.against.value}"
+    if figures.against is not Against.BASELINE:
+        how = f"{figures.against.value} ({counted(figures.others, 'other setting')} on)"
+    elif figures.effect.paired:
+        how = IN_TURN
+    verdict = {Verdict.SAME: "same, ", Verdict.UNCLEAR: "unclear (noise), "}.get(figures.effect.verdict, "")
+    yield "Speed-up", f"{figures.words}, {verdict}{how}"
+    samples = f" for {figures.samples} samples" if figures.samples else ""
+    yield "Step", f"{figures.steps}{samples} ({format_change(figures.after_ms, figures.before_ms)})"
+    before, after = figures.memory_bytes
+    change = f" ({format_change(after, before)})" if before is not None else ""
+    yield "Memory", f"{figures.memory}{change}"
+    joules = figures.energy_j
+    if all(joules) and figures.against is Against.BASELINE:
+        change = format_change(joules[1], joules[0])
+        yield "Energy", f"{format_energy(joules[0])} → {format_energy(joules[1])} a sample ({change})"
+    numerics = figures.numerics
+    yield "Numerics", format_numerics(numerics) if numerics else "not compared"
+    if numerics and numerics.text:
+        yield "", numerics.text
+
+
+def _start_up_pairs(result: TrialResult, break_even: int | None, figures: Figures) -> Iterator[Pair]:
+    """The seconds of applying the settings and warming up, and after how many steps they pay off."""
+    parts = [part for part in (result.prepare_s, result.warmup_s) if part is not None]
+    if parts:
+        faster = figures.against is Against.BASELINE and figures.verdict is Verdict.FASTER
+        pays = f", pays off {format_break_even(break_even)}" if faster else ""
+        yield "Start-up", f"{format_seconds(sum(parts))}{pays}"
+
+
+# --- the combination ----------------------------------------------------------------------------------------------
+
+
+def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
+    """The stack: its settings, their effect, and the settings left out."""
+    if not stack.settings:
+        yield Paragraph(f"None: {stack.result.reason if stack.pending else why_no_stack(state)}.")
+    else:
+        yield Listing(Settings(stack.settings).to_yaml(), "yaml")
+        yield from _stack_effect(state, stack)
+    if stack.dropped:
+        yield Paragraph("Left out of the combination:")
+        yield Bullets(tuple(f"{key}: {reason}" for key, reason in stack.dropped.items()))
+
+
+def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
+    figures = ranking(state).together
+    if stack.pending:
+        yield Paragraph(f"There is no figure for them: {stack.result.reason}.")
+        return
+    if figures is None:
+        yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
+        return
+    rows = list(_figure_pairs(figures))
+    if (size := stack.result.batch_size) and figures.samples is None:
+        rates = [format_rate(1e3 * size / step_ms) for step_ms in (figures.before_ms, figures.after_ms)]
+        rows.append(("Throughput", before_and_after(*rates)))
+    rows += _start_up_pairs(stack.result, stack.break_even_steps, figures)
+    rows.append(("How", how_confirmed(stack)))
+    if reached := [roof_text(share) for share in roof_shares(state) if share]:
+        rows.append(("Efficiency", " → ".join(reached)))
+    if stack.result.disturbed:
+        rows.append(("Unreliable", f"{stack.result.disturbed}."))
+    if state.verification:
+        rows.append(("Exported file", verified_words(state.verification)))
+    yield pairs(rows)
+    if notes := _own_notes(stack.result, state):
+        yield Bullets(notes)
+
+
+def _own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
+    """The notes of a trial that the baseline does not have, such as graph breaks."""
+    known = state.baseline.result.notes if state.baseline else ()
+    return tuple(note for note in result.notes if note not in known)
+
+
+def code_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    """The code of each setting that won, in the order in which they are applied."""
+    won = state.stack_settings
+    # A damaged record, or another version's, may name settings and values that no recipe has.
+    settings = {one.key: won[one.key] for one in catalog if one.key in won and one.accepts(won[one.key])}
+    blocks: list[Block] = []
+    for recipe, value in catalog.in_order(settings):
+        blocks.append(Paragraph(f"{recipe.title} ({format_setting(recipe.key, value)})"))
+        blocks.append(Listing(recipe.code(value), "python"))
+    if blocks:
+        yield Section("The code of these settings", tuple(blocks), whole=True)
+
+
+# --- all settings -------------------------------------------------------------------------------------------------
+
+_USED = {Tick.ON: "yes", Tick.OFF: "no", Tick.WAITING: "not yet", Tick.REFUSED: "refused"}
+
+
+def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    """The settings with their figures; then why those that are recommended help."""
+    found = ranking(state, catalog)
+    if not found.rows:
+        return
+    blocks: list[Block] = [settings_table(found, state)]
+    if state.goal.objective is Objective.MEMORY:
+        blocks.append(Paragraph("At equal memory, the faster comes first."))
+    yield Section(f"Settings, {state.goal.words.ranked}", tuple(blocks))
+    reasons: dict[str, list[str]] = {}
+    for row in found.rows:
+        reasons.setdefault(row.why, []).append(row.title)
+    if told := tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why):
+        yield Section("Why they help", (Bullets(told),), whole=True)
+
+
+def settings_table(found: Ranking, state: SessionState) -> Table:
+    """Every setting that was measured, best first, each with its own figures; other values under their setting."""
+    cells = [_cells(each, state) for row in found.rows for each in (row, *row.values)]
+    headings = [name for name in cells[0] if name != "Energy" or any(each[name] != MISSING for each in cells)]
+    by_energy = state.goal.objective is Objective.ENERGY
+    left_out = {"What", "Numerics", "Remark", *([] if by_energy else ["Energy"])}
+    return Table(
+        tuple(headings),
+        tuple(tuple(each[name] for name in headings) for each in cells),
+        numbers=frozenset({"Speed-up", "Step", "Memory", "Energy"}),
+        brief=tuple(name for name in headings if name not in left_out),
+        remarks="Remark",
+    )
+
+
+def _cells(row: Row, state: SessionState) -> dict[str, Inline]:
+    """The cells of a setting by their headings."""
+    figures = row.figures
+    setting = Code(", ".join(format_setting(key, value) for key, value in row.candidate.settings.items()))
+    return {
+        "Setting": setting,
+        "What": row.title,
+        "Speed-up": figures.words if figures else "failed",
+        "Step": figures.steps if figures else MISSING,
+        "Memory": figures.memory_change if figures else MISSING,
+        "Energy": format_change(figures.energy_j[1], figures.energy_j[0]) if figures else MISSING,
+        "Numerics": format_numerics(figures.numerics) if figures else MISSING,
+        "Use": _USED[row.tick],
+        "Remark": "; ".join(_remarks(row, state)),
+    }
+
+
+def _remarks(row: Row, state: SessionState) -> Iterator[str]:
+    """What there is to know of a setting beside its figures: decisions, circumstances, and findings of its trial."""
+    figures, record = row.figures, row.record
+    if row.rejected:
+        yield "you rejected it"
+    elif row.consent and row.tick is Tick.OFF:
+        yield "changes results: used only if you accept it"
+    if figures and figures.against is not Against.BASELINE:
+        yield f"{figures.against.value}, {counted(figures.others, 'other setting')} on"
+    if figures and record and row.candidate.already_on:
+        yield format_worth(record)
+    if row.note:
+        yield row.note
+    if figures and figures.numerics and figures.numerics.worse_than_declared:
+        yield f"numerics: {figures.numerics.text}"
+    if record:
+        yield from _own_notes(record.result, state)
+
+
+def untried_table(state: SessionState, catalog: Catalog) -> Table | None:
+    """What was not tried, by reason: single values first, for which a larger budget is often enough."""
+    left_out: dict[str, list[Candidate]] = {}
+    for record in state.trials.values():
+        if record.result.outcome is Outcome.SKIPPED:
+            left_out.setdefault(record.result.reason, []).append(record.candidate)
+    names = {reason: [format_names(candidates)] for reason, candidates in left_out.items()}
+    for recipe, reason in state.skipped.items():
+        names.setdefault(reason, []).append(title_of(recipe, catalog))
+    rows = tuple((reason, ", ".join(each)) for reason, each in names.items())
+    return Table(("Why not", "What"), rows) if rows else None

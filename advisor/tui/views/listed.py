@@ -1,0 +1,114 @@
+"""A view of a table and the card of its selected row, beside it on a broad screen and under it on a narrow one."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container, Vertical
+from textual.widget import Widget
+from textual.widgets import DataTable
+
+from advisor.report.document import Section
+from advisor.tui.context import Context
+from advisor.tui.controller import Controller
+from advisor.tui.keys import key
+from advisor.tui.views.base import COPY, View
+from advisor.tui.widgets.table import Table
+from advisor.tui.widgets.texts import TextPane, show_titles
+
+# The least width of the card beside the table, and the share of the screen that it has there. Cells.
+BROAD, LEAST_CARD, CARD_SHARE = 100, 36, 0.33
+# Keys of every view with a list.
+LIST_KEYS = (
+    key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
+    COPY,
+    key("view.back", "escape", "back", "Back", "Go back to the list", key_display="esc"),
+)
+
+
+class ListView(View):
+    """Enter goes into the card, Escape comes back. ``card`` are its title and its sections."""
+
+    def __init__(self, context: Context, controller: Controller, *, id: str, table: str, card: str) -> None:  # noqa: A002
+        super().__init__(context, controller, id=id)
+        self.table, self.pane = Table(id=table), TextPane(id=card, classes="panel card")
+        self._carded = ""
+
+    def compose(self) -> ComposeResult:
+        with Container(classes="body"):
+            yield self.table
+            with Vertical(classes="side"):
+                yield from self.compose_side()
+
+    def compose_side(self) -> ComposeResult:
+        """The widgets beside the table."""
+        yield self.pane
+
+    @property
+    def selected(self) -> str:
+        """The key of the selected row."""
+        return self.table.cursor_key
+
+    @property
+    def table_width(self) -> int:
+        """The cells for the table."""
+        card = max(LEAST_CARD, int(self.width * CARD_SHARE))
+        self.query_one(".side").styles.width = card if self.width >= BROAD else "1fr"
+        return self.width - card if self.width >= BROAD else self.width
+
+    def card(self) -> tuple[str, tuple[Section, ...]]:
+        """The title and the sections about the selected row."""
+        raise NotImplementedError
+
+    def show_card(self) -> None:
+        """Draw the card of the selected row."""
+        if self._carded != self.selected:
+            self.pane.scroll_home(animate=False)
+            self._carded = self.selected
+        title, sections = self.card()
+        self.pane.show(sections)
+        show_titles(self.pane, title)
+
+    @on(DataTable.RowHighlighted)
+    def _on_row_highlighted(self) -> None:
+        self.show_card()
+        self.refresh_bindings()
+
+    @on(DataTable.RowSelected)
+    def _on_row_selected(self) -> None:
+        self.action_read()
+
+    def action_read(self) -> None:
+        """Go into what is beside the table, which a narrow screen then shows alone."""
+        self.add_class("-reading")
+        self.second_focus().focus()
+
+    def action_back(self) -> None:
+        """Go back to the table."""
+        self.remove_class("-reading")
+        self.table.focus()
+
+    def action_retry(self) -> None:
+        """Have the selected trial run again."""
+        self.controller.retry(self.selected)
+
+    def can(self, name: str) -> bool:
+        """Whether an action does anything just now: most are about the selected row."""
+        if name == "back":
+            return self.second_focus().has_focus
+        if name == "retry":
+            tried = self.selected in self.context.state.trials and self.selected not in self.context.waiting
+            return tried and self.context.recorded is None
+        return bool(self.text_to_copy()) if name == "copy" else True
+
+    def choose(self, name: str) -> None:
+        """Go to a row by its key."""
+        self.table.touched = True
+        self.table.go_to(name)
+
+    def first_focus(self) -> Widget:
+        return self.table
+
+    def second_focus(self) -> Widget:
+        """The widget that Enter goes to."""
+        return self.pane
