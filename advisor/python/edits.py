@@ -225,7 +225,7 @@ class _Editor(cst.CSTTransformer):
 
     def _with_top(self, original: cst.Module, updated: cst.Module) -> Any:
         edits, body = self._edits, list(updated.body)
-        bound = {name for one in original.body for name in _imported_by(one)}
+        bound = {name for one in original.body[: _end_of_imports(original, 0)] for name in _imported_by(one)}
         wanted = {line: {*_imported_by(cst.parse_statement(line))} for line in edits.imports}
         imports = sorted((line for line in wanted if not wanted[line] <= bound), key=lambda line: (line[:4], line))
         switches = [text for what, text in edits.switches.items() if what not in self.done]

@@ -140,7 +140,8 @@ def places_of_made(
     loader: Any,
 ) -> Iterator[Place]:
     """Where the models, the optimizers and the loader are made; ``made`` has the calls that made some of them."""
-    for kind, values in (("model", models), ("optimizer", optimizers)):
+    loaders = [] if loader is None else [loader]
+    for kind, values in (("model", models), ("optimizer", optimizers), ("loader", loaders)):  # of drafts too
         yield from (bound for value in values if (bound := _bound(kind, value, views)))
     yield from (replace(made[one], kind="optimizer call") for one in optimizers if one in made)
     # A library's own loader is around the dataset of the user's.

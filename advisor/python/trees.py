@@ -1,6 +1,7 @@
 """Python source as trees: the names that a statement binds, what it calls, the blocks inside it."""
 
 import ast
+import functools
 import linecache
 from collections.abc import Iterator
 
@@ -18,8 +19,8 @@ def bound_by(node: ast.AST) -> set[str]:
         return set(_bases(node.target))
     call = node.value if isinstance(node, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        # A method that changes its object, and not gradients, as `clip_grad_norm_` does.
-        is_in_place = call.func.attr.endswith("_") and "grad" not in call.func.attr
+        # A method that changes its object, and not gradients, as `clip_grad_norm_` and a scaler's `unscale_` do.
+        is_in_place = call.func.attr.endswith("_") and "grad" not in call.func.attr and call.func.attr != "unscale_"
         return set(_bases(call.func.value)) if is_in_place else set()
     return set()
 
@@ -42,8 +43,9 @@ def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
             yield getattr(node, name, [])
 
 
+@functools.lru_cache(maxsize=64)  # a script and what it calls are asked for many times
 def tree_of(source: str) -> ast.Module:
-    """The tree of a program; an empty one where its text is not Python."""
+    """The tree of a program, which nobody changes; an empty one where its text is not Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError):

@@ -9,23 +9,6 @@ from typing import Any
 import torch
 
 
-class HostDraws:
-    """The states of Python's random generator, of NumPy's where it is in use, and of PyTorch's on the host."""
-
-    def __init__(self) -> None:
-        numpy: Any = sys.modules.get("numpy")
-        self._python = random.getstate()
-        self._numpy = None if numpy is None else numpy.random.get_state(legacy=False)
-        self._torch = torch.get_rng_state()
-
-    def put_back(self) -> None:
-        """Give the generators these states."""
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
-        torch.set_rng_state(self._torch)
-
-
 def seed_host(seed: int) -> None:
     """Seed the generators, from which datasets, samplers and transforms draw."""
     torch.default_generator.manual_seed(seed)
@@ -40,12 +23,15 @@ def draws_kept(*modules: torch.nn.Module) -> Iterator[None]:
     """Give the generators of the host, and of the GPUs that modules are on, their states back on leaving."""
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
-    draws = HostDraws()
+    numpy: Any = sys.modules.get("numpy")
+    python, arrays = random.getstate(), None if numpy is None else numpy.random.get_state(legacy=False)
     try:
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(devices):  # the host's too
             yield
     finally:
-        draws.put_back()
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(arrays)
 
 
 @contextlib.contextmanager

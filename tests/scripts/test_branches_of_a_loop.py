@@ -73,3 +73,23 @@ def test_a_branch_in_what_the_loop_calls_counts(script):
             train(batch)
     """)
     assert loop.step is not None
+
+
+def test_the_branch_of_a_scaler_that_there_is_none_of_is_never_taken(script):
+    """As of torchvision's references: the backward pass that was seen is the one of each round."""
+    loop, _ = script("""
+        scaler = None
+        for x, y in loader:
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            if scaler is not None:
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+            else:
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+    """)
+    assert loop.step is None
+    assert loop.clip_norm == 1.0

@@ -349,3 +349,24 @@ def test_a_loop_that_makes_its_own_batches_says_so(script):
     """)
     facts = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))])
     assert facts.batch_text == "made within the step"
+
+
+@pytest.mark.compile
+def test_what_the_script_compiles_itself_is_watched_as_it_is_written(script):
+    """The compiler would trace the hooks too; the rounds run what it compiles."""
+    loop, names = script("""
+        @torch.compile(backend=lambda graph, _: seen.append("compiled") or graph.forward)
+        def compute(x, y):
+            return (model(x) - y).abs().mean()
+
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = compute(x, y)
+            loss.backward()
+            nn.utils.clip_grad_value_(model.parameters(), 1.0)
+            optimizer.step()
+    """)
+    assert not names["seen"]
+    batches(loop, 2)
+    assert names["seen"] == ["compiled"]
+    assert loop.model is names["model"]

@@ -38,8 +38,16 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     way, labelled = _chosen(about, train=train)
     labels = _labels(about) if train and labelled else None
     make = partial(_batch, about, way, labels=labels)
-    trains = labels is not None or (train and _has_a_loss(model, make))
-    return Samples(make, trains=trains, optimizer=_ADAMW, notes=_notes(model, make(1), unknown=train and not trains))
+    trains = labels is not None
+    if train and not trains:  # some compute a loss without labels, as masked autoencoders do
+        counted = counted_run(model, make(_TRIED))
+        loss = getattr(counted[0], "loss", None) if counted else None
+        trains = isinstance(loss, torch.Tensor) and loss.numel() == 1
+    shapes = {name: list(value.shape[1:]) for name, value in make(1).items() if isinstance(value, torch.Tensor)}
+    notes = ["random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items() if "label" not in name)]
+    if train and not trains:
+        notes.append(f"labels that fit the loss of {type(model).__name__} are not known")
+    return Samples(make, trains=trains, optimizer=_ADAMW, notes=tuple(notes))
 
 
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
@@ -112,20 +120,6 @@ def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) 
     batch |= labels(size, batch) if labels else _decoder_inputs(about, size, batch)
     made: Batch = map_tensors(lambda tensor: typed(tensor, about.model), batch)
     return made
-
-
-def _has_a_loss(model: Any, make: Make) -> bool:
-    """Whether a model computes a loss without labels, as masked autoencoders do."""
-    counted = counted_run(model, make(_TRIED))
-    loss = getattr(counted[0], "loss", None) if counted else None
-    return isinstance(loss, torch.Tensor) and loss.numel() == 1
-
-
-def _notes(model: Any, batch: Batch, *, unknown: bool) -> tuple[str, ...]:
-    """The assumptions made about the inputs; and that the labels are ``unknown``, so that it cannot be trained."""
-    shapes = {name: list(value.shape[1:]) for name, value in batch.items() if isinstance(value, torch.Tensor)}
-    told = "random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items() if "label" not in name)
-    return (told, f"labels that fit the loss of {type(model).__name__} are not known") if unknown else (told,)
 
 
 def _decoder_inputs(about: ModelInputs, size: int, batch: Batch) -> Batch:

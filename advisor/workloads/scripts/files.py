@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import functools
 import io
+import itertools
 import linecache
 import os
 import shutil
@@ -69,6 +70,7 @@ def source_of(path: Path) -> bytes:
 
 # Files that a script wrote, by where it looks for them, with where they lie: those of the user's stay as they are.
 _written: dict[Path, str] = {}
+_numbers = itertools.count()
 # Folders of the user's that the script removed or moved, which stay too.
 _removed: set[Path] = set()
 
@@ -87,7 +89,7 @@ def _put_aside(file: Any) -> Any:
     stays = path.exists() or (_new_ones_too and path.parent.is_dir())
     if is_special or not stays or path.is_relative_to(folder.parent):
         return file
-    return _written.setdefault(path, f"{folder}/{len(_written)}-{path.name}")
+    return _written.setdefault(path, f"{folder}/{os.getpid()}-{next(_numbers)}-{path.name}")
 
 
 @functools.cache
@@ -102,8 +104,8 @@ def _save_aside(function: Callable[..., Any], file: Any) -> Any:
 def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
     if {*mode} & {*"wx"}:
         file = _put_aside(file)
-    elif "a" in mode and not _aside(file):
-        file = os.devnull if _is_old(file) else _put_aside(file)
+    elif "a" in mode and not _aside(file):  # what this run has made grows on
+        file = os.devnull if _is_old(file) else file if _is_there(file) else _put_aside(file)
     return function(_aside(file) or file, mode, *args, **kwargs)
 
 
@@ -146,6 +148,10 @@ def _make_folder(function: Callable[..., Any], path: Any, *args: Any, **kwargs: 
 
 def _stat_aside(function: Callable[..., Any], path: Any, **kwargs: Any) -> Any:
     return function(_aside(path) or path, **kwargs)
+
+
+def _is_there(file: Any) -> bool:
+    return isinstance(file, str | os.PathLike) and Path(file).exists()
 
 
 def _is_old(file: Any) -> bool:

@@ -16,7 +16,7 @@ from advisor.python.positions import Loop, is_read_in, position_of, value_of
 from advisor.python.trees import bound_in
 from advisor.step.loader import length_of
 from advisor.workloads.scripts.heads import Head
-from advisor.workloads.scripts.loops import behind, clears_gradients, is_part_of_round, with_called
+from advisor.workloads.scripts.loops import clears_gradients, is_part_of_round, with_called
 from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import Seen, Where
 
@@ -33,18 +33,16 @@ class NoLoopError(Exception):
 class FoundLoop:
     """A loop of the script's: its statement, its frame, and the names as they are there.
 
-    ``in_context``: a block of PyTorch's stands around it, such as autocast. ``behind`` are the statements of a round
-    that call something after the backward pass, in a line each. ``clears`` tells whether gradients are cleared in the
-    loop; where they are not, they add up. ``changing`` are the names that it or a loop around it binds. ``beside`` are
-    the other statements of the loop around it, or of its function where none is. ``part`` is the loop of a few rounds
-    that is a part of its own. ``update`` is the line of the update, or of what makes it.
+    ``in_context``: a block of PyTorch's stands around it, such as autocast. ``clears`` tells whether gradients are
+    cleared in the loop; where they are not, they add up. ``changing`` are the names that it or a loop around it binds.
+    ``beside`` are the other statements of the loop around it, or of its function where none is. ``part`` is the loop
+    of a few rounds that is a part of its own. ``update`` is the line of the update, or of what makes it.
     """
 
     statement: Loop
     names: dict[str, Any]
     frame: FrameType
     in_context: bool = False
-    behind: tuple[str, ...] = ()
     clears: bool = True
     changing: frozenset[str] = frozenset()
     beside: Sequence[ast.stmt] = ()
@@ -171,7 +169,6 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list
     frame, scope = where.frame, scope_of(where.frame.f_code)
     names = frame.f_globals if frame.f_code.co_name == "<module>" else {**frame.f_globals, **frame.f_locals}
     functions: list[Any] = [scope_of(one.frame.f_code) for one in inner]
-    called = [text for one, each in zip(functions, inner, strict=True) for text in behind(one.body, each.line)]
     is_around = any(_is_in_context(caller, caller.line) for caller in outer)
     for loop in loops:
         holder: Any = next((other for one, other in itertools.pairwise(loops) if one is loop), scope)
@@ -180,7 +177,6 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list
             names,
             frame,
             in_context=is_around or _is_in_context(where, loop.lineno),
-            behind=(*called, *behind(loop.body, where.line)),
             clears=clears_gradients(frame.f_code.co_filename, loop, functions),
             changing=frozenset().union(*map(bound_in, loops)),
             beside=[one for one in holder.body if not one.lineno <= loop.lineno <= (one.end_lineno or 0)],

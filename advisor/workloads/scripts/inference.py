@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.workloads.hubs.contract import Adapted
@@ -29,7 +28,9 @@ def inference_of(seen: Seen) -> Adapted:
     if call is None:
         call = calls[-1]
         data = batch = _inputs_alone(call, seen)
-    model = _outside_inference_mode(call.module.eval())
+    model = call.module.eval()
+    if any(tensor.is_inference() for tensor in (*model.parameters(), *model.buffers())):
+        model = copy.deepcopy(model)  # autograd works with what was not made in inference mode
     current = {**call.current, "infer.grad": call.gradients, **_half_precision(call, batch)}
     return Adapted(model=model, data=data, mode="infer", current=current, notes=notes)
 
@@ -90,12 +91,6 @@ def _half_precision(call: ModelCall, batch: Any) -> dict[str, Any]:
     if len(types) != 1 or types == floats or not types <= {torch.bfloat16, torch.float16}:
         return {}
     return {"precision.weights": str(types.pop()).removeprefix("torch.")}
-
-
-def _outside_inference_mode(model: nn.Module) -> nn.Module:
-    """A model whose tensors autograd can work with: those made in inference mode are copied."""
-    held = (*model.parameters(), *model.buffers())
-    return copy.deepcopy(model) if any(tensor.is_inference() for tensor in held) else model
 
 
 def _is_data(value: Any) -> bool:

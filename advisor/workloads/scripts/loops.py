@@ -1,18 +1,16 @@
-"""A script's loops by their source: the statements after an update, what varies, what clears gradients."""
+"""A script's loops by their source: what varies, what clears gradients, and which are a part of a round."""
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from advisor.python.trees import blocks, bound_in, clears, name_called, names_called, tree_of_file
+from advisor.python.trees import bound_in, clears, name_called, names_called, tree_of_file
 
 _BACKWARD = "backward"
 _FEW = 16  # rounds of a loop within a round of another
 # Attributes and functions with the same result for each batch: the form of a tensor, the kind of a value.
 _FORMS = frozenset({"shape", "ndim", "dtype", "device", "is_cuda", "layout", "dim", "size", "is_floating_point"})
 _KINDS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "len", "is_available", "is_initialized"})
-# Calls before an update that a step makes itself where it clips the norm of gradients.
-_OF_A_CLIPPED_STEP = frozenset({"clip_grad_norm_", "unscale_"})
 _LONGEST = 60  # characters of a statement as it is shown
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -52,33 +50,6 @@ def _changes(test: ast.expr, changing: Collection[str]) -> bool:
     return any(_changes(part, changing) for part in ast.iter_child_nodes(test) if isinstance(part, ast.expr))
 
 
-def behind(block: Sequence[ast.stmt], line: int) -> list[str]:
-    """The statements that call something after a backward pass, but for the update at ``line``, a line of text each.
-
-    Those of inner blocks come first. Clearing the gradients and clipping their norm are left out: a step does both.
-    """
-    around = [place for place, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or one.lineno)]
-    if not around:
-        return []
-    update = around[-1]
-    backward = [place for place, one in enumerate(block[:update]) if _BACKWARD in names_called(one)]
-    before = block[backward[-1] + 1 : update] if backward else []
-    inner = [text for part in blocks(block[update]) for text in behind(part, line)]
-    return [*map(shown, _called(before)), *inner, *map(shown, _called(block[update + 1 :]))]
-
-
-def _called(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that call something; in place of a ``with`` those inside it."""
-    for statement in filter(_calls, block):
-        yield from _called(statement.body) if isinstance(statement, ast.With) else [statement]
-
-
-def _calls(statement: ast.stmt) -> bool:
-    """Whether a statement calls anything but ``zero_grad``, and does not clip the norm of gradients."""
-    names = names_called(statement)
-    return bool(names - {"zero_grad"}) and not names & _OF_A_CLIPPED_STEP
-
-
 def shown(statement: ast.stmt) -> str:
     """A statement in one short line."""
     first, _, rest = ast.unparse(statement).partition("\n")
@@ -104,7 +75,12 @@ def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
 
     ``train`` of ``model.train()`` is neither.
     """
-    return [*statements, *_called_from(tree_of_file(file), ast.Module([*statements], []), _own_called)]
+
+    def own_called(node: ast.AST) -> set[str]:
+        calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
+        return {text.removeprefix("self.") for text in map(ast.unparse, calls)}
+
+    return [*statements, *_called_from(tree_of_file(file), ast.Module([*statements], []), own_called)]
 
 
 def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
@@ -118,12 +94,6 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     if clearing and all(clearing) and not all(backward):
         return False
     return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
-
-
-def _own_called(node: ast.AST) -> set[str]:
-    """The names of functions and of methods of ``self`` that a piece of source calls."""
-    calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
-    return {text.removeprefix("self.") for text in map(ast.unparse, calls)}
 
 
 def _called_from(

@@ -1,21 +1,18 @@
 """The workload of an observed script: the parts of a plain loop, or else a round of its loop as one step."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
-from advisor.figures.formatting import format_first
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.scripts.found import Again, FoundLoop, NoLoopError, optimizers_in, step_of, training_loop
+from advisor.workloads.scripts.found import Again, NoLoopError, optimizers_in, step_of, training_loop
 from advisor.workloads.scripts.inference import inference_of
 from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import ModelCall, Round, Seen
 from advisor.workloads.scripts.written import written_parts
-
-_MOST_NAMED = 5  # statements after the backward pass, by name
 
 
 def workload_of(seen: Seen) -> Any:
@@ -59,14 +56,8 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[f"{parts}; {_left_out(loop)}"],
+        notes=[f"{parts}; the rest of the script is left out"],
     )
-
-
-def _left_out(loop: FoundLoop) -> str:
-    """A note on the parts of a script that are not measured; statements after the backward pass are named."""
-    named = format_first([f"`{text}`" for text in loop.behind], _MOST_NAMED)
-    return "the rest of the script is left out" + (f", after the backward pass {named}" if loop.behind else "")
 
 
 def _own_step(seen: Seen) -> Adapted:
@@ -80,15 +71,7 @@ def _own_step(seen: Seen) -> Adapted:
         raise NoLoopError("the parameters that are updated belong to no module that was called")
     step, data = step_of(loop, seen)
     step.casts = seen.casts
-    return Adapted(
-        data=data,
-        mode="train",
-        step=step,
-        models=list(_outermost(models)),
-        optimizers=seen.optimizers,
-        notes=[f"a round of the loop at {loop.place} is the step"],
-        samples=_samples(seen),
-    )
+    return _whole(seen, models, step, data, f"a round of the loop at {loop.place} is the step")
 
 
 def _rounds_of_update(seen: Seen) -> Adapted:
@@ -96,13 +79,21 @@ def _rounds_of_update(seen: Seen) -> Adapted:
     assert seen.pause is not None, "it was left in an iteration"
     where = next(where for where in seen.frames if where.is_users)
     place = f"{where.frame.f_code.co_filename}:{where.line}"
+    step = ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
+    note = "one optimizer.step(closure) is all of the training; a call of its closure is the step"
+    return _whole(seen, seen.models, step, Again(itertools.count), note)
+
+
+def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any, note: str) -> Adapted:
+    """The workload of a step that is run as it is, with the modules that are no part of another one."""
+    outer = [one for one in models if not any(one is not o and any(m is one for m in o.modules()) for o in models)]
     return Adapted(
-        data=Again(itertools.count),
+        data=data,
         mode="train",
-        step=ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers),
-        models=list(_outermost(seen.models)),
+        step=step,
+        models=outer,
         optimizers=seen.optimizers,
-        notes=["one optimizer.step(closure) is all of the training; a call of its closure is the step"],
+        notes=[note],
         samples=_samples(seen),
     )
 
@@ -131,11 +122,3 @@ def _rows(call: ModelCall) -> int | None:
     if tensor is None or tensor.dim() < (2 if tensor.is_floating_point() else 1):
         return None
     return tensor.shape[0]
-
-
-def _outermost(models: Iterable[nn.Module]) -> Iterable[nn.Module]:
-    """The modules that are no part of another one among them."""
-    models = list(models)
-    for model in models:
-        if not any(model is not other and any(part is model for part in other.modules()) for other in models):
-            yield model

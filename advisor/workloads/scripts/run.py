@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from advisor.errors import TargetError
 from advisor.python.places import LoopPlaces, View, places_of_arguments, places_of_call, places_of_made
 from advisor.records import Place
@@ -104,7 +106,8 @@ def watched(script: str, directory: str) -> Seen:
 
     watch = Watch(Script(run))
     terminal_as_input()
-    with imported_by(with_heads), watch.watching() as seen:
+    # The script's own compiled code, which would compile the hooks too, is run as it is written.
+    with imported_by(with_heads), torch.compiler.set_stance("force_eager"), watch.watching() as seen:
         seen.script.go_on()
     return seen
 

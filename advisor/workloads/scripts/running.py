@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from greenlet import getcurrent, greenlet
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -218,6 +219,13 @@ class ScriptStep:
             if optimizer is self._pause.optimizer:
                 self.script.pause()
 
+        schedule = OneCycleLR.step
+
+        def step_schedule(scheduler: OneCycleLR, *args: Any) -> None:
+            if scheduler.last_epoch >= scheduler.total_steps - 1:  # it begins anew, as the loop does
+                scheduler.last_epoch = -1
+            schedule(scheduler, *args)
+
         def replay(graph: Any) -> None:  # the step of a changed file may be a captured one
             self._replays += 1
             replayed(graph)
@@ -228,6 +236,7 @@ class ScriptStep:
                 replaced(_BaseDataLoaderIter, "__next__", next_batch),
                 replaced(DataLoader, "__iter__", iterate),
                 replaced(torch.Tensor, "backward", go_backward),
+                replaced(OneCycleLR, "step", step_schedule),
                 replaced(torch.cuda.CUDAGraph, "replay", replay),
             ):
                 yield

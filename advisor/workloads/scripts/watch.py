@@ -77,7 +77,7 @@ class Watch:
                 stack.callback(handle.remove)
             for owner, name, wrapper in (
                 (torch.Tensor, "backward", self._on_backward),
-                (Optimizer, "__init__", self._on_new_optimizer),
+                (Optimizer, "__init__", self._on_new),
                 (DataLoader, "__init__", self._on_new),
                 (DataLoader, "__iter__", self._on_iter),
                 (_BaseDataLoaderIter, "__next__", self._on_next_batch),
@@ -152,11 +152,8 @@ class Watch:
             self.seen.goes_on = True
             self._leave()
 
-    def _on_new_optimizer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        self._makes_optimizers = True
-        self._on_new(function, *args, **kwargs)
-
     def _on_new(self, function: Callable[..., Any], made: Any, *args: Any, **kwargs: Any) -> None:
+        self._makes_optimizers |= isinstance(made, Optimizer)
         function(made, *args, **kwargs)
         if self._is_ours() and (call := call_in_users_code()):
             self.seen.made[made] = call
@@ -207,17 +204,15 @@ class Watch:
         batch = given = function(iterator)
         if hasattr(loader, "base_dataloader"):  # Accelerate's reads a batch ahead
             given, self._ahead = self._ahead, batch
-        if self._is_ours() and loader is not None and not self.seen.updates and not self._evaluates_on(loader):
+        # A script that trains evaluates where it computes no gradients, as within a round.
+        evaluates = self._makes_optimizers and gradients() != "grad" and self.seen.loader not in (None, loader)
+        if self._is_ours() and loader is not None and not self.seen.updates and not evaluates:
             self._begin_step()
             if loader is not self.seen.loader:
                 self.seen.reads.clear()
             self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack())
             self.seen.loader, self.seen.batch = loader, given
         return batch
-
-    def _evaluates_on(self, loader: Any) -> bool:
-        """Whether a script that trains reads another loader where it computes no gradients, as within a round."""
-        return self._makes_optimizers and gradients() != "grad" and self.seen.loader not in (None, loader)
 
     def _begin_step(self) -> None:
         """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
@@ -234,6 +229,7 @@ class Watch:
         if os.getpid() != self._pid:
             os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
         has_closure = len(args) > 1 or kwargs.get("closure") is not None
+        iterations = [group.get("max_iter", 0) for group in optimizer.param_groups]  # of LBFGS
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
             return
         if optimizer in self.seen.updates and not self._places and self.seen.loader is None:
@@ -244,7 +240,7 @@ class Watch:
             if self.seen.fitted is not None:
                 self.seen.frames = frames
                 self._leave()
-            elif not self._is_in_loop(frames) and has_closure and _goes_on(optimizer):
+            elif not self._is_in_loop(frames) and has_closure and max(iterations, default=0) > _MOST_ROUNDS:
                 self.seen.frames, self.seen.updates, self.seen.endless = frames, [optimizer], True
                 self.seen.loader = self.seen.batch = None
 
@@ -381,11 +377,6 @@ def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
 
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
-
-
-def _goes_on(optimizer: Optimizer) -> bool:
-    """Whether one update of an optimizer may go on for thousands of rounds, as of LBFGS."""
-    return any(group.get("max_iter", 0) > _MOST_ROUNDS for group in optimizer.param_groups)
 
 
 def _norm(tensor: torch.Tensor) -> float:

@@ -44,7 +44,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     is no number for a batch. Blocks of autocast are taken out: that is a setting around the whole loss.
     """
     loop = _with_step_function(loop, seen)
-    call = _backward_in(loop)
+    call = _backward_in(loop, seen)
     if call is None or loop.in_context:
         return None
     statements = list(_opened(loop.statement.body, call, loop))
@@ -272,18 +272,18 @@ def _is_a_loss(loss: Callable[..., Any], model: nn.Module, batch: Any) -> bool:
     return is_number(value) and value.requires_grad
 
 
-def _backward_in(loop: FoundLoop) -> ast.Call | None:
-    """The only backward pass of a loop, where it is made in each round and without options; else None."""
+def _backward_in(loop: FoundLoop, seen: Seen) -> ast.Call | None:
+    """The backward pass of a loop that was seen, where it is made in each round and without options; else None.
+
+    Others, as in the branch of a scaler that is there or not, are never made.
+    """
+    lines = {line for one in seen.passes for _, line in one.at}
     calls = [node for one in loop.statement.body for node in ast.walk(one) if isinstance(node, ast.Call)]
     found = [call for call in calls if name_called(call) == "backward" and isinstance(call.func, ast.Attribute)]
-    if (
-        len(found) != 1
-        or len(found[0].args) > 1
-        or found[0].keywords
-        or is_in_some_rounds(loop.statement, found[0].lineno)
-    ):
+    made = [call for call in found if not lines.isdisjoint(range(call.lineno, (call.end_lineno or 0) + 1))]
+    if len(made) != 1 or len(made[0].args) > 1 or made[0].keywords:
         return None
-    return found[0]
+    return None if is_in_some_rounds(loop.statement, made[0].lineno) else made[0]
 
 
 def _opened(block: list[ast.stmt], call: ast.Call, loop: FoundLoop) -> Iterator[ast.stmt]:
