@@ -12,8 +12,8 @@ from advisor.version import __version__
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from advisor.headless.ab import AB
     from advisor.headless.tune import Tuned
+    from advisor.proof.builds import AB
     from advisor.step.tuning import Tuning
     from advisor.workloads.workload import Workload
 
@@ -51,7 +51,7 @@ def ab(build_a: Any, build_b: Any, budget: str | float = 120.0, **options: Any) 
     ``options``: ``mode``, ``device``, and ``progress=False`` for no lines. Raises ``advisor.errors.AdvisorError`` when
     one of them cannot be run.
     """
-    from advisor.headless.ab import ab as compared
+    from advisor.proof.builds import ab as compared
 
     return compared(build_a, build_b, budget, **options)
 

@@ -1,7 +1,6 @@
 """Losses: the four forms, how a signature tells them apart, and the number in what a loss returns."""
 
 import contextlib
-import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -67,36 +66,6 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
         return LossForm.MODEL_BATCH
     of_output = first.name in _OUTPUT_NAMES or second in _LABEL_NAMES or takes_output_only(loss)
     return LossForm.OUTPUT_TARGET if of_output else None
-
-
-def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any) -> LossForm:
-    """The first form of a loss that gives a number, for one whose signature leaves its form open.
-
-    Only the inspection calls this: it runs the loss on a copy of the model. ``batch`` is on the model's device. Raises
-    LossError where neither form works.
-    """
-    try:
-        copied = copy.deepcopy(model)
-    except Exception:  # a model may hold anything; then the usual form is taken
-        return LossForm.OUTPUT_TARGET
-    failures: dict[LossForm, Exception] = {}
-    output = None
-    for form in (LossForm.OUTPUT_TARGET, LossForm.MODEL_BATCH):
-        call = LossCall(copied, loss, form)
-        try:
-            with torch.random.fork_rng():
-                output = call.forward(batch)
-                call.loss(output, batch)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever the user's code raises
-            failures[form] = error
-        else:
-            return form
-    if output is None:  # it is the model that fails, and the first step will say how
-        return LossForm.OUTPUT_TARGET
-    told = [f"{form.call}: {type(one).__name__}: {' '.join(str(one).split())[:120]}" for form, one in failures.items()]
-    raise LossError(f"the loss {describe_loss(loss)} works in neither form ({'; '.join(told)}).")
 
 
 class LossCall:

@@ -1,5 +1,6 @@
 """The loop that a trial times: its parts under the settings, its data, and a function that runs its steps."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TrialSpec, Value
 from advisor.step.batch import mover
 from advisor.step.graph import GraphedStep
-from advisor.step.loss import LossError, LossForm, form_of, form_that_works
+from advisor.step.loss import LossCall, LossError, LossForm, describe_loss, form_of
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, TrainStep, mover_of
 from advisor.step.tuning import apply_settings
@@ -104,6 +105,36 @@ def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossFor
         raise TargetError(error.message, error.hint) from error
     loop.notes.append(f"the loss is called as {form.call}: its signature leaves that open, and this works")
     return form
+
+
+def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any) -> LossForm:
+    """The first form of a loss that gives a number, for one whose signature leaves its form open.
+
+    Only the inspection calls this: it runs the loss on a copy of the model. ``batch`` is on the model's device. Raises
+    LossError where neither form works.
+    """
+    try:
+        copied = copy.deepcopy(model)
+    except Exception:  # a model may hold anything; then the usual form is taken
+        return LossForm.OUTPUT_TARGET
+    failures: dict[LossForm, Exception] = {}
+    output = None
+    for form in (LossForm.OUTPUT_TARGET, LossForm.MODEL_BATCH):
+        call = LossCall(copied, loss, form)
+        try:
+            with torch.random.fork_rng():
+                output = call.forward(batch)
+                call.loss(output, batch)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever the user's code raises
+            failures[form] = error
+        else:
+            return form
+    if output is None:  # it is the model that fails, and the first step will say how
+        return LossForm.OUTPUT_TARGET
+    told = [f"{form.call}: {type(one).__name__}: {' '.join(str(one).split())[:120]}" for form, one in failures.items()]
+    raise LossError(f"the loss {describe_loss(loss)} works in neither form ({'; '.join(told)}).")
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from advisor.step.loss import (
     LossForm,
     default_loss,
     form_of,
-    form_that_works,
     main_output,
 )
 from advisor.step.step import TrainStep
+from advisor.trial.timed_loop import form_that_works
 
 MODEL_BATCH, OUTPUT_TARGET, OWN = LossForm.MODEL_BATCH, LossForm.OUTPUT_TARGET, LossForm.OWN
 

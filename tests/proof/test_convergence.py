@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from advisor.experiment.measuring.convergence import Convergence, Curve, Learning, band
+from advisor.proof.convergence import Convergence, Curve, Learning, band
 
 
 def falling(end, *, start=2.0, steps=100, noise=0.0):

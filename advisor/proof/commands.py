@@ -18,8 +18,8 @@ import psutil
 
 from advisor.errors import TargetError
 from advisor.figures.stats import mean_rate, ratio_of_processes
+from advisor.proof import step_watch
 from advisor.records import Block, Comparison
-from advisor.runner import step_watch
 from advisor.runner.log_files import bounded
 
 # A run is ended after so many steady steps, once they took so long. Where its time is over, or it ends by itself, few

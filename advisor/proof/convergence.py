@@ -12,9 +12,8 @@ from statistics import fmean, stdev
 
 from advisor.errors import TargetError
 from advisor.experiment.measuring.verification import loop_spec, with_file
-from advisor.experiment.request import Request
-from advisor.recipe.catalog import Catalog
-from advisor.records import TrialSpec
+from advisor.recipe.catalog import load_catalog
+from advisor.records import TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
 
 # Each curve is shown and judged by the means of so many windows of its steps.
@@ -97,24 +96,19 @@ class Convergence:
 
 
 def converge(
-    runner: Runner,
-    request: Request,
-    path: str,
-    catalog: Catalog,
-    say: Callable[[str], None],
-    *,
-    steps: int,
-    seeds: int,
+    target: TargetSpec, path: str, say: Callable[[str], None], steps: int, seeds: int, *, first_seed: int = 0
 ) -> Convergence:
     """Train ``steps`` steps without the file and with it, from each of ``seeds`` seeds, in fresh processes.
 
     Raises TargetError where a process fails.
     """
     started = time.monotonic()
-    plain = loop_spec("without the settings", request.target, limit_s=_LIMIT_S, steps=steps)
-    tuned = with_file(plain, path, catalog)
+    Runner.prepare()
+    runner = Runner()
+    plain = loop_spec("without the settings", target, limit_s=_LIMIT_S, steps=steps)
+    tuned = with_file(plain, path, load_catalog())
     curves: dict[str, list[Curve]] = {plain.trial_id: [], tuned.trial_id: []}
-    for seed in range(request.seed, request.seed + seeds):
+    for seed in range(first_seed, first_seed + seeds):
         for spec in (plain, tuned):
             say(f"seed {seed}, {spec.trial_id}: {steps} steps")
             curves[spec.trial_id].append(_curve(runner, replace(spec, seed=seed, stream_seed=seed)))

@@ -11,7 +11,9 @@ import pytest
 
 from advisor.cli.grammar import parse
 from advisor.errors import ExitCode, TargetError, UsageError
-from advisor.runner.commands import Command, compare, run
+from advisor.proof.commands import Command, compare, run
+
+pytestmark = pytest.mark.process
 
 LOOP = """\
 import os, sys, time, torch

@@ -1,0 +1,265 @@
+"""A Model Context Protocol server over standard input and output, for coding agents.
+
+Each tool runs a command of perf-advisor's in a process of its own, so an agent sees what a person would. Long ones
+return at once, as jobs. Nothing is written but the session's journal, and a file whose path the client names.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import ExitCode, UsageError
+from advisor.version import __version__
+
+_INSTRUCTIONS = """\
+perf-advisor measures which PyTorch speed-ups help a model on this machine. Usual order: inspect or measure a target
+(a training script such as train.py, or mymodel.py:build), ask progress until it is done, read the result, show diff,
+export to a new file, and prove it with ab. Each speed-up has a 95 or 99 % interval: trust intervals, not single ratios.
+"""
+_INSPECT_BUDGET = "40s"
+_MOST_ENTRIES, _MOST_LINES = 12, 6
+_LONGEST_WAIT_S, _LOOK_S, _ENDING_S = 60.0, 0.2, 10.0
+# Options that write files, or open the app: those have tools, or no place here.
+_NOT_HERE = ("--export", "--report", "--trace", "--json", "--events", "--force", "--resume", "--recipes", "--anew")
+# Fields of the report that go out as they are, and those of a recommendation.
+_WHOLE = ("target", "bottleneck", "bottleneck_evidence", "stack", "verification", "session_s", "cancelled", "error")
+_OF_RECOMMENDATION = ("recipe", "settings", "speedup", "ci_low", "ci_high", "verdict", "why", "needs_consent")
+
+
+class Job:
+    """A command of perf-advisor's that runs: its progress lines, and at its end what it printed."""
+
+    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self.began = time.time()
+        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._printed: list[str] = []
+        command = [sys.executable, "-m", "advisor", *arguments]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(  # noqa: S603 - our own command
+            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, kept), daemon=True)
+            for stream, kept in ((self._process.stdout, self._printed), (self._process.stderr, self.lines))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Any, kept: Any) -> None:
+        for line in stream:
+            kept.append(line.rstrip("\n"))
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long for its end; whether it has ended."""
+        until = time.monotonic() + seconds
+        while self._process.poll() is None and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        if self._process.poll() is None:
+            return False
+        for reader in self._readers:
+            reader.join(_ENDING_S)
+        return True
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The state of the job: running, done or failed, with its latest lines."""
+        code = self._process.poll()
+        state = "running" if code is None else "done" if code in (ExitCode.OK, ExitCode.NOT_WORTH_IT) else "failed"
+        return {"job": self.name, "state": state, "exit_code": code, "lines": list(self.lines)}
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The JSON that it printed. Raises ValueError where there is none."""
+        return dict(json.loads("\n".join(self._printed)))
+
+    def end(self) -> None:
+        """End it as Ctrl-C does: what was measured is kept."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            if not self.wait(_ENDING_S):
+                self._process.kill()
+                self._process.wait()
+
+
+class Tools:
+    """The tools, each a method whose docstring is what the client shows."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+
+    def inspect(self, target: str, arguments: list[str] | None = None) -> dict[str, Any]:
+        """What the step is bound by, and which habits in the source cost time: a session of 40 s. Returns a job.
+
+        target: a training script (train.py), path/file.py:build, module:build, or timm:NAME, hf:NAME, torchvision:NAME.
+        arguments: the script's own.
+        """
+        return self.measure(target, _INSPECT_BUDGET, [], arguments)
+
+    def measure(
+        self, target: str, budget: str = "2m", options: list[str] | None = None, arguments: list[str] | None = None
+    ) -> dict[str, Any]:
+        """Search for the settings that make a target faster. Returns a job at once: ask progress, then result.
+
+        options: as on the command line, such as ["--mode", "infer", "--objective", "memory", "--accept", "batch_size"].
+        """
+        options = options or []
+        if refused := [option for option in options if option.partition("=")[0] in _NOT_HERE]:
+            raise UsageError(f"{refused[0]} is not for this tool.", "The tools export and diff write and show files.")
+        own = ["--", *arguments] if arguments else []
+        return self._start([target, "--headless", "--json", "-", "--budget", budget, *options, *own])
+
+    def ab(self, command_a: str, command_b: str, budget: str = "2m") -> dict[str, Any]:
+        """Time two shell commands that train, in turn, and compare their steps and first losses. Returns a job.
+
+        Both run as typed, with all that they write, until they have made enough optimizer steps.
+        """
+        return self._start(["ab", command_a, command_b, "--budget", budget, "--json", "--min-speedup", "0"])
+
+    def _start(self, arguments: Sequence[str]) -> dict[str, Any]:
+        job = Job(f"job{len(self.jobs) + 1}", arguments)
+        self.jobs[job.name] = job
+        job.wait(1.0)  # a mistake in the arguments is told at once
+        return job.status
+
+    def progress(self, job: str, wait_s: float = 20.0) -> dict[str, Any]:
+        """The state of a job (running, done, failed) with its latest lines; waits up to wait_s seconds for its end."""
+        found = self._job(job)
+        found.wait(min(wait_s, _LONGEST_WAIT_S))
+        return found.status
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        """End a job; what was measured is kept, and result still gives it."""
+        found = self._job(job)
+        found.end()
+        return found.status
+
+    def result(self, job: str) -> dict[str, Any]:
+        """What a job found, in the fields of perf-advisor's JSON report; ``session`` is its id, for diff and export."""
+        found = self._job(job)
+        if not found.wait(0):
+            return found.status
+        try:
+            report = found.report
+        except ValueError:
+            raise UsageError("the job has no result.", " ".join(found.lines)) from None
+        if "stack" not in report:
+            return report
+        return {**_shortened(report), "session": _session_of(report, found.began)}
+
+    def explain(self, recipe: str) -> str:
+        """What a recipe does, why it helps, when it does not, and what it does to numerics. Empty: the list of all."""
+        return _run("recipes", *([recipe] if recipe else []))
+
+    def diff(self, session: str) -> str:
+        """The change of the user's own script as a unified diff; nothing is written."""
+        with tempfile.TemporaryDirectory() as folder:
+            return _run("export", session, "--export", str(Path(folder) / "tuned.py"), "--diff")
+
+    def export(self, session: str, path: str) -> str:
+        """Write what a session found to a new file inside the working directory.
+
+        path: .yaml for settings, .py for the user's own script with the settings in it.
+        """
+        if not (Path.cwd() / path).resolve().is_relative_to(Path.cwd().resolve()):
+            raise UsageError(f"{path} is outside the server's working directory.", "Name a file inside it.")
+        return _run("export", session, "--export", path) or f"wrote {path}"
+
+    def _job(self, name: str) -> Job:
+        if name not in self.jobs:
+            raise UsageError(f"there is no job {name!r}.", f"There are: {', '.join(self.jobs) or 'none yet'}.")
+        return self.jobs[name]
+
+
+def _shortened(report: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a report that an agent needs, short enough for its context."""
+    tried = [one for one in report["trials"] if one["verdict"] in ("same", "slower", "unclear", "failed")]
+    recommended = report["recommendations"][:_MOST_ENTRIES]
+    return {
+        **{key: report.get(key) for key in _WHOLE},
+        "baseline": {key: value for key, value in (report["baseline"] or {}).items() if value is not None},
+        "recommendations": [{key: one[key] for key in _OF_RECOMMENDATION if key in one} for one in recommended],
+        "others": {one["recipe"]: one["reason"] or one["verdict"] for one in tried},
+        "habits": report["habits"][:_MOST_ENTRIES],
+        "findings": report["findings"][:_MOST_ENTRIES],
+    }
+
+
+def _session_of(report: dict[str, Any], began: float) -> str | None:
+    """The id of the session that wrote a report."""
+    from advisor.experiment.past.journal import list_sessions
+
+    with suppress(StopIteration):
+        sessions = (one for one in list_sessions() if one.started.timestamp() >= began - 1)
+        return next(one.session_id for one in sessions if one.request.target.target == report["target"])
+    return None
+
+
+def _run(*arguments: str) -> str:
+    """What a short command prints. Raises UsageError with the lines of its error."""
+    command = [sys.executable, "-m", "advisor", *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        message, _, hint = done.stderr.strip().partition("\n")
+        raise UsageError(message, hint)
+    return f"{done.stdout}{done.stderr}".strip()
+
+
+def serve() -> int:
+    """Serve until the client leaves; its jobs end then. Raises UsageError without the package ``mcp``."""
+    try:
+        from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+    except ImportError:
+        raise UsageError(
+            "the package mcp is not installed, or older than version 2.", "Type `pip install 'perf-advisor[mcp]'`."
+        ) from None
+
+    def answering(tool: Callable[..., Any]) -> Callable[..., Any]:
+        """The tool with its mistakes as answers that the client reads."""
+
+        @functools.wraps(tool)
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return tool(*args, **kwargs)
+            except UsageError as error:
+                raise ToolError(f"{error.message} {error.hint}") from None
+
+        return answer
+
+    tools = Tools()
+    server = MCPServer("perf-advisor", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
+    for tool in (
+        tools.inspect, tools.measure, tools.progress, tools.result, tools.cancel,
+        tools.explain, tools.diff, tools.export, tools.ab,
+    ):  # fmt: skip
+        server.tool(structured_output=False)(answering(tool))
+    try:
+        server.run("stdio")
+    finally:
+        for job in tools.jobs.values():
+            job.end()
+    return ExitCode.OK
+
+
+def show_install() -> int:
+    """Print how common clients are told of the server."""
+    command = [sys.executable, "-m", "advisor", "mcp"]
+    entry = {"mcpServers": {"perf-advisor": {"command": command[0], "args": command[1:]}}}
+    print("In a client's JSON configuration, such as mcp.json:\n")
+    print(json.dumps(entry, indent=2))
+    print(f"\nOr by a client's own command:\n\n  CLIENT mcp add perf-advisor -- {shlex.join(command)}")
+    return ExitCode.OK
