@@ -65,17 +65,16 @@ class PadBatches(LoaderRecipe):
         return facts.workload.loader is not None and value == _usual(facts.workload.loader)
 
     def options(self, value: Value) -> Mapping[str, Any]:
-        padded = Expression(f"PadsToMultiple(loader.collate_fn, {value})")
+        padded = Expression(f"padding(loader, {value})")
         return {"collate_fn": padded} if value != self.default else {}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.lengths import PadsToMultiple, examples_of
+        from advisor.step.lengths import padding
         from advisor.step.loader import rebuild
 
         if value != self.default and workload.has_loader:
-            collate = PadsToMultiple(workload.data.collate_fn, int(value))
             try:
-                collate.learn(examples_of(workload.data))
+                collate = padding(workload.data, int(value))
             except Exception as error:  # the dataset and the collate function are the user's
                 raise RefusedError(f"the dataset's samples cannot be read by number: {error}") from error
             if not collate.longest:

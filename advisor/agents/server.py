@@ -7,6 +7,7 @@ return at once, as jobs. Nothing is written but the session's journal, and a fil
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import shlex
 import signal
@@ -17,7 +18,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +86,16 @@ class Job:
         """The JSON that it printed. Raises ValueError where there is none."""
         return dict(json.loads("\n".join(self._printed)))
 
-    def end(self) -> None:
-        """End it as Ctrl-C does: what was measured is kept."""
+    def interrupt(self) -> None:
+        """Ask it to end as Ctrl-C does: what was measured is kept."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
-            if not self.wait(_ENDING_S):
-                self._process.kill()
-                self._process.wait()
+
+    def end(self) -> None:
+        """Wait for its end after :meth:`interrupt`, not for ever."""
+        if self._process.poll() is None and not self.wait(_ENDING_S):
+            self._process.kill()
+            self._process.wait()
 
 
 class Tools:
@@ -100,6 +103,7 @@ class Tools:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
+        self._numbers = itertools.count(1)  # the tools run in threads
 
     def inspect(self, target: str, arguments: list[str] | None = None) -> dict[str, Any]:
         """What the step is bound by, and which habits in the source cost time: a session of 40 s. Returns a job.
@@ -130,7 +134,7 @@ class Tools:
         return self._start(["ab", command_a, command_b, "--budget", budget, "--json", "--min-speedup", "0"])
 
     def _start(self, arguments: Sequence[str]) -> dict[str, Any]:
-        job = Job(f"job{len(self.jobs) + 1}", arguments)
+        job = Job(f"job{next(self._numbers)}", arguments)
         self.jobs[job.name] = job
         job.wait(1.0)  # a mistake in the arguments is told at once
         return job.status
@@ -144,6 +148,7 @@ class Tools:
     def cancel(self, job: str) -> dict[str, Any]:
         """End a job; what was measured is kept, and result still gives it."""
         found = self._job(job)
+        found.interrupt()
         found.end()
         return found.status
 
@@ -202,10 +207,9 @@ def _session_of(report: dict[str, Any], began: float) -> str | None:
     """The id of the session that wrote a report."""
     from advisor.experiment.past.journal import list_sessions
 
-    with suppress(StopIteration):
-        sessions = (one for one in list_sessions() if one.started.timestamp() >= began - 1)
-        return next(one.session_id for one in sessions if one.request.target.target == report["target"])
-    return None
+    sessions = [one for one in list_sessions() if one.started.timestamp() >= began - 1]
+    own = [one for one in sessions if one.request.target.target == report["target"]]
+    return own[-1].session_id if own else None  # the first that began since: the latest stands first
 
 
 def _run(*arguments: str) -> str:
@@ -250,6 +254,8 @@ def serve() -> int:
     try:
         server.run("stdio")
     finally:
+        for job in tools.jobs.values():
+            job.interrupt()
         for job in tools.jobs.values():
             job.end()
     return ExitCode.OK

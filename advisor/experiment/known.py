@@ -204,12 +204,12 @@ class Known:
         of it does as well, or the whole interval of another lies above its own. What the person accepted and the stack
         has is always among them.
         """
-        best, took_turns = self._best_shown, self.judge.took_turns
-        if self.pending or not best or took_turns(best) or not self.judge.goal.by_time:
+        best, judge = self._best_shown, self.judge
+        if self.pending or not best or not judge.goal.by_time:
             return best
-        confirmed = [s for s in self._with_accepted if took_turns(s) and self.may_recommend(s)]
-        former = max(confirmed, key=lambda s: self.judge.gain(s, BASELINE).ratio, default=best)
-        if best.items() <= former.items() or self.judge.compare(best).ci_low > self.judge.compare(former).ci_high:
+        confirmed = [s for s in self._with_accepted if judge.took_turns(s) and self.may_recommend(s)]
+        former = max(confirmed, key=lambda s: judge.compare(s).speedup, default=best)
+        if best.items() <= former.items() or judge.compare(best).ci_low > judge.compare(former).ci_high:
             return best
         return former
 

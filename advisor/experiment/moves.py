@@ -29,7 +29,7 @@ def moves(known: Known) -> tuple[Move, ...]:
 
 def _compiles_in_vain(known: Known, settings: Settings) -> bool:
     """Whether settings compile what the compiler has not taken: second derivatives, or this layout of the model."""
-    if not known.plan.catalog.compiles(settings):
+    if not known.plan.catalog.compiles(settings) or known.judge.measured_runs(settings):
         return False
     for tried, runs in known.judge.runs.items():
         causes = runs[-1].causes if runs and known.plan.catalog.compiles(tried) else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import multiprocessing.spawn
 import os
@@ -209,7 +210,7 @@ def _pickled(workload: Any, name: str) -> str:
             "the first line of its cell, and call advisor.tune('mymodel.py:build').",
         ) from error
     safe = "".join(letter if letter.isalnum() else "_" for letter in name)
-    path = scratch_folder() / f"{safe}{WORKLOAD_SUFFIX}"
+    path = scratch_folder() / f"{safe}-{hashlib.sha256(content).hexdigest()[:12]}{WORKLOAD_SUFFIX}"
     path.write_bytes(content)
     path.chmod(0o600)
     return str(path)

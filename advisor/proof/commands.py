@@ -128,12 +128,20 @@ def compare(
         left_s = started + budget_s - begun
         if pair and left_s < _LIKE_BEFORE * longest_s:
             break
-        for place, command in enumerate((a, b) if pair % 2 == 0 else (b, a)):
-            left_s = started + budget_s - time.monotonic()
-            say(f"run {pair + 1} of {command.side}, {left_s:.0f} s left: {command.text}")
-            done = run(command, folder / f"{command.side}{pair + 1}", within_s=left_s / (2 - place))
-            runs[command.side].append(done)
-            say(f"run {pair + 1} of {command.side}: {done.step_ms:.4g} ms a step")
+        done: dict[str, CommandRun] = {}
+        try:
+            for place, command in enumerate((a, b) if pair % 2 == 0 else (b, a)):
+                left_s = started + budget_s - time.monotonic()
+                say(f"run {pair + 1} of {command.side}, {left_s:.0f} s left: {command.text}")
+                within_s = left_s if pair else left_s / (2 - place)
+                done[command.side] = run(command, folder / f"{command.side}{pair + 1}", within_s=within_s)
+                say(f"run {pair + 1} of {command.side}: {done[command.side].step_ms:.4g} ms a step")
+        except TargetError:
+            if not pair:
+                raise
+            break  # the pairs that are whole tell enough
+        for side, each in done.items():
+            runs[side].append(each)
         longest_s = max(longest_s, time.monotonic() - begun)
     one, other = (Side(command.text, tuple(runs[command.side])) for command in (a, b))
     return Compared(one, other, _comparison(one, other), _losses(one, other), time.monotonic() - started)
@@ -217,17 +225,19 @@ def _problem(command: Command, seen: CommandRun | None, log: Path, code: int | N
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command with the processes that it started: they are asked first, as by a terminal that closes."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        everything = psutil.Process(process.pid).children(recursive=True)
-        with contextlib.suppress(ProcessLookupError):
+    everything: list[psutil.Process] = []
+    try:
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            everything = psutil.Process(process.pid).children(recursive=True)
             os.killpg(process.pid, signal.SIGTERM)
-        _, alive = psutil.wait_procs(everything, timeout=_ENDING_S)
-        for one in alive:
+            psutil.wait_procs(everything, timeout=_ENDING_S)
+    finally:  # also where the person asks a second time meanwhile
+        for one in everything:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _comparison(a: Side, b: Side) -> Comparison:

@@ -12,16 +12,17 @@ from statistics import fmean, stdev
 
 from advisor.errors import TargetError
 from advisor.experiment.measuring.verification import loop_spec, with_file
+from advisor.figures.stats import REPORT, student_quantile
 from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
 
 # Each curve is shown and judged by the means of so many windows of its steps.
 WINDOWS = 10
-# Ends that differ by less than this share of what the plain loop has learnt are the same.
-_LIKE = 0.02
-# Ends farther apart than this many standard errors, over the pairs of one seed, are not chance.
-_ERRORS = 3.0
+# Ends that differ by less than this share of what the plain loop has learnt, or of its loss, are the same.
+_LIKE, _LIKE_OF_LOSS = 0.02, 1e-3
+# Student's quantile of 95 % for two and three pairs of one seed; for more as in figures/stats.py.
+_QUANTILES = {2: 12.7, 3: 4.30, 4: 3.18}
 # A process that runs longer than this hangs. Seconds.
 _LIMIT_S = 3600.0
 
@@ -79,10 +80,13 @@ class Convergence:
 
     @property
     def chance(self) -> float:
-        """The difference that counts as none: some standard errors of the mean, and a share of what is learnt."""
-        found = self.differences
-        error = stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-        return max(_ERRORS * error, _LIKE * abs(self.learnt))
+        """The difference that counts as none: half of the 95 % interval of the mean, a share of what is learnt."""
+        found, count = self.differences, len(self.plain)
+        like = max(_LIKE * abs(self.learnt), _LIKE_OF_LOSS * abs(fmean(one.windows[-1] for one in self.plain)))
+        if count == 1:
+            return like
+        quantile = _QUANTILES.get(count) or student_quantile(count - 1, REPORT)
+        return max(quantile * stdev(found) / math.sqrt(count), like)
 
     @property
     def verdict(self) -> Learning:
@@ -113,6 +117,8 @@ def converge(
             say(f"seed {seed}, {spec.trial_id}: {steps} steps")
             curves[spec.trial_id].append(_curve(runner, replace(spec, seed=seed, stream_seed=seed)))
     without, with_settings = (tuple(side) for side in curves.values())
+    if not all(map(math.isfinite, (loss for curve in without for loss in curve.losses))):
+        raise TargetError("the training without the settings diverges.", "Mend that first: its loss is not finite.")
     return Convergence(without, with_settings, time.monotonic() - started)
 
 

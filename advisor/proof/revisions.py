@@ -37,6 +37,9 @@ def sides_of(commands: Sequence[str], revisions: Sequence[str]) -> Iterator[tupl
             _git("worktree", "add", "--detach", str(checkout), revision, named=revision)
             checkouts.append(checkout)
         a, b = (str(checkout / here.relative_to(top)) for checkout in checkouts)
+        for inside, revision in zip((a, b), revisions, strict=True):
+            if not Path(inside).is_dir():
+                raise UsageError(f"{revision} has no folder {here.relative_to(top)}.", "Run it from one that it has.")
         yield Command("A", commands[0], a), Command("B", commands[0], b), folder
     finally:
         for checkout in checkouts:

@@ -23,8 +23,8 @@ from typing import Any, TextIO
 FOLDER = "PERF_ADVISOR_STEPS"  # the environment variable with the folder of those files
 BLOCK_S, BLOCK_STEPS = 0.05, 3
 LOSSES = 20  # the first ones are written
-# So many events of another kind without one of the present kind, and steps are counted by those.
-_OTHERS = 8
+# So long without an event of the optimizer or graph by which steps are counted, and another one takes its place.
+_OTHERS_S = 2.0
 
 
 class StepWatch:
@@ -34,7 +34,7 @@ class StepWatch:
         self._torch, self._folder = torch, folder
         self._file: TextIO | None = None
         self._pace: int | None = None  # the id of the optimizer or the graph by which steps are counted
-        self._others = 0
+        self._paced = time.perf_counter()  # its last event
         self._losses = 0
         self._scaled = False  # a scaler was given this loss, unscaled; what runs backward is scaled
         self._begun: float | None = None
@@ -79,13 +79,12 @@ class StepWatch:
         if self._pace is None:
             self._write(first=time.time())
             self._pace = key
+        now = time.perf_counter()
         if key != self._pace:
-            self._others += 1
-            if self._others < _OTHERS:
+            if now - self._paced < _OTHERS_S:
                 return
             self._pace, self._begun = key, None
-        self._others = 0
-        now = time.perf_counter()
+        self._paced = now
         if self._begun is None:
             self._wait()
             self._begun, self._steps = time.perf_counter(), 0
@@ -124,12 +123,16 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, then: Callable[[Any], None]) -> None:
         self._then = then
         self._loader: Any = None
+        self._looks = False
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if fullname != "torch" or self not in sys.meta_path:
+        if fullname != "torch" or self._looks:  # whoever only asks whether there is one leaves it to be imported
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._looks = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looks = False
         if spec is not None and spec.loader is not None:
             self._loader, spec.loader = spec.loader, self
         return spec
@@ -138,6 +141,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
+        sys.meta_path.remove(self)
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._then(module)

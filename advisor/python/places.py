@@ -31,6 +31,8 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
 # Calls in the head of a loop that has as many rounds in each step.
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
+# What a statement may call that only notes numbers of a step.
+_NOTES = frozenset({"item", "tolist", "numpy", "cpu", "detach", "print", "append", "float", "int", "round", "format"})
 # What a graph would not repeat, beside branches on the host.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu", "print", "append", "write", "info", "log"})
 Line = tuple[CodeType, int]
@@ -273,13 +275,15 @@ class LoopPlaces:
                 owner = call.func.value if isinstance(call.func, ast.Attribute) else call
                 if isinstance(value_of(owner, self._names_in(code)), Optimizer):  # and no scaler
                     yield _at("update", file, call, name=ast.unparse(owner))
-            yield self._step(block, begin, done, code, whole)
+            yield self._step(block, begin, last, done, code)
 
-    def _step(self, block: list[ast.stmt], begin: int, done: int, code: CodeType, whole: ast.AST) -> Place:
+    def _step(self, block: list[ast.stmt], begin: int, last: int, done: int, code: CodeType) -> Place:
         """The place of a step: from its forward pass to its update, with what clears the gradients beside them.
 
-        What only notes numbers of it, such as ``total += loss.item()``, may stand behind it.
+        ``last`` is the last statement of the forward pass. What only notes numbers behind it, such as
+        ``total += loss.item()``, may stand behind the step.
         """
+        after = block[last].end_lineno or 0
         clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
         while begin and clearing[begin - 1]:
             begin -= 1
@@ -287,30 +291,34 @@ class LoopPlaces:
             done += 1
         names = self._names_in(code)
         inside = block[begin : done + 1]
-        behind = _only_noting(inside, names)
-        piece = _Piece([one for one in inside if one not in behind], self.loop, whole)
+        behind = _only_noting(inside, after)
+        piece = _Piece([one for one in inside if one not in behind], self.loop, scope_of(code))
         place = piece.place("step", code.co_filename, names, on_device=True)
         place = replace(place, behind=tuple(one.lineno for one in behind))
         problem = place.problem if code is self.code else "it is in a function that the loop calls"
         return replace(place, name=next(_names_of(self.model, names), ""), problem=problem)
 
 
-def _only_noting(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> list[ast.stmt]:
-    """The statements that read values on the host, and that the others do not need: they may run after all of them.
+def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
+    """The statements behind a line that only note numbers, which the others do not need: they may run after all.
 
-    They name neither a model nor an optimizer, whose values are others then, and nothing that is bound anew meanwhile.
+    They call nothing but what reads a number and keeps or prints it, and name nothing that is bound anew meanwhile.
     """
     found: list[ast.stmt] = []
     for at, one in reversed(list(enumerate(statements[:-1]))):
         nodes = list(ast.walk(one))
-        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
+        plain = isinstance(one, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
+        if one.lineno <= after or not (calls and plain and {name_called(call) for call in calls} <= _NOTES):
+            continue
+        kept = [call.func.value for call in calls if name_called(call) == "append" and hasattr(call.func, "value")]
+        bound = bound_in(one) | {node.id for owner in kept for node in ast.walk(owner) if isinstance(node, ast.Name)}
         later = [other for other in statements[at + 1 :] if other not in found]
-        on_host = any(isinstance(node, ast.Call) and name_called(node) in _HOSTS for node in nodes)
-        leaves = any(isinstance(node, _LEAVES) or getattr(node, "attr", "") == "grad" for node in nodes)
-        held = any(isinstance(names.get(name), nn.Module | Optimizer) for name in reads)
-        needed = bound_in(one) & _named((node for other in later for node in ast.walk(other)), ast.Load)
+        needed = bound & _named((node for other in later for node in ast.walk(other)), ast.Load)
+        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
         anew = reads & {name for other in later for name in bound_in(other)}
-        if on_host and not (leaves or held or needed or anew):
+        if not (needed or anew or any(getattr(node, "attr", "") == "grad" for node in nodes)):
             found.append(one)
     return found[::-1]
 

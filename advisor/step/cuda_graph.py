@@ -84,16 +84,24 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def forget_accumulators(parameters: Iterable[torch.Tensor]) -> None:
-    """Have autograd make the nodes that add up these parameters' gradients anew, on the stream that uses them next.
+def forget_accumulators(modules: Iterable[torch.nn.Module], parameters: Iterable[torch.Tensor]) -> None:
+    """Have autograd make the nodes that add up gradients anew, on the stream that uses them next.
 
     A node lives as long as a loss that was computed before, in a variable of the user's say, and stays on the stream of
-    that time. Captures cannot wait for that one. Assigning data of another type makes autograd forget the node. Not for
-    parameters of DistributedDataParallel, whose hooks are on those nodes.
+    that time. Captures cannot wait for that one. Assigning data of another type makes autograd forget the node. Nothing
+    is done for DistributedDataParallel, whose hooks are on those nodes, as other libraries' may be.
     """
-    for parameter in parameters:
-        if parameter.is_leaf and parameter.requires_grad and type(parameter.data) is torch.Tensor:
-            data = parameter.data
+    layers = [layer for module in modules for layer in module.modules()]
+    if any(isinstance(layer, torch.nn.parallel.DistributedDataParallel) for layer in layers):
+        return
+    for parameter in {*parameters, *(one for layer in layers for one in layer.parameters(recurse=False))}:
+        data = parameter.data
+        if (
+            parameter.is_leaf
+            and parameter.requires_grad
+            and type(data) is torch.Tensor
+            and data.layout is torch.strided
+        ):
             other = torch.float32 if data.dtype is torch.float16 else torch.float16
             parameter.data = torch.empty(0, dtype=other, device=data.device)
             parameter.data = data

@@ -153,8 +153,8 @@ class GraphedStep:
             self._optimizers = list(dict.fromkeys([*self.step.optimizers, *near]))
             for optimizer in self._optimizers:
                 make_capturable(optimizer, self.step.device)
-        if not self._seen and unwrapped(self.step.model) is self.step.model:
-            forget_accumulators([*self._trained(), *(one for each in self._modules() for one in each.parameters())])
+        if not self._seen and (self._own or isinstance(self.step, TrainStep)):
+            forget_accumulators(self._modules(), self._trained())
         self._seen[key] = seen = self._seen.get(key, 0) + 1
         # A shape that comes later needs one step for what is chosen or compiled by shape.
         needed = 1 if self._recorded else self._needed

@@ -68,9 +68,24 @@ class PadsToMultiple:
         return {place: self.fills[place] for place in self.places} if self.places <= self.fills.keys() else {}
 
 
-def examples_of(loader: Any) -> Iterator[Any]:
+def padding(loader: Any, multiple: int) -> PadsToMultiple:
+    """Return a collate function for a DataLoader that has learnt from samples all over its dataset."""
+    collate = PadsToMultiple(loader.collate_fn, multiple)
+    collate.learn(_examples_of(loader))
+    return collate
+
+
+def _copy_of(dataset: Any) -> Any:
+    """A copy of a dataset and of those inside: what it opens at its first sample is its own, workers share no file."""
+    copied = copy.copy(dataset)
+    if hasattr(dataset, "dataset"):
+        copied.dataset = _copy_of(dataset.dataset)
+    return copied
+
+
+def _examples_of(loader: Any) -> Iterator[Any]:
     """Yield batches of samples from all over a DataLoader's dataset, which is read by number in this process."""
-    dataset = copy.copy(loader.dataset)  # what that opens at its first sample is its own: workers share no file
+    dataset = _copy_of(loader.dataset)
     count = min(len(dataset), _EXAMPLES * (loader.batch_size or _USUAL_SIZE))
     with torch.random.fork_rng(devices=[]):
         for first in range(min(_EXAMPLES, count)):

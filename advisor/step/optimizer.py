@@ -39,15 +39,6 @@ def needs_closure(optimizer: Any) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-def implementations_of(optimizer: Optimizer, sparse: Collection[Tensor] = ()) -> tuple[str, ...]:
-    """Return those of ``for-loop``, ``foreach`` and ``fused`` that can update an optimizer's parameters.
-
-    ``sparse`` are parameters with sparse gradients. A class with a step of its own has the for-loop only.
-    """
-    off: dict[str, Any] = {name: False for name in ("foreach", "fused") if name in optimizer.defaults}
-    return ("for-loop", *(name for name in off if not why_not(optimizer, {**off, name: True}, sparse)))
-
-
 def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection[Tensor] = ()) -> str:
     """Return the reason why an optimizer cannot have these options; empty where it can.
 

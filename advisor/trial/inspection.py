@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -30,11 +30,11 @@ from advisor.step.loader import (
     workers_problem,
 )
 from advisor.step.optimizer import (
-    implementations_of,
     optimizer_implementation,
     optimizers_in,
     sparse_parameters,
     torch_class,
+    why_not,
 )
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.step.transforms import without_last_transforms
@@ -245,12 +245,26 @@ def _memory_format(model: nn.Module) -> str:
     return "contiguous"
 
 
+# Numbers that PyTorch's optimizers keep of each parameter's number beside momentum (torch 2.6 to 2.14).
+_FURTHER_MOMENTS = {"RMSprop": 1, "Adagrad": 1, "Adadelta": 2, "Rprop": 2, "ASGD": 1}
+
+
 def expected_state_bytes(optimizer: Any) -> int:
     """The bytes that an optimizer keeps after its first step: as many moments of each parameter as its options say."""
     options = optimizer.defaults
-    moments: int = (len(options.get("betas", ())) or bool(options.get("momentum"))) + bool(options.get("amsgrad"))
+    moments: int = len(options.get("betas") or ()) or bool(options.get("momentum"))
+    moments += bool(options.get("amsgrad")) + _FURTHER_MOMENTS.get(type(optimizer).__name__, 0)
     parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
     return sum(moments * parameter.nbytes for parameter in parameters)
+
+
+def implementations_of(optimizer: torch.optim.Optimizer, sparse: Collection[torch.Tensor] = ()) -> tuple[str, ...]:
+    """Return those of ``for-loop``, ``foreach`` and ``fused`` that can update an optimizer's parameters.
+
+    ``sparse`` are parameters with sparse gradients. A class with a step of its own has the for-loop only.
+    """
+    off: dict[str, Any] = {name: False for name in ("foreach", "fused") if name in optimizer.defaults}
+    return ("for-loop", *(name for name in off if not why_not(optimizer, {**off, name: True}, sparse)))
 
 
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:

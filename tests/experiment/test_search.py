@@ -59,6 +59,8 @@ def test_what_is_confirmed_stays_unless_the_whole_interval_of_another_lies_above
     assert known.judge.compare(later).ci_low < known.judge.compare(proven).ci_high
     assert known.found == proven
     assert known.to_confirm == later
+    turns = Turns((result_at(1.1),), (result_at(1.0),), by_block=True)
+    assert replace(known, judge=known.judge.with_turns(later, turns)).found == proven, "confirmed, but not as fast"
 
 
 # --- the loop -------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ WORKLOADS = Path(__file__).parent / "workloads"
 
 def test_the_links_are_known_and_two_ranks_are_measured(tmp_path):
     hardware = inspect_hardware()
-    print(link_rows(hardware.links), [gpu.numa_node for gpu in hardware.gpus])
+    print(link_rows(hardware.links))
     assert hardware.links
     assert all(link.nvlinks or link.path for link in hardware.links)
     spec = TrialSpec(

@@ -1,6 +1,7 @@
 """`advisor.ab`: two builds in turn, in real trial processes."""
 
 import pytest
+import torch
 
 import advisor
 from advisor.errors import AdvisorError
@@ -34,3 +35,9 @@ def test_the_ratio_of_two_builds_is_that_of_their_steps(tmp_path, monkeypatch):
     assert found.verdict is Verdict.FASTER
     with pytest.raises(AdvisorError, match=r"gone\.py"):
         advisor.ab("slow.py:build", "gone.py:build", "25s", mode="infer", device="cpu", progress=False)
+
+
+def test_two_objects_of_one_kind_are_told_apart():
+    small, large = (torch.nn.Linear(8, 8), torch.randn(4, 8)), (torch.nn.Linear(2048, 2048), torch.randn(512, 2048))
+    found = advisor.ab(small, large, "25s", mode="infer", device="cpu", progress=False)
+    assert found.b_step_ms > 5 * found.a_step_ms

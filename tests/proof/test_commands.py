@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
-import time
 
 import psutil
 import pytest
@@ -86,19 +84,38 @@ def test_a_command_that_makes_too_few_steps_is_said(tmp_path):
 
 def test_nothing_is_left_of_a_command_and_what_it_started(tmp_path):
     train = program(tmp_path, "train.py")
-    seen: list[psutil.Process] = []
+    run(Command("A", f"sleep 98.76 & {train}", str(tmp_path)), tmp_path / "run", within_s=60.0)
+    lines = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if "sleep 98.76" in line]
+    said = (tmp_path / "run" / "output.log").read_text().split()[-1]
+    assert not psutil.pid_exists(int(said))
 
-    def interrupt():
-        while len(found := psutil.Process().children(recursive=True)) < 2:
-            time.sleep(0.05)
-        seen.extend(found)
 
-    watcher = threading.Thread(target=interrupt, daemon=True)
-    watcher.start()
-    run(Command("A", f"sleep 100 & {train}", str(tmp_path)), tmp_path / "run", within_s=60.0)
-    watcher.join()
-    assert len(seen) >= 2
-    assert not [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+def test_a_library_that_asks_for_pytorch_before_the_program_imports_it_hides_no_steps(tmp_path):
+    train = program(tmp_path, "train.py")
+    asks = "import importlib.util\nimportlib.util.find_spec('torch')\n"
+    (tmp_path / "train.py").write_text(asks + (tmp_path / "train.py").read_text())
+    assert run(Command("A", train, str(tmp_path)), tmp_path / "run", within_s=60.0).step_ms > 5
+
+
+def test_an_optimizer_for_each_parameter_makes_one_step(tmp_path):
+    loop = LOOP.format(sleep_s=0.02, steps=10**6, seed=0).replace(
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        "every = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(12)]\noptimizer = every[0]",
+    )
+    (tmp_path / "train.py").write_text(f"{loop}    for one in every[1:]:\n        one.step()\n")
+    found = run(Command("A", f"{sys.executable} train.py", str(tmp_path)), tmp_path / "run", within_s=60.0)
+    assert found.step_ms > 20
+
+
+def test_pairs_that_are_whole_count_where_a_later_run_is_late(tmp_path):
+    flag = tmp_path / "second"
+    once = f"import os, time\nif os.path.exists({str(flag)!r}):\n    time.sleep(60)\nopen({str(flag)!r}, 'w').close()\n"
+    a, b = program(tmp_path, "a.py"), program(tmp_path, "b.py")
+    (tmp_path / "b.py").write_text(once + (tmp_path / "b.py").read_text())
+    sides = Command("A", a, str(tmp_path)), Command("B", b, str(tmp_path))
+    found = compare(*sides, 40.0, tmp_path / "late", lambda text: None)
+    assert len(found.a.runs) == len(found.b.runs) == 1
 
 
 def test_one_command_at_two_revisions(tmp_path, monkeypatch, capsys):

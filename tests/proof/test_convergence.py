@@ -20,6 +20,8 @@ def falling(end, *, start=2.0, steps=100, noise=0.0):
         ((1.0, 1.1, 0.9), (0.8, 0.9, 0.7), Learning.BETTER),
         ((1.0, 1.1, 0.9), (1.3, 0.9, 1.1), Learning.SAME),
         ((1.0,), (1.5,), Learning.WORSE),
+        ((2.0,), (2.001,), Learning.SAME),
+        ((1.0, 1.1, 0.9), (1.1, 1.13, 0.91), Learning.SAME),
     ],
 )
 def test_the_ends_of_pairs_of_one_seed_decide(plain, tuned, verdict):

@@ -242,12 +242,15 @@ class TestPlaces:
             "loss = loss / loss.item()\n    loss.backward()",
             "loss.backward()\n    print(model.weight.grad.sum().item())",
             "loss.backward()\n    print(loss.item())\n    loss = 2 * loss",
+            "loss.backward()\n    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()",
+            "loss.backward()\n    if loss.item() > 1e9:\n        raise ValueError",
+            "scale.append(loss.item())\n    (loss / scale[-1]).backward()",
         ],
     )
     def test_a_step_that_needs_numbers_on_the_host_cannot_be_captured(self, reads, written):
         text, patched = written(
-            f"{HEAD}for x, y in loader:\n    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n"
-            f"    {reads}\n    optimizer.step()\n",
+            f"{HEAD}scale = []\nfor x, y in loader:\n    optimizer.zero_grad()\n"
+            f"    loss = (model(x) - y).square().mean()\n    {reads}\n    optimizer.step()\n",
             {"step.cuda_graph": True},
             device="cuda",
         )

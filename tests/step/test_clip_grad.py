@@ -25,7 +25,7 @@ def plain_clipped(model, norm, count=6):
 
 
 def test_gradients_are_clipped_after_they_are_unscaled():
-    torch.manual_seed(0)  # large inputs overflow in half precision
+    torch.manual_seed(1)  # large inputs overflow in half precision
     model = own_blocks().train()
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", autocast="float16", clip_norm=0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

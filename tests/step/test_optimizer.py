@@ -15,13 +15,13 @@ from advisor.recipe.plan import StepPlan
 from advisor.step.optimizer import (
     UNSCALES,
     TensorRates,
-    implementations_of,
     optimizer_implementation,
     set_options,
     sparse_parameters,
     updates_without_host,
 )
 from advisor.step.tuning import Tuning
+from advisor.trial.inspection import implementations_of
 
 FLAGS = {
     "fused": {"fused": True, "foreach": False},

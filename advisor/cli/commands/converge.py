@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 
+from advisor.cli.checks import check_writable
 from advisor.cli.options import INPUTS
 from advisor.cli.parser import Parser, split_arguments, target_of
 from advisor.errors import ExitCode, UsageError
@@ -34,6 +35,8 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
     if options.report and not options.report.endswith(".svg"):
         raise UsageError(f"{options.report} is no picture.", "Give --report a file that ends in .svg.")
+    if options.report:
+        check_writable("--report", Path(options.report))
     target = target_of(options.target, targets, options)
     if target.mode is Mode.INFER:
         raise UsageError("only a training has a loss curve.", "Leave --mode infer out.")
@@ -44,9 +47,8 @@ def run(arguments: Sequence[str]) -> int:
     from advisor.proof.convergence import converge
     from advisor.proof.curves import as_json, as_text, drawn
 
-    say = partial(print, file=sys.stderr, flush=True)
-    found = converge(target, options.settings, say, options.steps, options.seeds)
+    found = converge(target, options.settings, lambda text: print(text, file=sys.stderr), options.steps, options.seeds)
+    print(strict_json(as_json(found), indent=2) if options.json else as_text(options.settings, found, options.steps))
     if options.report:
         write_atomically(options.report, drawn(found))
-    print(strict_json(as_json(found), indent=2) if options.json else as_text(options.settings, found, options.steps))
     return ExitCode.OK if found.verdict.is_fine else ExitCode.NOT_WORTH_IT
