@@ -5,6 +5,7 @@ Importing this package never imports torch.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from advisor.version import __version__
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from advisor.headless.tune import Tuned
-    from advisor.proof.builds import AB
+    from advisor.proof.builds import ab
     from advisor.step.tuning import Tuning
     from advisor.workloads.workload import Workload
 
+_LATE = {"Workload": "advisor.workloads.workload", "ab": "advisor.proof.builds"}
 __all__ = ["Workload", "__version__", "ab", "load", "tune"]
 
 
@@ -44,22 +46,8 @@ def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
     return tuned(workload, budget, **options)
 
 
-def ab(build_a: Any, build_b: Any, budget: str | float = 120.0, **options: Any) -> AB:
-    """Time two workloads in turn, A B B A, each time in a fresh process: ``speedup`` of B with its interval.
-
-    Each is a ``build`` function, all that one may return, or a target as on the command line; both run as they are.
-    ``options``: ``mode``, ``device``, and ``progress=False`` for no lines. Raises ``advisor.errors.AdvisorError`` when
-    one of them cannot be run.
-    """
-    from advisor.proof.builds import ab as compared
-
-    return compared(build_a, build_b, budget, **options)
-
-
 def __getattr__(name: str) -> Any:
-    """Import :class:`Workload` when it is first used: the command line takes signals before its own imports."""
-    if name != "Workload":
+    """Import a class or a function when it is first used: the command line takes signals before its own imports."""
+    if name not in _LATE:
         raise AttributeError(f"module 'advisor' has no attribute {name!r}")
-    from advisor.workloads.workload import Workload
-
-    return Workload
+    return getattr(import_module(_LATE[name]), name)

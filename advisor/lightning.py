@@ -17,22 +17,15 @@ except ImportError:
 
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _UNSCALES = "_step_supports_amp_scaling"
-_OF_LOADER = (
-    *("data.batch_size", "data.num_workers", "data.pin_memory"),
-    *("data.persistent_workers", "data.prefetch_factor"),
-)
-_OF_DDP = (
-    *("parallel.gradient_as_bucket_view", "parallel.static_graph", "parallel.bucket_cap_mb"),
-    "parallel.find_unused_parameters",
-)
-_SCHEDULER = "GradientAccumulationScheduler"
+_OF_LOADER = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+_OF_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
 _PLACES = {
     "precision.autocast": argument("Trainer", "precision", _PRECISIONS),
     "precision.weights": argument("Trainer", "precision", {"bfloat16": "bf16-true", "float16": "16-true"}),
     "step.accumulate": argument("Trainer", "accumulate_grad_batches"),
-    **{key: argument("DataLoader", key.partition(".")[2]) for key in _OF_LOADER},
+    **{f"data.{name}": argument("DataLoader", name) for name in _OF_LOADER},
     "parallel.strategy": argument("Trainer", "strategy", {"fully_shard": "ModelParallelStrategy()"}),
-    **{key: argument("DDPStrategy", key.partition(".")[2]) for key in _OF_DDP},
+    **{f"parallel.{name}": argument("DDPStrategy", name) for name in _OF_DDP},
 }
 
 
@@ -53,7 +46,8 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             return
         settings = self.tuning.settings
         accumulated = settings.get("step.accumulate", 1)
-        scheduled = any(type(one).__name__ == _SCHEDULER for one in trainer.callbacks)  # which refuses the option
+        # That callback refuses the option.
+        scheduled = any(type(one).__name__ == "GradientAccumulationScheduler" for one in trainer.callbacks)
         if trainer.accumulate_grad_batches == 1 and pl_module.automatic_optimization and not scheduled:
             trainer.accumulate_grad_batches = accumulated
         precision = _PRECISIONS.get(settings.get("precision.autocast", "none"))

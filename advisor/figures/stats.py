@@ -25,11 +25,8 @@ from typing import NamedTuple
 # The levels of intervals: of what the search chooses among many, and of what is then measured again by processes that
 # chose nothing. At 99 %, one of a hundred settings that do nothing is called different.
 SELECTION, REPORT = 0.99, 0.95
-# The weight of the prior in degrees of freedom. With four, Student's quantile is 2.8 for 95 % and 4.6 for 99 %; with
-# two processes and no prior it would be 12.7 and 63.7.
+# The weight of the prior in degrees of freedom. With four, Student's quantile is 2.8 for 95 % and 4.6 for 99 %.
 PRIOR_DEGREES = 4.0
-# Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs.
-UNKNOWN_PROGRAM = 0.04
 # The farthest that a process counts to lie from the median of its group, as the logarithm of a ratio. With it, one odd
 # run in three or four leaves the 99 % interval of a doubled speed above 1.01.
 FARTHEST = math.log(1.28)
@@ -97,12 +94,6 @@ def ratio_interval(
     estimate = _side(new) - _side(old)
     variance = side_variance(new, spread) + side_variance(old, old_spread)
     return _interval(estimate, variance, min(spread.degrees, old_spread.degrees), confidence)
-
-
-def ratio_of_processes(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> Interval:
-    """As :func:`ratio_interval`, of two programs of which nothing else is known: these processes give the spread."""
-    spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=UNKNOWN_PROGRAM)
-    return ratio_interval(new, old, spread)
 
 
 def paired_interval(new: Sequence[float], old: Sequence[float], spread: ProcessSpread) -> Interval:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.experiment.judging.runs import rates
-from advisor.experiment.measuring.verification import loop_spec, middle_block, time_in_pairs
+from advisor.experiment.measuring.verification import loop_spec, middle_block, ratio_of_processes, time_in_pairs
 from advisor.figures.options import choice_of, device_of
-from advisor.figures.stats import ratio_of_processes
 from advisor.headless.tune import program_left_alone, seconds_in, target_of
 from advisor.records import Comparison, Mode, TargetSpec, Verdict
 from advisor.runner.trials import Runner
@@ -47,7 +46,11 @@ def ab(
     device: str = "auto",
     progress: bool = True,
 ) -> AB:
-    """See :func:`advisor.ab`."""
+    """Time two workloads in turn, A B B A, each time in a fresh process: ``speedup`` of B with its interval.
+
+    Each is a ``build`` function, all that one may return, or a target as on the command line; both run as they are.
+    Raises ``advisor.errors.AdvisorError`` when one of them cannot be run.
+    """
     budget_s = seconds_in(budget)
     specs = []
     for side, build in (("A", build_a), ("B", build_b)):

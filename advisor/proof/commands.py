@@ -17,7 +17,8 @@ from statistics import median
 import psutil
 
 from advisor.errors import TargetError
-from advisor.figures.stats import mean_rate, ratio_of_processes
+from advisor.experiment.measuring.verification import ratio_of_processes
+from advisor.figures.stats import mean_rate
 from advisor.proof import step_watch
 from advisor.records import Block, Comparison
 from advisor.runner.log_files import bounded

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from advisor.errors import TargetError
@@ -17,7 +18,7 @@ from advisor.experiment.judging.runs import rates
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
-from advisor.figures.stats import ratio_of_processes
+from advisor.figures.stats import Interval, process_spread, ratio_interval
 from advisor.files.scratch import scratch_folder
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from advisor.experiment.measuring.bench import Bench
     from advisor.runner.trials import Runner  # the app imports this module before it starts a trial
 
+# Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs. Unitless.
+_UNKNOWN_PROGRAM = 0.04
 # Time to have left for another pair, as a multiple of the longest so far. Unitless.
 _LIKE_BEFORE = 1.2
 # Kept of the time for ending a process that overruns it, and the least that a process gets. Seconds.
@@ -184,6 +187,12 @@ def _difference(new: TrialResult, old: TrialResult) -> float | None:
     """The relative difference of the outputs, or the first losses, of two runs; None where they have no such ones."""
     same = differences(LOSSES if new.losses else OUTPUTS, new, old) if new.batch_size == old.batch_size else ()
     return max(same, default=None)
+
+
+def ratio_of_processes(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> Interval:
+    """The ratio of the rates of two programs of which nothing else is known: these processes give the spread."""
+    spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_UNKNOWN_PROGRAM)
+    return ratio_interval(new, old, spread)
 
 
 # --- later ----------------------------------------------------------------------------------------------------
