@@ -1,1 +1,1 @@
-"""What coding agents talk to."""
+"""The server for coding agents."""

@@ -106,7 +106,7 @@ class Tools:
         self._numbers = itertools.count(1)  # the tools run in threads
 
     def inspect(self, target: str, arguments: list[str] | None = None) -> dict[str, Any]:
-        """What the step is bound by, and which habits in the source cost time: a session of 40 s. Returns a job.
+        """Find what limits the step, and habits in the source that cost time, in a session of 40 s. Returns a job.
 
         target: a training script (train.py), path/file.py:build, module:build, or timm:NAME, hf:NAME, torchvision:NAME.
         arguments: the script's own.
@@ -153,7 +153,7 @@ class Tools:
         return found.status
 
     def result(self, job: str) -> dict[str, Any]:
-        """What a job found, in the fields of perf-advisor's JSON report; ``session`` is its id, for diff and export."""
+        """Return the result of a job: fields of the JSON report, and ``session``, the id for diff and export."""
         found = self._job(job)
         if not found.wait(0):
             return found.status
@@ -166,7 +166,7 @@ class Tools:
         return {**_shortened(report), "session": _session_of(report, found.began)}
 
     def explain(self, recipe: str) -> str:
-        """What a recipe does, why it helps, when it does not, and what it does to numerics. Empty: the list of all."""
+        """Return the text of a recipe: its effect, its limits, its numerics. Without a name: the list of all."""
         return _run("recipes", *([recipe] if recipe else []))
 
     def diff(self, session: str) -> str:
@@ -213,7 +213,7 @@ def _session_of(report: dict[str, Any], began: float) -> str | None:
 
 
 def _run(*arguments: str) -> str:
-    """What a short command prints. Raises UsageError with the lines of its error."""
+    """Run a short command and return its output. Raises UsageError with the lines of its error."""
     command = [sys.executable, "-m", "advisor", *arguments]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:

@@ -21,7 +21,7 @@ from advisor.runner.trials import Runner
 WINDOWS = 10
 # Ends that differ by less than this share of what the plain loop has learnt, or of its loss, are the same.
 _LIKE, _LIKE_OF_LOSS = 0.02, 1e-3
-# Student's quantile of 95 % for two and three pairs of one seed; for more as in figures/stats.py.
+# Student's quantile of 95 % by the number of seeds; for more seeds than these, figures/stats.py has it.
 _QUANTILES = {2: 12.7, 3: 4.30, 4: 3.18}
 # A process that runs longer than this hangs. Seconds.
 _LIMIT_S = 3600.0
@@ -90,7 +90,7 @@ class Convergence:
 
     @property
     def verdict(self) -> Learning:
-        """What the ends of the curves say."""
+        """The verdict, by the ends of the curves."""
         ends = [curve.windows[-1] for curve in self.tuned]
         if not all(map(math.isfinite, [*ends, self.difference])):
             return Learning.DIVERGED

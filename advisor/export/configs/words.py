@@ -1,4 +1,4 @@
-"""What frameworks say for settings: the entries of the table of words, and those that depend on other values."""
+"""Settings in the words of frameworks: by the table of words, or by rules that look at other values."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
