@@ -80,7 +80,7 @@ def test_starting_loads_nothing_heavy(statement):
     assert imported_by(statement).isdisjoint({"torch", "textual", "rich", "numpy", "pynvml", "psutil", "msgspec"})
 
 
-@pytest.mark.parametrize("module", ["advisor.headless.run", "advisor.cli.grammar", "advisor.machine.hardware"])
+@pytest.mark.parametrize("module", ["advisor.headless.run", "advisor.machine.hardware"])
 def test_a_session_without_the_app_loads_neither_torch_nor_textual(module):
     assert imported_by(f"import {module}").isdisjoint({"torch", "textual"})
 
@@ -110,11 +110,6 @@ def test_no_target_prints_the_commands_to_begin_with(program):
     "arguments",
     [
         ("m:b", "--bugdet", "5m"),
-        ("m:b", "--budget", "never"),
-        ("m:b", "--gpus", "none"),
-        ("m:b", "--gpus", "0"),
-        ("m:b", "--gpus", "2", "--device", "cuda:1"),
-        ("--headless",),
         ("recipes", "autocats"),
         ("report", "none"),
         ("export",),
@@ -131,7 +126,7 @@ def test_a_mistake_is_two_lines_and_exit_code_2(command, arguments):
     assert what_to_do
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "text"])
+@pytest.mark.parametrize("text", ["[1, 2]", "a: ["])
 def test_a_bad_config_is_a_usage_error(command, tmp_path, text):
     (tmp_path / "c.yaml").write_text(text)
     done = command("m:b", "--config", "c.yaml")
@@ -249,13 +244,6 @@ def test_damage_is_told_by_each_command_that_reads_a_session(command, state):
     assert command("sessions").stdout == ""
 
 
-def test_a_session_is_shown_again(command):
-    done = command("report", journaled(sample_history()))
-    assert done.returncode == 0
-    assert "Settings, best first" in done.stdout
-    assert "1.97x" in done.stdout
-
-
 def test_a_failed_session_is_shown_with_its_reason(command):
     session_id = journaled(failed_history())
     assert command("report", session_id).stdout == (
@@ -355,8 +343,10 @@ def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_pat
     assert (tmp_path / "tuned.yaml").read_text().endswith("{}\n")
 
 
-def test_json_of_a_session_goes_alone_to_standard_output(command):
-    done = command("report", journaled(sample_history()), "--json", "-")
+def test_a_session_is_shown_again_and_its_json_goes_alone_to_standard_output(command):
+    session_id = journaled(sample_history())
+    assert "Settings, best first" in command("report", session_id).stdout
+    done = command("report", session_id, "--json", "-")
     assert json.loads(done.stdout)["schema"] == 2
     assert "Settings, " in done.stderr
 
@@ -458,10 +448,11 @@ def test_the_arguments_of_a_target_are_kept(state, capsys):
         return invocation.wanted()[0]
 
     assert request_of("--resume") == asked
+    assert request_of("--resume", "--only", "compile").only == ("compile",)
     assert request_of("mymodel:build", "--resume").target.arguments == ("--lr", "0.1")
     assert request_of("mymodel:build", "--resume", first, "--", "--lr", "0.1").target.arguments == ("--lr", "0.1")
-    for session in ((), (first,)):
-        assert cli.main(["mymodel:build", "--resume", *session, "--", "--lr", "0.2"]) == 2
+    for named in (["mymodel:build", "--resume"], ["mymodel:build", "--resume", first], ["--resume"]):
+        assert cli.main([*named, "--", "--lr", "0.2"]) == 2
         assert "mymodel:build -- --lr 0.2" in capsys.readouterr().err
     assert cli.main(["sessions"]) == 0
     assert "mymodel:build -- --lr 0.1" in capsys.readouterr().out

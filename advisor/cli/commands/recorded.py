@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
-from advisor.cli.options import REPORTS, merged_map
+from advisor.cli.options import REPORTS
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
@@ -37,7 +37,7 @@ def run_export(arguments: Sequence[str]) -> int:
     parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
     options = parser.parse(arguments)
-    key_map = merged_map(options.map)
+    key_map = dict(options.map)
     check_recipes(options.recipes, key_map)
     outputs = outputs_of(options, key_map)
     return _revisit(options.session, outputs, tuple(options.recipes), show=False, force=options.force)
