@@ -18,15 +18,8 @@ def resumed(session_id: str, asked: Request) -> tuple[Request, PastSession]:
     past = _past(session_id, asked.target)
     if not asked.target.arguments:
         past.check_arguments()
-    request, changed = taken_up_request(
-        asked.continuing(past.request), past, config_given=asked.config_path is not None
-    )
-    if changed:
-        raise UsageError(
-            f"the session {past.session_id} measured something else: {changed}.",
-            "Undo that, or leave --resume out to measure anew.",
-        )
-    return request, past
+    wanted = asked.continuing(past.request)
+    return taken_up_request(wanted, past, config_given=asked.config_path is not None), past
 
 
 def _past(session_id: str, wanted: TargetSpec) -> PastSession:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from advisor.errors import AdvisorError, ExitCode, UsageError
+from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession, open_session
@@ -95,23 +95,12 @@ def _go_on_with(then: Then) -> int:
     """Show or continue a recorded session. Raises UsageError where it cannot be continued as it was measured."""
     if not then.measures:
         return show_session(then.session_id)
-    past = open_session(then.session_id)
-    budget_s = past.request.budget_s if then.budget_s is None else then.budget_s
-    return run_app(replace(_as_it_was(past), budget_s=budget_s), Outputs(), past)
-
-
-def _as_it_was(past: PastSession) -> Request:
-    """The request of a session, if it would measure the same today."""
     from advisor.experiment.past.sameness import taken_up_request
 
+    past = open_session(then.session_id)
     past.check_arguments()
-    request, changed = taken_up_request(past.request, past)
-    if changed:
-        raise UsageError(
-            f"the session {past.session_id} measured something else: {changed}.",
-            f"Undo that, or measure anew: `perf-advisor {past.request.target.target}`.",
-        )
-    return request
+    request = taken_up_request(past.request, past)
+    return run_app(replace(request, budget_s=then.budget_s or request.budget_s), Outputs(), past)
 
 
 def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:

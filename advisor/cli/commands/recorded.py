@@ -55,9 +55,10 @@ def _revisit(
     from advisor.experiment.ranking import CONTROL
     from advisor.experiment.state import SessionState
     from advisor.export.outputs import write_outputs
-    from advisor.headless.summary import print_summary
     from advisor.recipe.catalog import REMOVED, load_catalog
+    from advisor.report.terminal import print_sections
     from advisor.report.verdict import result_line
+    from advisor.report.whole import summary_sections
 
     past = open_session(session_id or None)
     outputs = beside_own_files(outputs, past.request)
@@ -73,7 +74,7 @@ def _revisit(
     if show:
         file = sys.stderr if outputs.json_to_stdout else sys.stdout
         print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
-        print_summary(state, file, catalog)
+        print_sections(summary_sections(state, catalog), file)
     config = str(Path(outputs.config_path).resolve()) if outputs.config_path else None
     if config and config == past.request.config_path and not outputs.key_map:
         outputs = replace(outputs, key_map=past.request.key_map)  # that of the session, for the same config
