@@ -26,7 +26,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
-from advisor.tui.exporting import FileExporter
 from advisor.tui.leaving import Then
 from advisor.tui.widgets.gauges import Reading
 
@@ -108,8 +107,8 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
     request = replace(past.request, recipe_folders=recipe_folders)
     config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
-    exporter = FileExporter(request, Outputs(config_path=still_there, key_map=request.key_map, verify=False))
-    return AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(recipe_folders), recorded=Recorded(past))
+    outputs = Outputs(config_path=still_there, key_map=request.key_map, verify=False)
+    return AdvisorApp(request, outputs, load_catalog=lambda: load_catalog(recipe_folders), recorded=Recorded(past))
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -119,8 +118,7 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     if request.recipe_folders:
         load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
     journal = Journal.create(request) if past is None else Journal(past.path, request)
-    exporter = FileExporter(request, outputs)
-    app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
+    app = AdvisorApp(request, outputs, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
 
     def session() -> Session:
         from advisor.experiment.session import Session  # with the whole search, after the first picture

@@ -9,7 +9,6 @@ import sys
 import pytest
 import tui_histories as histories
 from tui_fakes import make_app
-from tui_keys import KEYS
 from tui_pilot import driven, press, screen_text, settle
 
 from advisor.experiment import events
@@ -85,14 +84,6 @@ async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
         count = len(control.calls)
         await press(pilot, "x", "space", "E")
         assert len(control.calls) == count, "nothing runs, so there is nothing to skip, to pause or to end"
-
-
-def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
-    steering = [key for key in KEYS if key.binding.action.startswith("steer")]
-    assert {key.binding.action.removeprefix("steer") for key in steering} == {
-        f"('{name}')" for name in ("continue", "skip", "stop", "pause", "wait", "go_on", "minute", "untried", "finish")
-    }
-    assert not any(key.binding.system or key.view for key in steering)
 
 
 # --- leaving --------------------------------------------------------------------------------------------------
