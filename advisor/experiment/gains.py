@@ -1,4 +1,4 @@
-"""The gain of a session's stack: whether there is one, and what it is of the whole loop of a script."""
+"""The gain of a session's combination: whether there is one, and how much faster the whole loop gets."""
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent, format_times

@@ -88,7 +88,7 @@ def _exit_code(state: SessionState, written: Written) -> int:
     if state.failure and not cancelled:
         raise state.failure.error
     if state.finished is None:
-        raise AdvisorError("the session ended without a word.", "This is a bug of ours: please report it.")
+        raise AdvisorError("the session ended without a result.", "This is a bug of ours: please report it.")
     if written.errors:
         raise written.errors[0]
     return ExitCode.INTERRUPTED if cancelled else ExitCode.OK

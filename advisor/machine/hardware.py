@@ -160,7 +160,7 @@ def _reading(nvml: Nvml, uuid: str, gpu: Any, instance: Any) -> GpuReading:
 
 
 def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
-    """Bytes used and in all; zeros on GPUs that share the host's memory. The second version leaves out the reserve."""
+    """Bytes used and in total; zeros on GPUs that share the host's memory. NVML's second version omits the reserve."""
     info = nvml.ask("nvmlDeviceGetMemoryInfo", handle, nvml.constant("nvmlMemory_v2"))
     if info is None:
         info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)

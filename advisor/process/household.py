@@ -33,9 +33,9 @@ _ROUND_S = 0.02
 
 
 def keep() -> bool:
-    """Prepare the fork server before it imports anything large: it ends with the session.
+    """Make the fork server end with its session. To be called before it imports anything large.
 
-    False in a fresh interpreter, which imports the same in place of a child of the fork server.
+    Return False in a fresh interpreter, which imports the same modules but has no fork server.
     """
     if os.environ.get(SAFE_PATH) == OURS:
         del os.environ[SAFE_PATH]  # for the fork server alone
@@ -53,7 +53,7 @@ def keep() -> bool:
 
 
 def end_descendants_too() -> None:
-    """From now on, as it may have children, the fork server ends them first. While it imports, a signal ends it."""
+    """Have the fork server end its children before itself. Until this call a signal ends it at once."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _leave)

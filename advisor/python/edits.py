@@ -286,7 +286,7 @@ def _behind_blanks(statement: Any, number: int) -> Any:
 
 
 def _with_body(block: Any, parts: Sequence[Any]) -> Any:
-    """A block of these statements; comments on lines of their own stand above the statement that follows them."""
+    """A block of these statements. A comment on its own line goes above the next statement."""
     body: list[Any] = []
     waiting: list[cst.EmptyLine] = []
     for part in parts:

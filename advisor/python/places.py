@@ -97,7 +97,7 @@ def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Plac
 
 
 class BuildWatch:
-    """Sees which calls of a function, and of what it calls, make optimizers and loaders, and its names at its end."""
+    """Notes the calls that make optimizers and loaders while a function runs, and the function's names at its end."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()

@@ -32,7 +32,7 @@ def bounded(path: str) -> Iterator[None]:
 
 
 def shorten(path: str, most: int) -> None:
-    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may go on to append to it."""
+    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it."""
     with contextlib.suppress(OSError):
         log = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

@@ -8,9 +8,9 @@ LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Module]]]:
     """Return the blocks that a model repeats, as groups of (qualified name, module); most parameters first.
 
-    A block is a module with parameters and parts of its own that stands in a Sequential, ModuleList or ModuleDict
-    beside another of its class. Of nested ones the outer count, as long as two of them have the same shapes: so the
-    layers of a transformer are found rather than its stages or its experts.
+    A block has parameters and submodules, and stands in a Sequential, ModuleList or ModuleDict beside another of its
+    class. Outer blocks count before inner ones, if two of them have the same shapes: this finds the layers of a
+    transformer, not its stages or experts.
     """
     groups: dict[object, list[tuple[str, torch.nn.Module]]] = {}
     for name, block in {id(block): (name, block) for name, block in blocks_below("", model)}.values():

@@ -40,10 +40,10 @@ class CudaGraph:
     def capture(
         self, call: Callable[[], Any], generators: Iterable[torch.Generator] = (), beside: "CudaGraph | None" = None
     ) -> None:
-        """Capture a call, without running its kernels; ``generators`` are those of the device that it draws from.
+        """Capture a call without running its kernels. It draws random numbers from ``generators`` of the device.
 
-        ``beside`` is another graph whose memory is used as well: nothing that a replay leaves there is needed after the
-        next replay of either began. Raises what the call raises, or PyTorch's error of the capture.
+        It shares the memory of the graph ``beside``: a replay of either overwrites the results of the other. Raises
+        what the call raises, or PyTorch's error of the capture.
         """
         for generator in generators:
             self.graph.register_generator_state(generator)

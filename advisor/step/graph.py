@@ -201,10 +201,10 @@ class GraphedStep:
             warnings.warn(f"step.cuda_graph is left out, the step runs as it is: {reason}.", stacklevel=5)
 
     def _record(self, batch: Any, gradients: Mapping[torch.Tensor, Any]) -> Recorded:
-        """Capture a step on this batch. Its gradients lie in memory of the graph, which each replay overwrites.
+        """Capture a step on this batch. Each replay overwrites its gradients, which are in the graph's memory.
 
-        ``gradients`` are those of all parameters before. Raises ValueError where a number near the step is another one
-        after each step.
+        ``gradients`` are those of all parameters before. Raises ValueError where a number near the step changes in
+        every step.
         """
         numbers = [(place, value) for place in self._places() if type(value := place.value()) in PLAIN]
         updates, device = self._updates_inside, self.step.device

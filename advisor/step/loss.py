@@ -39,7 +39,7 @@ class LossForm(StrEnum):
 
 
 class LossError(TypeError):
-    """A loss that cannot be trained with: what is wrong, and what to do."""
+    """The loss cannot be used for training; the message says what is wrong and what to do."""
 
     def __init__(self, message: str, hint: str = FORMS) -> None:
         super().__init__(f"{message} {hint}")
@@ -97,7 +97,7 @@ class LossCall:
         self.split_of = splitter(model, with_target=with_target, with_labels=not apart, target_name=name)
 
     def forward(self, batch: Any) -> Any:
-        """The model's output; of a loss that calls the model itself, what the loss returns."""
+        """The model's output; or the loss, where the loss function calls the model itself."""
         if self.form is LossForm.MODEL_BATCH:
             return self._of_model(batch)
         split = self.split_of(batch)

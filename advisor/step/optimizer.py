@@ -129,9 +129,9 @@ def follow_parameters(optimizer: Any) -> None:
 
 
 def plain_options(optimizer: Any) -> dict[str, Any]:
-    """Return the owner's values of the options that were changed.
+    """Return the user's own values of the options that were changed.
 
-    An optimizer that is asked for the first time gets the hooks by which it saves and loads the state of a plain one.
+    The first call for an optimizer adds hooks, so that its saved state has these values.
     """
     options: dict[str, Any] = vars(optimizer).get(PLAIN_OPTIONS, {})
     if PLAIN_OPTIONS not in vars(optimizer):
@@ -154,9 +154,9 @@ def _settle(optimizer: Optimizer) -> None:
 
 
 def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state dict with these options, contiguous, and with its step counts where a step with them reads them.
+    """Return a state dict with these options and contiguous tensors.
 
-    It shares tensors with the given one, as usual. PyTorch brings the counts to the device when it loads them.
+    Step counts are on the host unless the options need them on the device. The tensors are shared with ``saved``.
     """
     groups = [{**group, **options} for group in saved["param_groups"]]
     counts_on_host = {key for group in groups if not on_device(group) for key in group["params"]}

@@ -88,7 +88,7 @@ def _place(part: Any, places: list[tuple[str, Any]]) -> str:
 
 
 def _inputs(split: SplitBatch, places: list[tuple[str, Any]]) -> tuple[str, ...]:
-    """The arguments of the model, one by one, or with stars where they are all that is in a part of the batch."""
+    """The model's arguments: one by one, or with a star where they are a whole part of the batch."""
     for text, whole in places:
         if isinstance(whole, Mapping) and whole.keys() == split.kwargs.keys():
             return (f"**{text}",)

@@ -131,7 +131,7 @@ def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
 
 
 def block_shapes(model: nn.Module) -> int:
-    """The number of shapes among the repeated blocks that would be compiled by themselves."""
+    """How many different shapes the repeated blocks have; each is compiled once."""
     return len({shape_of(block) for block in blocks_to_compile(model)})
 
 

@@ -60,7 +60,7 @@ def resident_data(components: Components) -> Any:
 
 
 def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
-    """Runs steps of the timed loop, returning the samples in them. A resident batch is not moved again."""
+    """A function that runs steps of the timed loop and returns their samples. A resident batch is not moved again."""
     moved_already = feed.resident and not step.plan.converts_batches
     run = step.run if moved_already and not isinstance(step, GraphedStep) else step
 

@@ -86,7 +86,7 @@ def _shown(app: AdvisorApp) -> Then | None:
     with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
         then = app.run()
     if app.return_code is None:
-        raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
+        raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
     return then
 
 

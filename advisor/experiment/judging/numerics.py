@@ -148,7 +148,7 @@ def _compared(
     explained: float,
     spread: float,
 ) -> tuple[int, float, NumericsResult]:
-    """The comparison of one quantity that both have, after its rank, and how far it lies beyond what is allowed."""
+    """The comparison of one quantity of both trials: its rank, how far beyond the tolerance it is, and the result."""
     steps = differences(quantity, result, baseline)
     distances, own = (_distances(quantity, run, reference) for run in (result, baseline))
     allowed = tolerances(quantity, len(steps), explained, own)
@@ -239,7 +239,7 @@ def _distances(quantity: Quantity, run: TrialResult, reference: TrialResult | No
 
 
 def differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
-    """The relative differences of the results that two trials have in common; none when they have nothing."""
+    """The relative differences of the results that both trials have; empty where they share none."""
     if quantity is LOSSES:
         # A loss near zero is related to the largest one.
         scale = max((_TINY, *(abs(value) for value in old.losses if math.isfinite(value))))

@@ -115,7 +115,7 @@ def _options(known: Scaling) -> Iterator[Move]:
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
-    """The gain that is expected of a candidate, of a figure for the report at least."""
+    """The expected gain of a candidate; at least the value of one more figure in the report."""
     if known.facts is None:
         return POLICY.information
     joined = known.carried.merged(beside)

@@ -78,7 +78,7 @@ class YamlDocument(Document):
         return nodes
 
     def _replaced(self, node: Node, said: str) -> Iterator[str]:
-        """A scalar exchanged, unless it is a block of text, or has an anchor or a tag."""
+        """Exchange a scalar, unless it is a block of text or has an anchor or a tag."""
         text, start, end = self.text, node.start_mark.index, node.end_mark.index
         if not text.startswith(("&", "!", "*", "|", ">"), start):
             yield text[:start] + ("" if start < end else " ") + said + text[end:]
@@ -189,7 +189,7 @@ def _yaml(text: str) -> tuple[Node | None, Any]:
 
 
 def _below(node: Node | None, part: str) -> list[Node]:
-    """The values of a mapping under a key, more than one when the config repeats it; or a list's item."""
+    """The values of a mapping under a key, several if the config repeats the key; or an item of a list."""
     if isinstance(node, SequenceNode):
         return [node.value[int(part)]] if holds(node.value, part) else []
     entries = node.value if isinstance(node, MappingNode) else []

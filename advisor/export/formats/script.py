@@ -34,7 +34,7 @@ class PatchedScript(Format):
         return Offer(self.id, f"{path.name}, changed", f"{path.stem}.tuned.py", "diff", about)
 
     def serves(self, outputs: Outputs, path: str) -> bool:
-        """A script's own lines are changed; a file with a build() is where the name says so."""
+        """Whether it changes the user's file: always for a script, for a build() if the path is named for it."""
         named = outputs.own_file is not None and Path(path).name == f"{Path(outputs.own_file).stem}.tuned.py"
         return named or outputs.is_script
 

@@ -166,10 +166,9 @@ class SyncRecorder(TorchFunctionMode):
 
 
 def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...] | None:
-    """The lines of an eager step that make the host wait; None on the CPU, and for a step that fails when watched.
+    """The lines of an eager step that make the host wait; None on the CPU, and where watching fails.
 
-    The copy of the batch to the device and what the plan has the loop do after the update are left out: other recipes
-    price them.
+    Copies of the batch and work after the update are left out: other recipes measure them.
     """
     backend = backend_of(step.device)
     if not backend.is_ahead:

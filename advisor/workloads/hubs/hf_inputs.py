@@ -76,11 +76,11 @@ class ModelInputs:
         return parameter is not None and parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """The first of these attributes in the configuration, or in its parts; else ``default``."""
+        """The first of these attributes that the configuration or one of its parts has; else ``default``."""
         return next((value for name in names if (value := said_by(self.config, name)) is not None), default)
 
     def tokens(self, *shape: int) -> torch.Tensor:
-        """Token ids without special ones, such as padding or the place of an image, to which models react."""
+        """Token ids without special ones, such as padding or image tokens, which models treat differently."""
         text = text_of(self.config)
         named = [getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
         named += [i for name, i in vars(self.config).items() if name.endswith(("_token_id", "_token_index"))]

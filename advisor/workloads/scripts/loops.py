@@ -35,9 +35,9 @@ def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
 
 
 def _changes(test: ast.expr, changing: Collection[str]) -> bool:
-    """Whether a condition may be true in one round and false in another: it calls something or reads such a name.
+    """Whether a condition may differ from round to round: it calls a function, or reads a name in ``changing``.
 
-    An attribute that is divided with a remainder, as in ``self.step % 100 == 0``, is a count.
+    ``self.step % 100 == 0`` differs too: an attribute before ``%`` is a counter.
     """
     if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod) and isinstance(test.left, ast.Attribute):
         return test.left.attr not in _FORMS
