@@ -30,7 +30,7 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
 
 
 def epoch_seconds(facts: Facts) -> float | None:
-    """The duration of an epoch that no step waits for its data in; None when its length is not known."""
+    """The seconds of an epoch in which no step waits for data; None if its length is not known."""
     loader, profile = facts.workload.loader, facts.profile
     if loader is None or loader.length is None or profile is None:
         return None

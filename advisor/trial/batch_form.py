@@ -15,7 +15,7 @@ from advisor.step.step import InferStep, OwnStep, TrainStep
 
 
 def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
-    """The form of a batch of this step; None where there is none."""
+    """The form of the batch that this step takes; None if no form fits."""
     if batch is None:
         return None
     if isinstance(step, OwnStep):

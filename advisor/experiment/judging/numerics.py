@@ -96,7 +96,7 @@ class Spread:
 
 
 def spread_of(runs: Sequence[TrialResult]) -> Spread:
-    """The largest differences between two of these runs of the baseline, of those that are finite and comparable."""
+    """The largest differences between two of these runs of the baseline that are finite and comparable."""
     pairs = [(later, earlier) for earlier, later in combinations(runs, 2)]
     found = ([max(differences(one, *pair), default=0.0) for pair in pairs] for one in (LOSSES, OUTPUTS))
     return Spread(*(max(filter(math.isfinite, of_pairs), default=0.0) for of_pairs in found))

@@ -14,7 +14,7 @@ from advisor.records import Candidate, Outcome, StackRecord, TrialRecord, TrialR
 def trial_record(
     judge: Judge, candidate: Candidate, settings: Mapping[str, Value], without: Mapping[str, Value] | None = None
 ) -> TrialRecord:
-    """A candidate's record by the runs of these settings. ``without`` are the same less the candidate's own."""
+    """A candidate's record from the runs of these settings. ``without``: the same settings without the candidate."""
     result = judge.result(settings)
     assert result is not None, "these settings were tried"
     contribution = None

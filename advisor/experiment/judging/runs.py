@@ -102,7 +102,7 @@ def captured_prior(prior: float) -> float:
 
 
 def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialResult, ...]:
-    """The runs that nothing from outside disturbed; all where there are fewer than ``least`` of those."""
+    """The runs without disturbance by other programs; all runs if fewer than ``least`` are without."""
     calm = tuple(run for run in runs if not run.disturbed)
     return calm if len(calm) >= least else tuple(runs)
 

@@ -148,7 +148,7 @@ class YamlDocument(Document):
 
 
 class _Words(ConfigLoader):
-    """Reads keys as words; what has a tag of its own, and what is no value of its type, stays a node."""
+    """Reads keys as strings. A value with its own tag, or that does not fit its type, stays a node."""
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         """Make the value of a node."""

@@ -24,12 +24,12 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The results of the first steps. ``seconds`` is what the ``steps`` took, without the looking at what they did.
+    """The results of the first steps. ``seconds`` is the time of the ``steps`` alone.
 
-    ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
-    ``losses`` and ``outputs`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight, because a
-    gradient scaler skipped their update. ``operations`` counts those behind the model's first output;
-    ``loss_at`` is the code that reads the model's own loss from it, empty where it has none.
+    ``usual_step_s`` is the mean time of a step, without the longest, which compiles. ``losses`` and ``outputs`` are as
+    in ``TrialResult``. ``skipped_steps`` counts updates that a gradient scaler skipped. ``operations`` counts the
+    operations behind the model's first output. ``loss_at`` is the code that reads the model's own loss from it, empty
+    for none.
     """
 
     seconds: float

@@ -55,7 +55,7 @@ def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
 class Table(DataTable[Text], inherit_bindings=False):
     """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did.
 
-    The person sorts it by a column, ``sorted_by``, the best first; else the rows stand as they come.
+    ``sorted_by`` is the column that the person sorted by, best first; empty for the given order.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

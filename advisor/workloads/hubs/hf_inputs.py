@@ -146,7 +146,7 @@ def spectrograms(about: ModelInputs, size: int) -> Batch:
 
 
 def past(about: ModelInputs, size: int) -> Batch:
-    """The past of series, as long as the context."""
+    """The past values of a time series, as many as the context has."""
     channels = about.get("num_input_channels")
     steps = min(about.get("context_length", default=_USUAL_STEPS), _USUAL_STEPS)
     return {"past_values": noise(size, *(about.shape or ((steps, channels) if channels else (steps,))))}
