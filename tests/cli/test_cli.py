@@ -13,7 +13,7 @@ from sample_session import cancelled_history, failed_history, journaled, sample_
 
 from advisor.cli import grammar
 from advisor.cli import main as cli
-from advisor.errors import ExitCode, TargetError
+from advisor.errors import ExitCode
 from advisor.experiment.state import SessionState
 from advisor.recipe import HEADINGS
 from advisor.recipe.catalog import load_catalog
@@ -151,15 +151,6 @@ def test_the_module_and_the_version(program):
     done = program("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("perf-advisor 0.")
-
-
-def test_recipes_are_listed_and_explained(command):
-    listed = command("recipes")
-    assert listed.returncode == 0
-    assert "precision.autocast" in listed.stdout
-    shown = command("recipes", "autocast")
-    assert "When it does not" in shown.stdout
-    assert "precision.autocast" in shown.stdout
 
 
 def test_recipes_of_a_folder_are_listed_and_broken_ones_named(command, tmp_path):
@@ -409,17 +400,6 @@ def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
 def test_an_interrupt_exits_130(monkeypatch):
     monkeypatch.setattr(cli, "_run", raising(KeyboardInterrupt()))
     assert cli.main(["demo"]) == 130
-
-
-def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_run", raising(TargetError("no\nbuild", "define \x1b[31mit", "frame 1\nframe 2")))
-    assert cli.main(["demo"]) == 3
-    assert capsys.readouterr().err.splitlines() == [
-        "perf-advisor: no build",
-        "define \\x1b[31mit",
-        "frame 1",
-        "frame 2",
-    ]
 
 
 # --- taking up a session --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ NOTICE_S = 6.0
 _NOTICES = {"warning": "bold $warning", "error": "bold $error"}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 # Fewer cells for the trial's name say nothing; it has these before the stack's figure has any.
-_SHORT_NAME, _LEAST_NAME, _LONG_NAME = 8, 16, 40
+_SHORT_NAME, _LEAST_NAME = 8, 16
 # Cells for the state and the seconds of a trial: the right end must not change with each state.
 _STATE = 40
 _WIDE, _WIDEST_NAME = 100, 200
