@@ -52,10 +52,9 @@ async def test_every_view_is_a_number_key_away(size) -> None:
         [],
         histories.start(),
         histories.to_trials(),
-        histories.cpu_demo(),
+        sample_session.cpu_history(),
         [*histories.start(), events.SessionFailed("out of memory", "Try a smaller batch.", "", 3)],
         sample_session.sample_history(),
-        sample_session.cpu_history(),
         sample_session.cancelled_history(),
     ],
 )

@@ -24,10 +24,9 @@ HISTORIES = {
     "contributions": histories.contributed(),
     "decided": histories.decided(),
     "memory": histories.by_memory(),
-    "cpu": histories.cpu_demo(),
+    "cpu": cpu_history(),
     "sample": sample_history(),
     "detailed": detailed_history(),
-    "sample on a CPU": cpu_history(),
 }
 UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 
