@@ -40,7 +40,7 @@ _OF_RECOMMENDATION = ("recipe", "settings", "speedup", "ci_low", "ci_high", "ver
 
 
 class Job:
-    """A command of perf-advisor's that runs: its progress lines, and at its end what it printed."""
+    """A running command of perf-advisor: its progress lines, and its output once it has ended."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
         self.name = name
@@ -87,7 +87,7 @@ class Job:
         return dict(json.loads("\n".join(self._printed)))
 
     def interrupt(self) -> None:
-        """Ask it to end as Ctrl-C does: what was measured is kept."""
+        """Ask the command to end, as Ctrl-C does. Its measurements are kept."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
@@ -262,7 +262,7 @@ def serve() -> int:
 
 
 def show_install() -> int:
-    """Print how common clients are told of the server."""
+    """Print how to add the server to common clients."""
     command = [sys.executable, "-m", "advisor", "mcp"]
     entry = {"mcpServers": {"perf-advisor": {"command": command[0], "args": command[1:]}}}
     print("In a client's JSON configuration, such as mcp.json:\n")

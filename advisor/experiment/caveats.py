@@ -1,4 +1,4 @@
-"""Remarks of a session: noise, failures, budgets and limits; why candidates are left out, or what was accepted is."""
+"""Remarks of a session: noise, failures, budgets and limits; and why candidates or accepted settings are left out."""
 
 import math
 import time
@@ -53,7 +53,7 @@ def of_other_programs(judge: Judge, facts: Facts) -> str:
 
 
 def busiest_programs(most: int = 3) -> list[str]:
-    """The names of the programs beside this one that use most of the cores in the next moment, in which it waits."""
+    """The names of other programs that use most of the cores. It waits a moment while it measures them."""
     own = own_pids()
     others = [process for process in psutil.process_iter(["cpu_percent"]) if process.pid not in own]
     time.sleep(_LOOKS_FOR_S)  # a share is that of the time since the last question
@@ -170,7 +170,7 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
 
 
 def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
-    """Each accepted recipe, with a warning that it is not in what was found and why; empty where it is."""
+    """A warning for each accepted recipe that is not in the result, with the reason; empty if it is."""
     several = {recipe.id for recipe in known.plan.catalog if recipe.key.startswith(PARALLEL)}
     for recipe, decision in known.plan.consent.decisions.items():
         if decision is Decision.ACCEPTED and not (bench.request.wants_several and recipe in several):

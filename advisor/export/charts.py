@@ -35,7 +35,7 @@ def _bars(chart: Bars) -> Iterator[str]:
 
 
 def _stacked_bars(chart: StackedBars) -> Iterator[str]:
-    """Each bar has a scale of its own: shares are compared, the times stand in the legend."""
+    """Each bar has its own scale, since shares are compared. The times are in the legend."""
     for bar in chart.bars:
         # A phase has the same colour in every bar.
         places = [_PHASES.index(part.name) if part.name in _PHASES else len(_PHASES) for part in bar.parts]

@@ -73,7 +73,7 @@ def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
 
 
 def _head_of(path: str | Path) -> str:
-    """The beginning of a file; empty where there is none, or where it cannot be read: whoever opens it says so."""
+    """The beginning of a file; empty if it is missing or cannot be read, which the next to open it reports."""
     if not is_file(path):
         return ""
     try:

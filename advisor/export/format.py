@@ -75,7 +75,7 @@ class Found:
 
     @property
     def change(self) -> str:
-        """The change of the user's own file as a diff; empty where there is none, or nothing is known of its places."""
+        """The change of the user's file as a diff; empty for no change, or if the places to change are not known."""
         from advisor.export.formats import format_of
 
         known = self.outputs.own_file and self.settings and self.state.facts and self.state.facts.workload.places
@@ -124,7 +124,7 @@ class Format(ABC):
         return self.offered
 
     def serves(self, outputs: Outputs, path: str) -> bool:
-        """Whether it is what a session with these outputs writes to a path."""
+        """Whether a session with these outputs writes this format to a path."""
         return True
 
     def takes(self, path: str) -> bool:

@@ -45,7 +45,7 @@ def plain(text: str) -> str:
 
 
 def printable_in(value: Any) -> Any:
-    """Built-in values, such as JSON has, with the control characters in all their texts shown."""
+    """Built-in values, as in JSON, with control characters in all texts made visible."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

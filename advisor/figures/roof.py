@@ -31,7 +31,7 @@ def step_copy_share(profile: Profile) -> float | None:
 
 
 def overhead_share(profile: Profile) -> float | None:
-    """The share of the step that calling operators costs, whatever they compute, 0 to 1; None when not counted."""
+    """The share of a step, 0 to 1, that calling operators costs apart from their work; None when not counted."""
     if profile.calls_per_step is None or profile.call_overhead_s is None:
         return None
     return min(1.0, profile.calls_per_step * profile.call_overhead_s / (profile.step_ms / 1e3))

@@ -45,7 +45,7 @@ class ConfigLoader(yaml.SafeLoader):
 
 
 class UniqueKeys(ConfigLoader):
-    """Refuses a mapping in which a key stands twice: PyYAML lets the last one win without a word."""
+    """Refuses a mapping that repeats a key; PyYAML would silently take the last value."""
 
     checked = re.compile("")  # the keys that this holds for
 
@@ -178,7 +178,7 @@ def reason(error: BaseException) -> str:
 
 
 def without_comments(text: str) -> str:
-    """A JSON text with blanks for its comments and for commas behind last entries: all else stays in its place."""
+    """A JSON text with blanks in place of comments and trailing commas, so that all positions stay the same."""
     return _LAST_COMMA.sub(_blank_unless_text, _JSON_COMMENT.sub(_blank_unless_text, text))
 
 

@@ -179,7 +179,7 @@ def _handles(nvml: Nvml, device: Device) -> Iterator[tuple[str, Any]]:
 
 
 def _find(nvml: Nvml, uuid: str) -> tuple[Any, Any]:
-    """The handle of the GPU, and that of the MIG instance on it if the UUID is an instance's, else the GPU's again."""
+    """The handles of the GPU and of the MIG instance with this UUID; the GPU's twice if it is not an instance."""
     for device in nvml.devices:
         for known, handle in _handles(nvml, device):
             if _bare(known) == _bare(uuid):

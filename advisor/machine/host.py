@@ -57,7 +57,7 @@ def _cpu_name(cpuinfo: str) -> str:
 
 
 def _memory_limits(root: Path) -> tuple[int, int]:
-    """Bytes of memory in all and available, as the machine and its control groups allow."""
+    """Bytes of memory in total and available, within the limits of the machine and its control groups."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
     for folder in _cgroup_folders("memory", root):
@@ -111,7 +111,7 @@ def text_of_file(path: Path) -> str:
 
 
 def sample_host() -> HostSample:
-    """Return one reading; the processor's share is that of the next moment, in which the caller waits."""
+    """Return one reading. It waits a moment to measure the processor's share."""
     memory = psutil.virtual_memory()
     # psutil's share since the last call would be 0 at each thread's first one.
     return HostSample(psutil.cpu_percent(_LOOKS_FOR_S), memory.total - memory.available, memory.total)

@@ -34,7 +34,7 @@ def program_of_rank(listener: str = "") -> list[str]:
 
 
 def import_main(connection: Connection, log_path: str) -> ModuleType | None:
-    """The module of a trial's stages, which imports PyTorch; None after the session was told why it cannot be had."""
+    """The module of a trial's stages, which imports PyTorch; None if that fails, and the session has the reason."""
     preload = sys.modules.get("advisor.trial.preload")
     failure: BaseException | None = preload.FAILURE if preload is not None else None
     try:

@@ -49,7 +49,7 @@ def last_stack(log_path: str) -> str:
 
 
 def last_words(path: str) -> str:
-    """The end of the log of a process that has ended; of the stack of one that crashed the innermost calls."""
+    """The end of the log of a process that has ended; for a crash, the innermost calls of its stack."""
     said, crashed, stack = tail(path, _STACK_BYTES).rpartition(_FATAL)
     if not crashed:
         return tail(path)

@@ -39,7 +39,7 @@ _LINES_SHOWN = 15
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as it is typed in a shell, the folder that it runs in, and the name of its side, A or B."""
+    """A command as typed in a shell, the folder it runs in, and its name, A or B."""
 
     side: str
     text: str
@@ -242,7 +242,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _comparison(a: Side, b: Side) -> Comparison:
-    """Steps per second of B over those of A, with its interval."""
+    """The ratio of steps per second, B over A, with its interval."""
     old, new = ([[1e3 / block.step_ms for block in run.steady] for run in side.runs] for side in (a, b))
     return Comparison(*ratio_of_processes(new, old))
 

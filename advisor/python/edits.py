@@ -1,4 +1,4 @@
-"""Changes of a Python file at known places; all else in it stays as it is, byte for byte. Needs no torch."""
+"""Changes of a Python file at known places. Everything else stays the same, byte for byte. Needs no torch."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class _Editor(cst.CSTTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine:
-        """A statement that sets what a switch sets has the switch's value; the switch is not written again."""
+        """Replace a statement that sets the same as a switch; the switch is then not added at the top."""
         what = what_it_sets(self._code(original_node.body[0])) if self._edits.switches else ""
         if len(original_node.body) != 1 or what not in self._edits.switches:
             return updated_node
@@ -252,7 +252,7 @@ def what_it_sets(statement: str) -> str:
 
 
 def _without(call: cst.Call, name: str) -> cst.Call:
-    """A call without a keyword argument; the end of the last argument is that of the call."""
+    """A call without this keyword argument. The formatting after its last argument stays."""
     args = [one for one in call.args if not (one.keyword and one.keyword.value == name)]
     if args and len(args) < len(call.args):
         last = call.args[-1]

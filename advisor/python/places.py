@@ -49,7 +49,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A backward pass: the lines up its stack, innermost first, and those of the models' calls that came before it."""
+    """A backward pass: the lines of its stack, innermost first, and the lines of the models' calls before it."""
 
     at: tuple[Line, ...]
     calls: tuple[frozenset[Line], ...]
@@ -175,7 +175,7 @@ def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
 
 
 def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
-    """The names that hold a value, and those of the attributes of ``self`` that do."""
+    """The variables that hold a value, and the attributes of ``self`` that do."""
     own = getattr(names.get("self"), "__dict__", {})
     yield from (name for name, held in names.items() if held is value)
     yield from (f"self.{name}" for name, held in {**own, **own.get("_modules", {})}.items() if held is value)
@@ -194,7 +194,7 @@ def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
 
 
 def _concerns(statement: ast.stmt, name: str) -> bool:
-    """Whether a statement binds a name, or calls a method that may change what it holds."""
+    """Whether a statement binds a name, or calls a method that may change the object."""
     if isinstance(statement, _FUNCTIONS | ast.ClassDef):
         return False
     for node in ast.walk(statement):
@@ -417,7 +417,7 @@ class _Used:
     bound: frozenset[str] = frozenset()
 
     def after(self, statements: Iterable[ast.stmt], bound: frozenset[str]) -> frozenset[str]:
-        """Note the names of statements before which some are bound; return those that are bound after them."""
+        """Collect names of statements; ``bound`` have a value before them. Return those with a value after them."""
         for one in statements:
             if isinstance(one, ast.With):
                 for item in one.items:

@@ -72,7 +72,7 @@ def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def is_read_in(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
-    """Whether a loop of this code reads batches, in its body or by what it goes through."""
+    """Whether a loop of this code reads batches, in its body or in its head."""
     last = loop.end_lineno or 0
     return any(place is code and loop.lineno <= line <= last for place, line in reads)
 

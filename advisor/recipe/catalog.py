@@ -112,7 +112,7 @@ class Catalog:
                 )
 
     def without_removed(self, settings: Mapping[str, Value]) -> Settings:
-        """The settings without those whose recipes left; a warning says so of each."""
+        """The settings without those of removed recipes, with a warning for each."""
         gone = {key: REMOVED[key] for key in settings if key in REMOVED and key not in self._by_key}
         gone |= {key: why for (key, value), why in _REMOVED_VALUES.items() if settings.get(key) == value}
         for key, why in gone.items():

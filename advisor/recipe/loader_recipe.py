@@ -14,7 +14,7 @@ NO_LOADER = "the data does not come from a DataLoader"
 
 
 class Expression(str):
-    """An argument that code computes: it stands there as it is, without quotation marks."""
+    """An argument given as code: it is written without quotation marks."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -38,7 +38,7 @@ def epoch_seconds(facts: Facts) -> float | None:
 
 
 class LoaderRecipe(Recipe):
-    """A recipe for a DataLoader that is made anew with other arguments of its constructor."""
+    """A recipe that rebuilds a DataLoader with other constructor arguments."""
 
     attacks = frozenset({Bottleneck.INPUT})
     phases = frozenset({Phase.DATA_WAIT})
@@ -46,7 +46,7 @@ class LoaderRecipe(Recipe):
 
     @abstractmethod
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values to try for a loader that can be made anew."""
+        """The values to try for a loader that can be rebuilt."""
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader

@@ -85,7 +85,7 @@ class StepPlan:
 
     @property
     def compiles_with(self) -> str:
-        """The mode in which the model is compiled, ``none`` when it is not."""
+        """The mode of torch.compile for the model; ``none`` if it is not compiled."""
         asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing or self.combo_kernels
         return "default" if asked and self.compile_mode == "none" else self.compile_mode
 

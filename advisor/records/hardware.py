@@ -90,7 +90,7 @@ class HostInfo:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether other programs leave no core beside the one that a step is called on."""
+        """Whether other programs leave only the one core that runs the step."""
         return self.free_cores <= 1 < self.logical_cores
 
     @property

@@ -53,7 +53,7 @@ class OptimizerFacts:
 
     @property
     def full_name(self) -> str:
-        """The class's name, which says so where it is not PyTorch's own."""
+        """The class's name, with a remark if it is not PyTorch's own."""
         return self.name if self.builtin else f"{self.name} of another package"
 
 

@@ -207,7 +207,7 @@ def ranking(state: SessionState, catalog: Catalog | None = None, *, working: boo
 
 
 def _reference_ms(state: SessionState) -> float | None:
-    """The baseline's step time that all others refer to: that of the turns with the combination, where there were."""
+    """The baseline's step time that all others refer to: timed in turn with the combination, if there is one."""
     beside = state.stack.baseline_step_ms if state.stack and not state.stack.pending else None
     return beside or (state.baseline.step_ms if state.baseline else None)
 
@@ -342,7 +342,7 @@ def _tick_of(candidate: Candidate, record: TrialRecord | None, state: SessionSta
 
 
 def _note(candidate: Candidate, record: TrialRecord | None, state: SessionState, tick: Tick) -> str:
-    """The reason for no figures; of a setting that is not exported, why; else what casts doubt on its figures."""
+    """The reason a setting has no figures or is not exported; else a doubt about its figures."""
     if record is not None and not record.result.measured:
         reason = format_outcome(record.result)
         return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason

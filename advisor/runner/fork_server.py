@@ -123,7 +123,7 @@ def children() -> set[int]:
 
 
 def descendants(pid: int, *, recursive: bool = True) -> set[int]:
-    """The ids of a process's children, and of theirs and so on unless ``recursive`` is false."""
+    """The ids of a process's children; of all descendants unless ``recursive`` is false."""
     with contextlib.suppress(psutil.Error):
         return {child.pid for child in psutil.Process(pid).children(recursive=recursive)}
     return set()
@@ -176,7 +176,7 @@ def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports
 
 
 class _Start:
-    """The start of a process, in a thread of its own; ``done`` is set at its end, ``error`` is what it raised."""
+    """Starts a process in a separate thread. ``done`` is set at the end; ``error`` is the exception, if any."""
 
     def __init__(self, made: BaseProcess) -> None:
         self.done = threading.Event()

@@ -1,4 +1,4 @@
-"""The logs of trials and builds, kept from filling the disk: their beginning and their end stay."""
+"""The logs of trials and builds. Large ones lose their middle, so that they do not fill the disk."""
 
 import contextlib
 import os

@@ -180,7 +180,7 @@ class Trial:
                 self._connection.send(command)
 
     def _receive(self, within_s: float = math.inf) -> TrialMessage | None:
-        """The next message, after telling the listener; None when there is none yet, or the trial ended without one."""
+        """The next message, which the listener gets first; None if there is none yet, or the trial ended without."""
         if self._cancelled or self._connection is None or self._process is None:
             self._result = self._ended(Outcome.CANCELLED, "cancelled")
             return None

@@ -100,7 +100,7 @@ class Runner:
             self._leaving_beside = leaving.pop_all()
 
     def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
-        """The result of what compiles beside the trials; None where it has none within so long, or nothing compiles."""
+        """The result of the background compilation; None if there is none within the time, or nothing compiles."""
         beside = self._beside
         result = beside.result_by(time.monotonic() + within_s) if beside is not None else None
         if result is not None:
@@ -108,7 +108,7 @@ class Runner:
         return result
 
     def end_beside(self) -> None:
-        """End what compiles beside the trials, if anything does."""
+        """End the background compilation, if there is one."""
         self._beside = None
         self._leaving_beside.close()
 
@@ -146,7 +146,7 @@ class Runner:
             trial.cancel()
 
     def skip(self) -> None:
-        """End every live trial at once, except what compiles beside them. Later trials start as usual."""
+        """End every live trial at once, except the background compilation. Later trials start as usual."""
         with self._lock:
             live = [trial for trial in self._live if trial is not self._beside]
         for trial in live:

@@ -11,7 +11,7 @@ NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch
 
 
 def is_foldable(layer: Any, norm: Any) -> bool:
-    """Whether PyTorch can fold a norm into a layer, whose weight is a parameter of its own."""
+    """Whether PyTorch can fold a norm into a layer; the layer must own its weight."""
     simple = type(layer) in (torch.nn.Linear, *CONVOLUTIONS) or (type(layer) in TRANSPOSED and layer.groups == 1)
     has_statistics = isinstance(norm, NORMS) and norm.running_mean is not None
     return simple and has_statistics and isinstance(layer.weight, torch.nn.Parameter)

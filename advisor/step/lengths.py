@@ -76,7 +76,7 @@ def padding(loader: Any, multiple: int) -> PadsToMultiple:
 
 
 def _copy_of(dataset: Any) -> Any:
-    """A copy of a dataset and of those inside: what it opens at its first sample is its own, workers share no file."""
+    """A copy of a dataset and of datasets inside it, so that workers do not share files opened at the first sample."""
     copied = copy.copy(dataset)
     if hasattr(dataset, "dataset"):
         copied.dataset = _copy_of(dataset.dataset)

@@ -1,4 +1,4 @@
-"""A DataLoader made anew by its constructor's arguments, as Lightning and Accelerate do, with some of them changed."""
+"""A DataLoader rebuilt from its constructor's arguments, some of them changed, as Lightning and Accelerate do."""
 
 import inspect
 import multiprocessing
@@ -73,7 +73,7 @@ def one_by_one_problem(loader: DataLoader[Any]) -> str:
 
 
 def hears_of_epochs(dataset: Any) -> bool:
-    """Whether a dataset, or the one that it wraps as its ``dataset``, is told of each epoch by ``set_epoch``."""
+    """Whether a dataset, or the ``dataset`` that it wraps, has ``set_epoch``."""
     inner = getattr(dataset, "__dict__", {}).get("dataset")
     return hasattr(dataset, "set_epoch") or (inner is not None and hears_of_epochs(inner))
 

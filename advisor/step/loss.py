@@ -34,7 +34,7 @@ class LossForm(StrEnum):
 
     @property
     def call(self) -> str:
-        """The first two as they are called, such as ``loss(model, batch)``."""
+        """The first two forms as a call, such as ``loss(model, batch)``."""
         return f"loss({self.replace('_', ', ')})"
 
 

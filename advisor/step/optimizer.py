@@ -27,7 +27,7 @@ PLAIN_OPTIONS = "_plain_options_hooks"
 
 
 def torch_class(optimizer: Optimizer) -> type[Optimizer] | None:
-    """Return the class of torch.optim whose step an optimizer runs, None for a step of its own."""
+    """Return the class of torch.optim whose step an optimizer runs; None if it defines its own step."""
     owner = next(cls for cls in type(optimizer).__mro__ if "step" in vars(cls))
     from_torch = getattr(optimizer.step, "__module__", "").startswith("torch.optim.")
     return owner if from_torch and owner is not Optimizer else None

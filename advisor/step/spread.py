@@ -124,7 +124,7 @@ class ShareOfBatches:
             yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
 
     def of_like_lengths(self, drawn: Iterator[list[Any]], lengths: list[int]) -> Iterator[list[Any]]:
-        """Yield batches of like lengths, each in the order in which it is cut into parts."""
+        """Yield batches of similar lengths, each in the order in which it is divided into parts."""
         while bucket := list(itertools.islice(drawn, BATCHES_IN_A_BUCKET)):
             samples = iter(sorted(itertools.chain.from_iterable(bucket), key=lengths.__getitem__))
             alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
@@ -170,7 +170,7 @@ def _length_of(sample: Any) -> int:
 
 
 def why_not_spread(strategy: str, model: nn.Module) -> str:
-    """Return the reason why settings for several devices are not applied; empty where they are, or there are none."""
+    """Return the reason that settings for several devices are not applied; empty if they are, or if there are none."""
     if strategy == "single":
         return ""
     if unwrapped(model) is not model or hasattr(model, "set_requires_gradient_sync"):

@@ -117,7 +117,7 @@ class TrainStep(Step):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The optimizer's parameters, those of groups that were added later among them."""
+        """The optimizer's parameters, including groups that were added later."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class TrainStep(Step):
         self._accumulated = state["accumulated"] % self.plan.accumulate
 
     def zero_grad(self) -> None:
-        """Clear the gradients in the way that the plan says; those that are being added up stay."""
+        """Clear the gradients as the plan says, but not while they are accumulated."""
         self._begun += 1
         if self._begun == 2 and (problem := self._problem_of_gradients()):
             warnings.warn(problem, stacklevel=4)
@@ -181,7 +181,7 @@ class TrainStep(Step):
             (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
-        """The optimizer's step, after clipping the gradients where the plan says so, once enough batches are in."""
+        """Run the optimizer's step after enough batches, with clipped gradients if the plan says so."""
         self._accumulated = (self._accumulated + 1) % self.plan.accumulate
         if self._accumulated:
             return
@@ -197,7 +197,7 @@ class TrainStep(Step):
             self.scaler.update()
 
     def body(self, batch: Any, *, update: bool = True) -> torch.Tensor:
-        """Forward, loss, backward and the ``update``, which is what a graph records; the detached loss."""
+        """Run forward, loss, backward and ``update``; a graph records this. Return the detached loss."""
         loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         if update:

@@ -1,4 +1,4 @@
-"""The keys and values that a Hugging Face decoder returns of each call, which nobody reads while it trains."""
+"""The key-value cache that a Hugging Face decoder returns from each call, which training never reads."""
 
 import typing
 
@@ -18,6 +18,6 @@ def decoders(model: torch.nn.Module) -> list[typing.Any]:
 
 
 def keep_no_cache(model: torch.nn.Module) -> None:
-    """Have no part of the model keep keys and values, except in ``generate``, which has a setting of its own."""
+    """Switch the key-value cache off in all parts of the model. ``generate`` has its own setting and keeps it."""
     for part in decoders(model):
         part.config.use_cache = False

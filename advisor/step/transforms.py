@@ -65,6 +65,6 @@ def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
 
 
 def is_movable(transform: Any) -> bool:
-    """Whether a transform of torchvision's, told by its name, does the same to each image, without random numbers."""
+    """Whether a torchvision transform of this name treats every image the same, without random numbers."""
     of_torchvision = type(transform).__module__.startswith("torchvision.transforms")
     return of_torchvision and type(transform).__name__ in ("ToDtype", "ConvertImageDtype", "Normalize")

@@ -139,7 +139,7 @@ class Tuning:
         return prepared[0] if len(prepared) == 1 else prepared
 
     def _prepare_model(self, model: nn.Module, optimizers: list[Any], mode: Mode) -> Components:
-        """A model with its optimizers; of one that is prepared already only the settings about optimizers."""
+        """Prepare a model with its optimizers; a model that is prepared already only gets the optimizer settings."""
         optimizer = Together(optimizers) if len(optimizers) > 1 else next(iter(optimizers), None)
         present = self._prepared.get(as_prepared(model))
         if present is not None and (present.mode is mode or mode is Mode.INFER):

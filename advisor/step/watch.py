@@ -53,7 +53,7 @@ def places_near(call: Any) -> list[Place]:
 
 
 def numbers_of_modules(model: torch.nn.Module) -> list[Place]:
-    """Places of plain attributes of a model's modules; of PyTorch's own only numbers with a point, such as rates."""
+    """Plain attributes of a model's modules to watch; of PyTorch's modules only floats, such as rates."""
     found = []
     for module in unwrapped(model).modules():
         of_torch = type(module).__module__.startswith("torch.nn.")
@@ -96,7 +96,7 @@ def _variables_of(function: Any) -> Iterator[Place]:
 
 
 def _attributes_of(value: Any) -> Iterator[Place]:
-    """The attributes of an object; of a dictionary its items with a text for a key; none of modules and classes."""
+    """The attributes of an object, or the items of a dictionary with string keys; none for modules and classes."""
     if isinstance(value, type | ModuleType):
         return
     attributes = value if isinstance(value, dict) else getattr(value, "__dict__", None)
@@ -142,7 +142,7 @@ class Watch:
         self._checks = [(words, read, read()) for words, read in checks]
 
     def changed(self) -> str:
-        """The first change, in words; empty where there is none."""
+        """The first change in words; empty if nothing changed."""
         return next((words for words, read, before in self._checks if read() != before), "")
 
 
@@ -175,7 +175,7 @@ class Saved:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Give the tensors and the generator back what was saved."""
+        """Restore the tensors and the generator from the saved state."""
         for tensor, copied in self.copies:
             tensor.copy_(copied)
         self.generator.set_state(self.draws)

@@ -1,4 +1,4 @@
-"""The form of a batch, by which the exported Python file is written: each part by the code that reads it."""
+"""The form of a batch, for the exported Python file: the code that reads each part."""
 
 import json
 import re

@@ -49,7 +49,7 @@ def resume(channel: int, told: int) -> None:
 
 
 def merged_environment(wanted: dict[str, str]) -> dict[str, str]:
-    """The environment with these variables, without those that are empty; libraries go before the user's own."""
+    """The environment with these variables; empty ones are removed, and libraries are put before the user's."""
     merged = {**os.environ, **wanted}
     if wanted.get(_LIBRARIES) and os.environ.get(_LIBRARIES):
         merged[_LIBRARIES] = f"{wanted[_LIBRARIES]}:{os.environ[_LIBRARIES]}"

@@ -1,4 +1,4 @@
-"""Inspection: the facts about a loaded workload that recipes look at. Classes are told by inheritance, not by name."""
+"""Inspection: the facts about a loaded workload for the recipes. Classes are recognised by inheritance, not by name."""
 
 import math
 import os

@@ -123,7 +123,7 @@ class Context:
 
     @property
     def ranking(self) -> Ranking:
-        """The ranked settings; made once for each version of what is known."""
+        """The ranked settings, computed once per version."""
         wanted = (self.version, self.busy_with, self.catalog is None)
         if self._ranked is None or self._ranked[0] != wanted:
             self._ranked = wanted, ranking(self.state, self.catalog, working=bool(self.busy_with))

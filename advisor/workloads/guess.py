@@ -127,7 +127,7 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _shapes_for(layer: nn.Module) -> list[tuple[int, ...]]:
-    """Shapes of a sample that a layer may take, usual ones first; none for a layer that tells of none."""
+    """Sample shapes that a layer may take, the usual ones first; none if the layer gives no hint."""
     return next((shapes(layer) for kind, shapes in _BY_LAYER.items() if isinstance(layer, kind)), [])
 
 

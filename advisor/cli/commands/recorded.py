@@ -178,7 +178,7 @@ def _list_all() -> None:
 
 
 def _prune(keep: int) -> None:
-    """Delete all sessions but the latest, with their logs; not those that cannot be read or are being written."""
+    """Delete all sessions but the latest, with their logs. Keep those that cannot be read or are being written."""
     from advisor.experiment.past.journal import Journal, list_sessions
 
     deleted = 0

@@ -25,7 +25,7 @@ def trial_record(
 
 
 def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
-    """A stack's record; of no settings, the baseline itself, once as fast by definition."""
+    """A stack's record. Without settings it is the baseline itself, at a speed-up of 1."""
     key = Settings(settings)
     result = judge.result(key) if key else judge.baseline_record().result
     assert result is not None, "the stack was measured"
@@ -43,7 +43,7 @@ def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[s
 
 
 def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str, Any]:
-    """The fields that a trial's and a stack's record share; of what failed, only the numerics that made it fail."""
+    """The fields that trials and stacks share. A failed one has only the numerics that made it fail."""
     if not result.measured:
         return {"numerics": judge.numerics(settings)} if result.outcome is Outcome.NON_FINITE else {}
     step_ms, rate = judge.speed(settings)

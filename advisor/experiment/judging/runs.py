@@ -48,7 +48,7 @@ class Turns:
     by_block: bool = False
 
     def with_more(self, other: Turns) -> Turns:
-        """These trials and those of further turns; blocks in turn replace those before them."""
+        """These trials and those of further turns. Blocks timed in turn replace earlier blocks."""
         return other if other.by_block else Turns((*self.new, *other.new), (*self.old, *other.old))
 
     def interval(self, spread: ProcessSpread, old_spread: ProcessSpread) -> Interval:
@@ -97,7 +97,7 @@ def is_captured(settings: Mapping[str, Value]) -> bool:
 
 
 def captured_prior(prior: float) -> float:
-    """The prior of captured steps, where that of others is ``prior``: only a loader's spread reaches a graph."""
+    """The prior for captured steps, from the ``prior`` of others: only the loader makes a replayed graph vary."""
     return prior if prior == _FED else min(prior, DEVICE_BOUND)
 
 

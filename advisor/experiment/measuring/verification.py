@@ -190,7 +190,7 @@ def _difference(new: TrialResult, old: TrialResult) -> float | None:
 
 
 def ratio_of_processes(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> Interval:
-    """The ratio of the rates of two programs of which nothing else is known: these processes give the spread."""
+    """The ratio of the rates of two programs. The spread comes from these processes alone."""
     spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_UNKNOWN_PROGRAM)
     return ratio_interval(new, old, spread)
 

@@ -80,7 +80,7 @@ def _is_captured(known: Scaling, setup: Setup) -> bool:
 
 
 def _fitting(known: Scaling, settings: Settings) -> Settings:
-    """A strategy's settings, with those of the carried stack switched off that do not go with it."""
+    """A strategy's settings. Settings of the carried stack that do not work with it are switched off."""
     for key in known.carried:
         reason = known.catalog.conflict(known.carried.merged(settings))
         if not reason:

@@ -53,7 +53,7 @@ def losses_compare(facts: Facts) -> bool:
 def knowledge_before(
     bench: Bench, one_gpu: Settings, facts: Facts, gpus: int, consent: Consent, *, same_losses: bool
 ) -> Scaling:
-    """The knowledge before the first trial: what is carried over from one GPU, and what is to be tried."""
+    """The knowledge before the first trial: the settings carried over from one GPU, and the candidates."""
     catalog, request = bench.catalog, bench.request
     carried, left_out = carried_over(catalog, one_gpu)
     current = {**facts.workload.current, **carried}

@@ -94,7 +94,7 @@ def _clips_under_lightnings_autocast(config: Config) -> bool:
 
 
 def _of_trainer(made: _Made) -> Iterator[Phrase]:
-    """Lightning's words; of a Fabric, which has fewer arguments, those that it takes."""
+    """Lightning's words; for a Fabric only those that it takes."""
     for phrase in words_of(ConfigKind.LIGHTNING, made.config):
         names = {entry.path[len(made.config.home)] for entry in phrase.entries}
         if not made.name.endswith("Fabric") or names <= {"precision", "strategy"}:

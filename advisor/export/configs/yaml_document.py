@@ -45,7 +45,7 @@ class YamlDocument(Document):
         return super().place_of(path) + (f" (line {node.start_mark.line + 1})" if node else "")
 
     def texts_with(self, path: Path, value: Scalar) -> Iterator[str]:
-        """Texts with a value at a path: only reading them tells which of them say that and nothing else."""
+        """Candidate texts with a value at a path. The caller reads each to see which changes that value only."""
         nodes = self._nodes(path)
         node, names = nodes[-1], [self._spelled(name) for name in path[len(nodes) - 1 :]]
         if not names:
@@ -95,7 +95,7 @@ class YamlDocument(Document):
         yield _line_start(mapping.value[0][0])
 
     def _in_braces(self, mapping: MappingNode, entry: str) -> Iterator[str]:
-        """An entry at the end of a flow mapping, on a line of its own where the first entry is on one."""
+        """Add an entry at the end of a flow mapping, on its own line if the first entry has one."""
         text, closing = self.text, mapping.end_mark.index - 1
         if not mapping.value:
             yield text[:closing] + entry + text[closing:]

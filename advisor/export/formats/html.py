@@ -82,7 +82,7 @@ def _html_block(block: Block) -> str:
 
 
 def _html_listing(text: str) -> str:
-    """Code or a chart as it is; what is longer than a screen opens on a click."""
+    """Code or a chart. What is longer than a screen opens on a click."""
     listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
     return listing if lines <= _LONGEST_LISTING else f"<details><summary>{lines} lines</summary>{listing}</details>"
 

@@ -39,7 +39,7 @@ class PatchedScript(Format):
         return named or outputs.is_script
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """The changed files: the target's own at ``path``, others that it imports beside it."""
+        """The changed files: the target's own at ``path``, and the files that it imports in the same folder."""
         patched, paths = _patched(found), _paths(found, path)
         others = [f"  {Path(file).name} changes too: use {to} in its place" for file, to in paths.items() if to != path]
         more = (*others, *(f"  not in it: {text}" for text in patched.left_out), *found.launch_lines)

@@ -106,7 +106,7 @@ class StepClock:
 
 
 def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency | None:
-    """The latency of single calls, in a pass of its own; None where the fewest do not fit in ``limit_s``."""
+    """The latency of single calls, timed separately; None if the least number of calls does not fit in ``limit_s``."""
     calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))
     if calls * step_s > max(limit_s, _CALLS_S):
         return None
@@ -161,7 +161,7 @@ def mean_step_s(blocks: Sequence[Block]) -> float:
 
 
 def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> list[float]:
-    """The times of single steps: those of the blocks where steps are too long for more, or where they are single."""
+    """The times of single steps; taken from the blocks if steps are long, or each block is one step."""
     step_s = mean_step_s(blocks)
     if _FEWEST_SINGLE_STEPS * step_s > measure_s or (blocks[0].steps == 1 and len(blocks) >= _FEWEST_SINGLE_STEPS):
         return [block.step_ms for block in blocks]

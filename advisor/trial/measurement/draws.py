@@ -1,4 +1,4 @@
-"""The batches of a trial, the same for the same seed: those of the first steps, and the endless feed of the others."""
+"""The batches of a trial, the same for the same seed: for the first steps, and an endless feed for the rest."""
 
 import contextlib
 import copy

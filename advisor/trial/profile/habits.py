@@ -67,7 +67,7 @@ def with_habits(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> P
 
 
 def stop_debugging() -> None:
-    """Switch off a profiler or NVTX ranges that were left on: the instrumented pass has a profiler of its own."""
+    """Switch off a profiler or NVTX ranges that the user left on: the instrumented pass has its own profiler."""
     if torch._C._autograd._profiler_enabled():
         torch._C._autograd._disable_profiler()
 

@@ -245,5 +245,5 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """The bytes of a tensor's elements; of an expanded one those that there are."""
+    """The bytes of a tensor's elements; for an expanded tensor, of its actual storage."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes()) if tensor.layout is torch.strided else 0

@@ -128,7 +128,7 @@ def record_step(
 
 
 def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[OperatorRow, ...]:
-    """The rows that take longest by themselves. Ranges are none: what runs in them has rows of its own."""
+    """The operators with the longest own time. Ranges are left out: the operators inside them have their own rows."""
     rows = [
         OperatorRow(
             name=row.key,

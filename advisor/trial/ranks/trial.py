@@ -79,7 +79,7 @@ class SharedClock(StepClock):
         self.peers = peers
 
     def run(self, steps: int) -> Block:
-        """Time a block in all ranks."""
+        """Time one block of steps in all ranks."""
         block = super().run(steps)
         seconds, samples = zip(*self.peers.gathered((block.seconds, block.samples)), strict=True)
         return Block(steps, sum(samples), max(seconds))

@@ -1,4 +1,4 @@
-"""The line above the footer, in every view: what is measured now, how long that takes, and how long is left."""
+"""The line above the footer in every view: the running trial, its time, and the time left."""
 
 from __future__ import annotations
 

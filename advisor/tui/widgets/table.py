@@ -1,4 +1,4 @@
-"""Textual's table of rows, given its columns and rows as a whole: only what has changed is drawn again."""
+"""Textual's DataTable, which gets all its columns and rows at once and draws only what has changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Column:
 
 
 class Cell(NamedTuple):
-    """A text, and the figure by which its row is sorted: the smallest first, rows without one last."""
+    """A text, and the figure to sort its row by: smallest first, rows without a figure last."""
 
     text: Content
     figure: float | str | None = None
@@ -171,13 +171,13 @@ class Table(DataTable[Text], inherit_bindings=False):
         return self._cells[row][[one.key for one in self.shown].index(column)]
 
     def notify_style_update(self) -> None:
-        """Forget what was drawn in other colours; the focus changes none, and Textual would draw all cells again."""
+        """Draw all cells again for another theme only; Textual would do so for each change of focus."""
         if self._styled != self.app.theme:
             self._styled = self.app.theme
             super().notify_style_update()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Keep what was drawn where the table only comes back on screen."""
+        """Draw nothing again if the table comes back on screen with the same size."""
         if event.size == self._sized:
             event.prevent_default()
         self._sized = event.size

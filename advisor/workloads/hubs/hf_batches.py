@@ -115,7 +115,7 @@ def _chosen(about: ModelInputs, *, train: bool) -> tuple[Make, bool]:
 
 
 def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) -> Batch:
-    """Inputs in the model's own floating-point type, with their labels or what a decoder starts from."""
+    """Inputs in the model's floating-point type, with labels or a decoder's start tokens."""
     batch = way(size)
     batch |= labels(size, batch) if labels else _decoder_inputs(about, size, batch)
     made: Batch = map_tensors(lambda tensor: typed(tensor, about.model), batch)
@@ -164,7 +164,7 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
 
 
 def _next_tokens(about: ModelInputs, size: int, batch: Batch) -> torch.Tensor:
-    """The text itself; of a model that reads images or sound, one that it decodes."""
+    """Labels: the tokens of the text; for a model of images or sound, of the text that it decodes."""
     ids: torch.Tensor | None = batch.get("input_ids")
     return about.tokens(size, _decoded(about, batch)) if ids is None else ids.clone()
 

@@ -88,7 +88,7 @@ def _kinds_for(transformers: Any, config: Any) -> Iterator[Any]:
 
 
 def _beside(transformers: Any, config: Any) -> Iterator[Any]:
-    """The classes of models that take this configuration, of the module that belongs to that of the configuration."""
+    """The model classes for this configuration, from the module next to the configuration's."""
     try:
         module = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
     except ImportError:
@@ -100,7 +100,7 @@ def _beside(transformers: Any, config: Any) -> Iterator[Any]:
 
 
 def _without_head(kind: Any) -> int:
-    """A key by which models with a head come before others, and whole models before parts."""
+    """A sort key: models with a head come before others, and whole models before parts."""
     return 0 if "For" in kind.__name__ else 1 if kind.__name__.endswith("Model") else 2
 
 

@@ -114,7 +114,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
 
 
 def _attached(given: _Given, pytorch: Any) -> Any:
-    """The Trainer that was given, or one that is told nothing, with the module and its DataModule attached to it."""
+    """The given Trainer, or one with default arguments, with the module and its DataModule attached."""
     quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = given.trainer or pytorch.Trainer(
         accelerator="cpu", devices=1, logger=pytorch.loggers.logger.DummyLogger(), **quiet
