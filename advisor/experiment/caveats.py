@@ -101,10 +101,10 @@ def of_the_limits(known: Known) -> Iterator[str]:
 
 
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
-    """Warnings of stacks that failed and of a baseline that failed when repeated; each with a key to give it once.
+    """Warnings about stacks that failed, and a baseline that failed when repeated; each with a key, to give it once.
 
-    The search goes on with a simpler stack. Where time ran out for what compiles nothing beside a stack that is known,
-    no warning is due: the setting's own row says so.
+    The search goes on with a simpler stack. Running out of time for a setting that compiles nothing gives no warning:
+    the setting's own row says so.
     """
     compiles, stack = known.plan.catalog.compiles, known.stack
     for settings, runs in known.judge.runs.items():

@@ -101,7 +101,7 @@ class File:
 
 
 class Format(ABC):
-    """A form in which a session is written. Methods may raise AdvisorError with what is wrong and what to do."""
+    """A file format for a session. Methods may raise AdvisorError."""
 
     id: ClassVar[str]  # its module's name
     # The command-line option that names its file, and the help's word for it.

@@ -1,7 +1,7 @@
-"""The device that steps run on, as trials see it. The only place that knows what a backend calls things.
+"""The device that steps run on. Only this module calls functions of a backend, such as ``torch.cuda``.
 
-``backend_of`` gives the backend of a ``torch.device``. A new one is a class here that says what differs from the
-processor, where a call returns when its work is done; what a device lacks is said by ``None`` or by ``False``.
+``backend_of`` gives the backend of a ``torch.device``. A new backend is a class here that overrides what differs from
+the CPU, where a call returns when its work is done. ``None`` or ``False`` says that a device lacks something.
 """
 
 import resource

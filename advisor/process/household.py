@@ -104,9 +104,9 @@ def leave() -> None:
 
 
 def lead_own_group() -> None:
-    """Leave the terminal's process group: Ctrl+C there is for the session, which ends its trials itself.
+    """Leave the terminal's process group: Ctrl+C is for the session, which ends its trials itself.
 
-    The fork server's children ignore it until then; afterwards it means what it means to Python.
+    Until this call the fork server's children ignore Ctrl+C; afterwards it raises KeyboardInterrupt as usual.
     """
     if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
         os.setsid()

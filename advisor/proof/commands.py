@@ -100,9 +100,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The result: steps per second of B over those of A, and what the first losses say.
+    """The result: the ratio of steps per second, B over A, and a comparison of the first losses.
 
-    ``losses`` is same, close or different; varying where two runs of one command differ by as much; empty without any.
+    ``losses`` is same, close or different; varying if two runs of one command differ as much; empty without losses.
     """
 
     a: Side

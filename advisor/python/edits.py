@@ -261,9 +261,9 @@ def _without(call: cst.Call, name: str) -> cst.Call:
 
 
 def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
-    """Statements under a ``with``. One of the script's own enters its contexts last, or ``enabled=False`` undoes them.
+    """Statements under a ``with``. A ``with`` of the script gets the contexts added last, so that it cannot undo them.
 
-    Statements beside that, which call nothing, stay as they are.
+    Statements next to it that call nothing stay outside.
     """
     for is_own, group in itertools.groupby(statements, lambda one: isinstance(one, cst.With)):
         inside = list(group)

@@ -407,9 +407,9 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Used:
-    """The names that statements read before they bind them, and those that they bind, in their order.
+    """The names that statements read before binding them (``read``), and that they bind (``stored``), in order.
 
-    ``bound`` are those that have a value after them in any case.
+    ``bound`` are the names that certainly have a value after the statements.
     """
 
     read: dict[str, None] = field(default_factory=dict)

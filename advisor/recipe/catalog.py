@@ -200,7 +200,7 @@ class Catalog:
     ) -> Proposals:
         """Candidates for a workload. A recipe that is already on proposes its default, to show what it is worth.
 
-        Of a recipe in ``accepted`` that value is the only candidate, also where the recipe would propose others.
+        For a recipe in ``accepted`` that value is the only candidate, even if the recipe would propose others.
         """
         candidates: list[Candidate] = []
         skipped: dict[str, str] = {}

@@ -283,9 +283,9 @@ def out_of_memory_kills() -> int | None:
 
 
 def advice(calls: str, hint: str) -> tuple[str, str]:
-    """The hint for a process that was given up in these calls, with the calls where they help.
+    """The hint for a process that was stopped in these calls, and the calls if they help.
 
-    ``hint`` is that of a process that did not wait for another machine.
+    ``hint`` is used unless the process was waiting for the network.
     """
     if any(part in calls for part in _NETWORK):
         return _NO_NETWORK, ""

@@ -71,8 +71,8 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
 class LossCall:
     """The calls of a model and its loss on a batch, in a form that is known.
 
-    A loss of an output gets what the batch has beside the model's inputs: the target, several targets one by one, or
-    the whole batch where its second parameter is called ``batch``. PyTorch's own losses get the first of several parts.
+    A loss of an output gets the rest of the batch after the model's inputs: one target, several targets one by one, or
+    the whole batch if its second parameter is called ``batch``. PyTorch's own losses get the first target only.
     ``takes`` says which: ``target``, ``targets``, ``batch``, or empty for a loss of the output alone.
     """
 
@@ -186,11 +186,11 @@ def is_number(value: Any) -> bool:
 
 
 def number_in(value: Any) -> torch.Tensor | None:
-    """The loss in what a loss function returns; None when it holds none, or several that could be it.
+    """The loss in the result of a loss function; None if there is none, or if several could be it.
 
-    That is one number, the ``loss`` of a mapping or an object (Hugging Face), or the one in a tuple: its first element
-    where that is a number, as in ``(loss, metrics)``, else the only element that is. A list of several numbers with
-    gradients holds no loss: nothing tells which of them it is.
+    It is the result itself if that is one number; ``loss`` of a mapping or an object (Hugging Face); in a tuple the
+    first element if that is a number, as in ``(loss, metrics)``, else the only number. A list of several numbers with
+    gradients is ambiguous.
     """
     if isinstance(value, Mapping):
         value = value.get("loss")

@@ -208,9 +208,9 @@ def join_ranks(model: nn.Module) -> None:
 
 
 def share_of_loader(loader: Any, plan: StepPlan) -> Any:
-    """Return a copy of a loader with this rank's part of each batch; itself, with a warning, where none can be.
+    """Return a copy of a loader with this rank's part of each batch; the loader itself, with a warning, if that fails.
 
-    One with a ``DistributedSampler`` is divided already, and stays as it is.
+    A loader with a ``DistributedSampler`` is divided already, and is returned as it is.
     """
     if plan.strategy == "single" or hasattr(loader.sampler, "num_replicas"):
         return loader

@@ -88,9 +88,9 @@ class Step:
 class TrainStep(Step):
     """A training step: zero_grad, forward, loss, backward, optimizer. Called with a batch it returns the detached loss.
 
-    ``form`` is the form of the loss; None has its signature tell. ``scaler`` is the gradient scaler, None without one.
-    ``state_dict`` and ``load_state_dict`` hold what a checkpoint needs beside the model and the optimizer. Raises
-    ValueError for an optimizer that calls the loss itself.
+    ``form`` is the form of the loss; with None its signature decides. ``scaler`` is the gradient scaler, if any.
+    ``state_dict`` and ``load_state_dict`` cover the rest of a checkpoint, after model and optimizer. Raises ValueError
+    for an optimizer that calls the loss itself.
     """
 
     def __init__(
@@ -260,12 +260,12 @@ class InferStep(Step):
 
 
 class OwnStep(InferStep):
-    """A function ``step(batch)`` of the user's. Called with a batch it returns what the function returns.
+    """The user's function ``step(batch)``. Called with a batch it returns the function's result.
 
-    The batch is brought to the device in the layout and type that the plan says. Autocast, the attention kernel, the
-    device of new tensors and the grad mode are contexts around the whole step. Autocast keeps no casts of weights: the
-    step may change them between two calls of the model. ``optimizers`` are those that it is known to use; ``result``
-    changes what the step returns.
+    The batch is moved to the device in the plan's layout and type. Autocast, the attention kernel, the device of new
+    tensors and the grad mode are contexts around the whole step. Autocast does not cache casts of weights, since the
+    step may change them between two calls of the model. ``optimizers`` are those that the step is known to use;
+    ``result`` converts the result.
     """
 
     caches_casts = False
@@ -336,9 +336,9 @@ def make_step(components: Components, loss: Loss, *, form: LossForm | None = Non
 
 
 def loss_of_own(result: Any) -> torch.Tensor:
-    """The detached loss in what a step of the user's own returned, or the sum of several, by which trials compare.
+    """The detached loss in the result of the user's own step, or the sum of several; trials compare it.
 
-    Raises LossError where the step returns none.
+    Raises LossError if the step returns none.
     """
     numbers = [one for one in (number_in(result), number_in(_as_tensors(result))) if one is not None][:1]
     several = [part.detach() for part in numbers or tensors_of(result) if is_number(part)]

@@ -50,9 +50,9 @@ def set_mode(loop: Loop) -> None:
 
 
 def resident_data(components: Components) -> Any:
-    """The data that the steps consume: a DataLoader as it is; one batch moved to the device once.
+    """The data for the steps: the DataLoader itself, or one batch, moved to the device once.
 
-    What a plan converts, types and layouts, is converted in each step, as it would be of each new batch.
+    Types and layouts are converted in each step, as they would be for each new batch.
     """
     if components.has_loader:
         return loop_loader(components.data, components.plan)

@@ -204,10 +204,10 @@ def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[f
 
 
 def explained_by(quantity: Quantity, rounding: float, own_rounding: float, output_error: float | None) -> float:
-    """The relative error of the outputs that arithmetic of this unit round-off explains.
+    """The relative error of the outputs that arithmetic with this unit round-off explains.
 
-    ``own_rounding`` is that of the user's own arithmetic, ``output_error`` what the reference shows it to do to the
-    outputs, None where it shows nothing: then it is a guess for each quantity.
+    ``own_rounding`` is the unit round-off of the user's own arithmetic. ``output_error`` is the error that it causes,
+    by the float64 reference; without one (None) it is guessed for each quantity.
     """
     if output_error is None:
         return quantity.chain * rounding
@@ -252,8 +252,8 @@ def differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple
 def distance(new: Sequence[float], old: Sequence[float]) -> float:
     """The relative distance of two outputs, each given as the sum of all its values, followed by a sample of them.
 
-    It is the L2 distance of the samples, or that of the sums where the samples are equal. Of whole numbers, such as
-    tokens or classes, it is the share of the samples that differ.
+    It is the L2 distance of the samples, or of the sums if the samples are equal. For whole numbers, such as tokens or
+    classes, it is the share of samples that differ.
     """
     total_new, total_old = new[0], old[0]
     differing = sum(a != b for a, b in zip(new[1:], old[1:], strict=True))

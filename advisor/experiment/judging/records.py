@@ -58,9 +58,9 @@ def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str,
 
 
 def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> int | None:
-    """The number of steps after which these settings have made up for a slower start; None where a step is no faster.
+    """After how many steps a slower start pays off; None if a step is not faster.
 
-    The speeds are those that are compared; the start is that of ``result``.
+    The speeds come from the comparison, the start-up time from ``result``.
     """
     if not settings:
         return 0

@@ -43,9 +43,9 @@ def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings
 
 
 def losses_compare(facts: Facts) -> bool:
-    """Whether ranks with parts of a batch have the losses of one GPU with all of it.
+    """Whether ranks with parts of a batch must get the same losses as one GPU with the whole batch.
 
-    Batch norms and padding depend on the samples beside one, dropout on chance.
+    Not with batch norms or padding, which depend on the other samples, nor with dropout, which is random.
     """
     return not (facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes)
 

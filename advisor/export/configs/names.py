@@ -42,9 +42,9 @@ def entries_for(
 
 
 def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
-    """The paths of values that a setting may mean, by their names.
+    """The paths of values that a setting may refer to, found by name.
 
-    Of sections for training and for evaluation the one that ``mode`` speaks of counts.
+    Between sections for training and for evaluation, ``mode`` decides.
     """
     places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
     if exact := [path for path, _ in places if ".".join(path) == key]:
@@ -123,10 +123,10 @@ def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, A
 
 
 def in_the_words_of(present: object, name: str, key: str, value: Value) -> Scalar:
-    """A setting's value in the words that a config uses for its present one: ``bf16-mixed`` beside ``32-true``.
+    """A setting's value in the config's own vocabulary: ``bf16-mixed`` where it now has ``32-true``.
 
-    It is the value itself where the present one has no words of its own, and None where that is true or false, or a
-    number, and cannot say the value. ``name`` is that of the entry.
+    It is the value itself if the present value belongs to no vocabulary; None if the present value is a boolean or a
+    number that cannot express it. ``name`` is the name of the entry.
     """
     if isinstance(present, bool) and not isinstance(value, bool):
         values = _switches_of(key).get(_name((name,)))

@@ -250,9 +250,9 @@ class RankTrial:
 
 
 def exposed_ms(clock: StepClock, peers: Peers) -> float | None:
-    """Milliseconds of a step in which only NCCL's kernels run; None where there is no profiler that sees them.
+    """Milliseconds of a step in which only NCCL's kernels run; None without a profiler that sees them.
 
-    All ranks ask at once. The slowest waits for nobody, so the least of their times is communication.
+    All ranks call it at once. The slowest rank waits for no other, so the least of their times is communication.
     """
     if not backend_of(peers.device).is_ahead:
         return None

@@ -101,10 +101,10 @@ def _check_text(about: ModelInputs) -> None:
 
 
 def _chosen(about: ModelInputs, *, train: bool) -> tuple[Make, bool]:
-    """The first way to make inputs that the model takes, else the first of all; and whether labels fit it.
+    """The first way to make inputs that the model accepts, else the first way; and whether labels fit.
 
-    Labels are tried for inference too: they tell the inputs of a whole model from those of a part. Where ``--input``
-    gives the shape, labels that do not fit are kept: the step says what is wrong.
+    Labels are tried for inference too: they show whether it is the whole model or a part. Labels that do not fit the
+    shape of ``--input`` are used all the same, and the step shows what is wrong.
     """
     ways, known = ways_to_make(about), _labels(about)
     for labels in dict.fromkeys((known, None)):
