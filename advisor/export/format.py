@@ -1,6 +1,6 @@
-"""The contract of an export format. Each is a file in ``formats/``; the command line, the app and the palette read it.
+"""The contract of an export format, for the command line, the app and the palette.
 
-A module there defines a subclass of ``Format``. Nothing heavy is imported at its top.
+Each format is a module in ``formats/`` that defines a subclass of ``Format`` and imports nothing heavy at its top.
 """
 
 from __future__ import annotations

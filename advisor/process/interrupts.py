@@ -50,7 +50,7 @@ class Interrupts:
 
     @contextmanager
     def handled(self, *, for_good: bool = False) -> Iterator[None]:
-        """Take the signals. With ``for_good`` also after the block: nothing is to disturb the end of the process."""
+        """Handle the signals in this context; with ``for_good`` until the process has ended."""
         if threading.current_thread() is not threading.main_thread():
             yield  # only that one may, and it gets the signals
             return

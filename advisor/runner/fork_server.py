@@ -153,7 +153,7 @@ def _end() -> os.waitid_result | None:
 
 
 def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports_slowly: Callable[[], None]) -> None:
-    """Start the process in a thread: the fork server's answer has no time limit, and nothing here may wait for ever."""
+    """Start the process in a thread, since the fork server may not answer and the caller must not wait for ever."""
     start = _Start(made)
     began, imports, told = time.monotonic(), _pid() != _SERVES.pid, False
     if not imports:

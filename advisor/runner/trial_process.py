@@ -139,7 +139,7 @@ class Trial:
         return self._result
 
     def measure_block(self, seconds: float) -> BlockDone | TrialResult:
-        """Have an interactive trial time one block; its result instead when it ended."""
+        """Have an interactive trial time one block. Return the trial's result instead if it has ended."""
         self._send(seconds)
         while self._result is None:
             message = self._receive()

@@ -18,9 +18,9 @@ def is_foldable(layer: Any, norm: Any) -> bool:
 
 
 def fold_batch_norms(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> None:
-    """Fold every batch norm that can be into the layer before it, in place; it becomes an Identity.
+    """Fold batch norms into the layers before them where possible, in place. A folded norm becomes an Identity.
 
-    ``pairs`` are layers of which the second alone takes what the first gives.
+    ``pairs`` are a layer and the norm that alone takes its output.
     """
     folded = {norm: layer for layer, norm in pairs if is_foldable(layer, norm)}
     for norm, layer in folded.items():

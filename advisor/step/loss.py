@@ -226,10 +226,10 @@ def loss_in(value: Any) -> torch.Tensor:
 
 
 def default_loss(output: Any, target: Any = None) -> torch.Tensor:
-    """The loss of a workload that brings none. The first of these that fits:
+    """The loss of a workload without one. The first of these that fits:
 
-    - the model's own, where its output has one (Hugging Face), is one, is a mapping of several or begins with one, or
-      where the model took the target too and one is anywhere in the output;
+    - the model's own: the output has one (Hugging Face), is one, is a mapping of several, or begins with one; or the
+      model takes the target and one is anywhere in the output;
     - cross-entropy for whole-number targets;
     - the mean squared error for targets of the output's shape;
     - the mean square of the outputs, which exercises the same backward pass.

@@ -208,7 +208,7 @@ class TensorRates:
 
 
 def make_capturable(optimizer: Any, device: torch.device) -> None:
-    """Let an optimizer count its steps on the device, so that its step needs no host; where its class knows how."""
+    """Let an optimizer count its steps on the device, so that a graph can hold its step; only where its class can."""
     if device.type == "cuda" and "capturable" in optimizer.defaults and torch_class(optimizer) is not None:
         set_options(optimizer, capturable=True)
 

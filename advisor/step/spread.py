@@ -30,8 +30,8 @@ BATCHES_IN_A_BUCKET = 50
 def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     """Return the model wrapped by the plan's strategy; compile it before, and make steps of the result.
 
-    All ranks begin with the weights of rank 0. ``fully_shard`` changes the model in place, and gives the optimizer the
-    new parameters; it raises RefusedError where that has made steps. Without a process group the model stays as it is.
+    All ranks begin with the weights of rank 0. ``fully_shard`` changes the model in place and gives the optimizer the
+    new parameters; it raises RefusedError if the optimizer has made steps. Without a process group nothing changes.
     """
     if plan.strategy == "single" or not distributed.is_initialized():
         return model

@@ -160,7 +160,7 @@ class TrainStep(Step):
         return ""
 
     def forward(self, batch: Any) -> Any:
-        """The model's output; the whole loss where the loss calls the model or is compiled with it."""
+        """The model's output; or the loss, if the loss function calls the model or is compiled with it."""
         with self.contexts():
             return self._whole(batch) if self._whole is not None else self.call.forward(batch)
 

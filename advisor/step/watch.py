@@ -1,8 +1,8 @@
-"""What a captured step looks for before a replay, the values near it, and copies of its state, to run it twice.
+"""What a captured step checks before a replay, the values near it, and copies of its state.
 
-Values near a function are the variables that it names, and the attributes of the objects in those variables. A captured
-step watches the plain numbers there, and a step of the user's own has its optimizers there. Nothing that lies further
-is looked for: keep such a number in a tensor, or call ``recapture()`` after it changed.
+Values near a function are the variables that it names, and the attributes of the objects in them. A captured step
+watches the plain numbers there, and finds the optimizers of a user's own step there. Values further away are not
+watched: keep such a number in a tensor, or call ``recapture()`` after it changes.
 """
 
 import functools
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     name: str
 
     def value(self) -> Any:
-        """The present value; None where there is none, as in the cell of a variable that is assigned later."""
+        """The present value; None for a variable that is not assigned yet."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.name)
         try:

@@ -83,8 +83,8 @@ def time_in_pairs(
 ) -> list[Pair]:
     """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
 
-    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out. Raises TargetError for a loop that
-    fails, and where no pair is done in time.
+    ``until`` is a time of ``time.monotonic()``: a pair that takes longer is left out. Raises TargetError for a loop
+    that fails, and if no pair ends in time.
     """
     pairs: list[Pair] = []
     longest_s = 0.0

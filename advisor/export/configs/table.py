@@ -34,10 +34,10 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Names(msgspec.Struct, frozen=True):
-    """Names of a setting that mean nothing else, beside the last part of its key.
+    """Names in a config that mean this setting only, besides the last part of its key.
 
-    ``words`` hold its value; a word is replaced where it says what the loop has now. ``booleans`` say the setting's
-    value when they are true, and ``otherwise`` when they are false. ``switches`` switch on the word beside them.
+    ``words`` are keys that hold its value; it is replaced if it means the loop's present value. ``booleans`` mean the
+    setting's value when true, and ``otherwise`` when false. ``switches`` switch the word next to them on.
     """
 
     words: frozenset[str] = frozenset()

@@ -91,7 +91,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         return action != "sort" or self.row_count > 0
 
     def action_sort(self) -> None:
-        """Sort by the next column; behind the last one the rows stand as they come."""
+        """Sort by the next column; after the last one, go back to the given order."""
         columns = ["", *(column.key for column in self.shown)]
         place = columns.index(self.sorted_by) if self.sorted_by in columns else 0
         self._sort(columns[(place + 1) % len(columns)])

@@ -80,7 +80,7 @@ def _is_called_with(call: ModelCall, batch: Any) -> bool:
 
 
 def _is_made_of(batch: Any, given: Any) -> bool:
-    """Whether a model's argument is a batch, or a batch in a type of fewer bits."""
+    """Whether a model's argument is a batch, or the batch converted to a smaller type."""
     return same_values(batch, given) or same_values(given, batch)
 
 

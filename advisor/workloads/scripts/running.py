@@ -82,7 +82,7 @@ class Script:
 
 
 def lines_up(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
-    """The lines that are at work, from a frame up the stack."""
+    """The lines being executed, from a frame up the stack."""
     found = []
     while frame is not None:
         found.append((frame.f_code, frame.f_lineno))
@@ -116,9 +116,9 @@ def _set_modes(modes: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Where a round ends: at a read of the ``loader``; else behind some backward passes at a place, or at an update.
+    """Where a round ends: at a read of the ``loader``; else after some backward passes at certain lines, or at an update.
 
-    Without lines ``backward`` is any place.
+    Without lines ``backward`` means any place.
     """
 
     loader: Any = None
