@@ -153,9 +153,9 @@ class CoresInUse:
         return CpuReading(time.perf_counter(), sum(times) - idle_s - guests_s, self._own_s())
 
     def _own_s(self) -> float:
-        """Processor seconds of this process and its children: finished ones, and live ones with theirs.
+        """Processor seconds of this process, its finished children, and all live descendants.
 
-        Live ones are a DataLoader's workers, or the fork server, whose children are the trials.
+        Live ones are a DataLoader's workers, or the fork server and its trials.
         """
         usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
         total = sum(usage.ru_utime + usage.ru_stime for usage in usages)

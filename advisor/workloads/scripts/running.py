@@ -116,7 +116,7 @@ def _set_modes(modes: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Where a round ends: at a read of the ``loader``; else after some backward passes at certain lines, or at an update.
+    """Where a round ends: at a read of the ``loader``; else after some backward passes at given lines, or at an update.
 
     Without lines ``backward`` means any place.
     """
