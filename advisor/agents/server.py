@@ -64,7 +64,7 @@ class Job:
             kept.append(line.rstrip("\n"))
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for its end; whether it has ended."""
+        """Wait up to this long for its end. Return whether it has ended."""
         until = time.monotonic() + seconds
         while self._process.poll() is None and time.monotonic() < until:
             time.sleep(_LOOK_S)

@@ -65,7 +65,7 @@ def busiest_programs(most: int = 3) -> list[str]:
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
-    """Warn that the budget left no time to try anything, and name one that would do; empty when something was tried."""
+    """Warn that the budget left no time to try anything, and name a sufficient one; empty if something was tried."""
     ended = [run.outcome for settings, runs in known.judge.runs.items() if settings for run in runs]
     if set(ended) - set(_CUT_SHORT) or not known.plan.candidates:
         return ""

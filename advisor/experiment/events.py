@@ -1,4 +1,4 @@
-"""Events: the messages that a session posts as it goes. Frozen; posted from the session's thread but for decisions."""
+"""Events: the frozen messages of a session. All but decisions are posted from the session's thread."""
 
 import msgspec
 

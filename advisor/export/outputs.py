@@ -19,7 +19,7 @@ Verify = Callable[[Exported], None]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The outcome: a sentence for each output that was written, and an error for each one that could not be."""
+    """The outcome: a sentence for each output written, and an error for each output that failed."""
 
     sentences: tuple[str, ...]
     errors: tuple[AdvisorError, ...]

@@ -81,7 +81,7 @@ def format_interval(comparison: Comparison | None) -> str:
 
 
 def interval_or_words(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also one that shows no change; in words where that leaves all open."""
+    """A speed-up with its interval, also if it shows no change; in words if the interval says nothing."""
     tells_nothing = comparison is not None and comparison.is_open
     return Verdict.UNCLEAR.value if tells_nothing else format_interval(comparison)
 

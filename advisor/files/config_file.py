@@ -51,7 +51,7 @@ class UniqueKeys(ConfigLoader):
 
     @classmethod
     def of_pairs(cls, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Make a mapping of JSON. Raises ValueError where a key stands twice."""
+        """Make a mapping of JSON. Raises ValueError for a repeated key."""
         names = sorted(name for name, _ in pairs if cls.checked.match(name))
         for one, other in itertools.pairwise(names):
             if one == other:
@@ -59,7 +59,7 @@ class UniqueKeys(ConfigLoader):
         return dict(pairs)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Make a mapping. Raises ConstructorError where a key stands twice."""
+        """Make a mapping. Raises ConstructorError for a repeated key."""
         seen: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.value != "<<" and self.checked.match(key.value):
@@ -86,7 +86,7 @@ class TagsAsWritten(ConfigLoader):
 
 
 class TagsIgnored(UniqueKeys):
-    """Reads a tagged value as null. A key may stand twice in files of other programs, not in a settings file."""
+    """Reads a tagged value as null. Keys may repeat in files of other programs, but not in a settings file."""
 
     checked = re.compile(r"\w+\.\w|perf_advisor$")
 

@@ -127,7 +127,7 @@ class CpuReading:
 
 
 class CoresInUse:
-    """Watches the host's processors from its creation on. Time stolen by a hypervisor counts as others' work."""
+    """Watches the host's processors from its creation on. Time taken by a hypervisor counts as work of others."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()

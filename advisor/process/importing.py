@@ -29,7 +29,7 @@ def program(lines: str, *arguments: object) -> list[str]:
 
 
 def program_of_rank(listener: str = "") -> list[str]:
-    """The command line of a rank, for torchrun. ``listener``: the address that it reports to, if any does."""
+    """The command line of a rank, for torchrun. ``listener``: the address to report to; empty for ranks that do not."""
     return program(_RANK, listener)
 
 

@@ -80,7 +80,7 @@ class Interrupts:
             self._tell = None
 
     def at_once(self) -> None:
-        """From now on a signal raises KeyboardInterrupt where it comes; one that has come, here."""
+        """Have each further signal raise KeyboardInterrupt at once. If one has come already, raise it here."""
         self._at_once = True
         if self.asked:
             raise KeyboardInterrupt

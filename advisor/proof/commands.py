@@ -186,7 +186,7 @@ def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
 
 
 def _seen(folder: Path, began: float) -> CommandRun | None:
-    """Read the steps so far of the process that made most; None before its first step."""
+    """Read the steps so far of the process with the most steps; None before the first step."""
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_size)
     seen = list(_lines(files[-1])) if files else []
     first = next((line["first"] for line in seen if "first" in line), None)

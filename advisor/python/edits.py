@@ -116,7 +116,7 @@ class _Editor(cst.CSTTransformer):
         return cst.parse_expression(self._edits.calls[where].format(owner), self._module.config_for_parsing)
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
-        """A call with an argument: in the place of one that is there, in ``**options``, or behind the others."""
+        """A call with an argument: it replaces an existing one, goes into ``**options``, or comes last."""
         old = next((one for one in call.args if one.keyword and one.keyword.value == name), None)
         plain = [one for one in call.args if not one.keyword and not one.star]
         if name in _OF_LOADER[: len(plain)]:
@@ -166,7 +166,7 @@ class _Editor(cst.CSTTransformer):
         return self._edited_block(original_node, updated_node)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> Any:
-        """The module with other statements, and the lines that stand after its imports."""
+        """The module with its changed statements, and new lines after its imports."""
         return self._with_top(original_node, self._edited_block(original_node, updated_node))
 
     def _edited_block(self, original: Any, updated: Any) -> Any:

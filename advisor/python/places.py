@@ -210,7 +210,7 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
 
 
 def places_of_call(calls: Sequence[View]) -> Iterator[Place]:
-    """The statement that calls a model, of a script that only predicts, and the copies of its inputs."""
+    """For a script that only predicts: the statement that calls the model, and the copies of its inputs."""
     for view in calls[:1]:
         scope = scope_of(view.code)
         block, begin, _ = _block_with(getattr(scope, "body", []), view.line, view.line)
@@ -389,7 +389,7 @@ class _Piece:
         return (node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines)
 
     def _on_host(self, *, on_device: bool) -> Iterator[str]:
-        """Reasons why the statements cannot become a function; with ``on_device`` one that a graph records."""
+        """Reasons why the statements cannot become a function; with ``on_device``, a function captured in a graph."""
         for node in (node for one in self.statements for node in ast.walk(one)):
             if isinstance(node, _LEAVES):
                 yield f"line {node.lineno} leaves the statements"

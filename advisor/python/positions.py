@@ -78,7 +78,7 @@ def is_read_in(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]
 
 
 def reads_once(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
-    """Whether each round of a loop reads one batch: with ``next``, or by a generator that it goes through."""
+    """Whether each round of a loop reads one batch: with ``next``, or from the generator in its head."""
     last = loop.end_lineno or 0
     lines = {line for place, line in reads if place is code and loop.lineno <= line <= last}
     if len(lines) != 1:

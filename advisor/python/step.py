@@ -123,7 +123,7 @@ class StepText:
 
     @property
     def blocks(self) -> list[str]:
-        """The classes of the blocks that are compiled by themselves, where their names tell them."""
+        """The classes of the blocks that are compiled one by one, if class names identify them."""
         facts = self.workload.facts
         names = sorted({f'"{name}"' for name, _ in facts.repeated_blocks}) if facts else []
         return names if self.plan.compile_scope == "regional" and '"Sequential"' not in names else []

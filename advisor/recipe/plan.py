@@ -98,7 +98,7 @@ class StepPlan:
 
     @property
     def converts_batches(self) -> bool:
-        """Whether a batch that is on the device still has to get another layout or type."""
+        """Whether a batch on the device still needs another layout or type."""
         return self.memory_format != "none" or self.input_dtype != "none"
 
     @property

@@ -41,7 +41,7 @@ _MOST_OF_A_PEAK = 1.5
 
 
 def caveats_section(state: SessionState) -> Iterator[Section]:
-    """What casts doubt on the figures, if anything does."""
+    """A section of doubts about the figures, if there are any."""
     if caveats := tuple(_caveats(state)):
         yield Section("Read this first", (Bullets(caveats),), warns=True)
 

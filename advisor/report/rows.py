@@ -122,7 +122,7 @@ class Figures:
 
 
 def before_and_after(before: str, after: str) -> str:
-    """Two figures with their unit, which stands once where it is the same."""
+    """Two figures with their unit, written once if it is the same."""
     number, _, unit = before.partition(" ")
     return f"{number if unit and after.endswith(f' {unit}') else before} → {after}"
 
@@ -330,7 +330,7 @@ def _row(
 
 
 def _tick_of(candidate: Candidate, record: TrialRecord | None, state: SessionState, *, working: bool) -> Tick:
-    """Whether a setting is exported; one that was accepted and is not exported waits, or is refused."""
+    """Whether a setting is exported. An accepted one that is not exported is waiting or refused."""
     if settings_to_export(state).get(candidate.key) == candidate.value:
         return Tick.ON
     value = state.accepted_values.get(candidate.recipe, candidate.value)

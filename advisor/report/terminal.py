@@ -75,7 +75,7 @@ class _Shown:
 
 
 def body_of(blocks: Iterable[Block], *, warns: bool = False) -> Group:
-    """Blocks under one another; what ``warns`` stands out."""
+    """Blocks under one another; with ``warns`` in the colour of warnings."""
     return Group(*(_shown(block, "warning" if warns else "") for block in blocks))
 
 

@@ -230,7 +230,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptions_blocked() -> Iterator[None]:
-    """Have a process that is started meanwhile begin with SIGINT blocked: it takes care of that signal itself."""
+    """In this context processes start with SIGINT blocked, until they handle it themselves."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

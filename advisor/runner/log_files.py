@@ -48,7 +48,7 @@ def shorten(path: str, most: int) -> None:
 
 
 def _end_of(log: int, length: int) -> tuple[int, bytes]:
-    """The size and the end of a log; read again where its process wrote meanwhile."""
+    """The size and the end of a log; read again if its process wrote to it during the reading."""
     for _ in range(_READS):
         size = os.fstat(log).st_size
         end = os.pread(log, length, size - length)

@@ -101,7 +101,7 @@ class Trial:
         self._deadline = time.monotonic() + self.spec.timeout_s
 
     def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
-        """Whether the builder forked this trial; False when it has died meanwhile."""
+        """Whether the builder forked this trial; False if the builder has died."""
         with contextlib.suppress(EOFError, OSError):
             self._process = builder.fork(self.spec, theirs, asked_at)
         return self._process is not None

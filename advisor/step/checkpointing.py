@@ -42,7 +42,7 @@ class StatisticsAside:
 
 
 def checkpoint_blocks(blocks: typing.Iterable[torch.nn.Module]) -> None:
-    """Put each block under an activation checkpoint, in place; not one that has a forward among its own attributes."""
+    """Put each block under an activation checkpoint, in place, except blocks whose ``forward`` was replaced."""
     for block in blocks:
         if "forward" not in vars(block):
             vars(block)["forward"] = functools.partial(recomputed, block)

@@ -59,7 +59,7 @@ def workers_problem(loader: DataLoader[Any]) -> str:
 
 
 def one_by_one_problem(loader: DataLoader[Any]) -> str:
-    """The reason that a loader has to read its samples one by one; empty for a TensorDataset and a Subset of one."""
+    """The reason that a loader must read its samples one by one; empty for a TensorDataset or a Subset of one."""
     dataset = loader.dataset
     while type(dataset) is Subset:
         dataset = dataset.dataset

@@ -168,7 +168,7 @@ def takes_output_only(loss: Callable[..., Any]) -> bool:
 
 
 def is_callable_with(signature: inspect.Signature, count: int) -> bool:
-    """Whether a signature allows a call with so many positional arguments and nothing else."""
+    """Whether a signature allows a call with this number of positional arguments and nothing else."""
     with contextlib.suppress(TypeError):
         signature.bind(*[None] * count)
         return True

@@ -1,4 +1,4 @@
-"""Layers whose result goes to one other layer alone, as torch.fx sees a model's forward pass."""
+"""Layers whose result goes to one other layer only, found by torch.fx in the forward pass."""
 
 import collections
 from typing import Any

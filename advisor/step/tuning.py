@@ -150,7 +150,7 @@ class Tuning:
         return self._apply(model, optimizer, mode)
 
     def _prepare_loader(self, loader: Any, plan: StepPlan, *, trains: bool) -> tuple[Any, StepPlan]:
-        """A loader, and the plan of its batches; the one that ``trains`` may get another batch size."""
+        """A loader and the plan of its batches. Only the loader that ``trains`` may get another batch size."""
         components = Components(None, None, loader, plan, loader.batch_size)
         kept = "" if trains else "data.batch_size"
         self._apply_again(components, lambda recipe: recipe.key.startswith("data.") and recipe.key != kept)

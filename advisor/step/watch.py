@@ -85,7 +85,7 @@ def _places_of(call: Any) -> Iterator[Place]:
 
 
 def _variables_of(function: Any) -> Iterator[Place]:
-    """The cells of a function's closure, and the globals whose names stand in its code; none of anything else."""
+    """The cells of a function's closure, and the globals that its code names; empty for other objects."""
     if not isinstance(function, FunctionType):
         return
     code = function.__code__

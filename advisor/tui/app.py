@@ -222,7 +222,7 @@ class AdvisorApp(ThemedApp[Then]):
 
     @property
     def alive(self) -> bool:
-        """Whether there are widgets to draw on: not before the start, nor while leaving."""
+        """Whether there are widgets to draw on: not before the start and not while leaving."""
         return self.is_running and not self._stopping and bool(self.screen_stack) and self.base_screen.is_mounted
 
     @property

@@ -50,7 +50,7 @@ Pair = tuple[TrialResult, TrialResult]
 
 
 def loop_spec(name: str, target: TargetSpec, *, limit_s: float, measure_s: float = 0.0, steps: int = 0) -> TrialSpec:
-    """A process that times the target's plain loop for ``measure_s`` seconds, or runs so many ``steps`` of it."""
+    """A process that times the target's plain loop for ``measure_s`` seconds, or for this number of ``steps``."""
     return TrialSpec(
         trial_id=name,
         target=target,

@@ -150,7 +150,7 @@ class RankSearch:
         return self._has_time(1, reserved=2 if self.known.stack and not self.known.confirmed else 0)
 
     def _publish(self) -> None:
-        """Post the events for new knowledge, and take up the decisions that were taken meanwhile."""
+        """Post the events for new knowledge, and apply the person's decisions since the last call."""
         self.bench.emit(events.ScalingMeasured(self.known.record()))
         self.bench.post_progress(sum(len(move.trials) for move in moves(self.known)) * self._once_s)
         self.known = replace(self.known, consent=self._consented(self.known.consent))

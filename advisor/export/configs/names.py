@@ -26,7 +26,7 @@ _OF_DTYPES = ("precision.autocast", "precision.weights")
 def entries_for(
     key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value], found: Sequence[Path]
 ) -> tuple[Entry, ...]:
-    """Entries for a setting in a config of no known kind, of those found by name; none unless one is meant alone."""
+    """Entries for a setting in a config of unknown kind, found by name; none if several could be meant."""
     exact = any(".".join(path) == key for path in found)
     if not exact and not without_parts_of_a_total({key: value}, tree):
         return ()

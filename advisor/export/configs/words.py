@@ -58,7 +58,7 @@ class Config:
         return holds(at(self.tree, self.home), name)
 
     def say(self, keys: str | tuple[str, ...], words: Words) -> Iterator[Phrase]:
-        """Some settings said by entries; nothing where an entry that has to be there is not."""
+        """Entries for some settings; empty if a required entry is missing."""
         entries, missing = [], False
         for name, word in words.items():
             path = name.rstrip("?!").split(".")

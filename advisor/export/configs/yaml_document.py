@@ -132,7 +132,7 @@ class YamlDocument(Document):
         return " " * (len(before) - len(before.lstrip(" -")))
 
     def _spelled(self, value: Scalar, like: Node | None = None) -> str:
-        """A value in the style of the one that it replaces: its quotes, or its way to write booleans."""
+        """A value in the style of the one that it replaces: the same quotes, the same way to write booleans."""
         if self._as_json:
             return json.dumps(value, ensure_ascii=False)
         old, style = (like.value, like.style) if isinstance(like, ScalarNode) else ("", None)

@@ -64,7 +64,7 @@ def _drawn(loader: DataLoader[Any], seed: int, plan: StepPlan | None) -> list[An
 
 
 def _copy_of(dataset: Any) -> Any:
-    """A shallow copy of a dataset and of the one that it wraps, such as a ``Subset``; itself where it refuses."""
+    """A shallow copy of a dataset and of one inside it, as in a ``Subset``; the dataset itself if copying fails."""
     with contextlib.suppress(Exception):  # a class of the user's may refuse in any way
         copied = copy.copy(dataset)
         if hasattr(dataset, "dataset"):

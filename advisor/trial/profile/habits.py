@@ -116,7 +116,7 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
 
 
 def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float) -> dict[str, list[float]]:
-    """Seconds of each way, all ways in every round, so that drift meets all of them alike."""
+    """Seconds of each way. Every round times all ways, so that drift affects all of them equally."""
     times_s: dict[str, list[float]] = {way: [] for way in ways}
     started = time.perf_counter()
     for done in range(_MOST_ROUNDS):

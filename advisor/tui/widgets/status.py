@@ -77,7 +77,7 @@ def is_working(context: Context) -> bool:
 
 
 def sign_of(context: Context) -> tuple[str, str]:
-    """The sign that stands where the spinner turns while something is measured."""
+    """The sign in place of the spinner while nothing is measured."""
     if context.state.failure:
         return ("✗", "$error")
     return ("‖", "$warning") if context.state.paused else ("●", "$success")

@@ -21,7 +21,7 @@ from advisor.tui.keys import key
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its key, its label, its cells without the space around them; a ``number`` stands at the right."""
+    """A column: its key, its label, its width in cells without padding; a ``number`` is aligned to the right."""
 
     key: str
     label: str

@@ -127,7 +127,7 @@ def patches(about: ModelInputs, size: int) -> Batch:
 
 
 def sound(about: ModelInputs, size: int) -> Batch:
-    """A second of sound, of a codec with a dimension for its channels; or a spectrogram under the same name."""
+    """A second of sound, with a channel dimension for a codec; or a spectrogram under the same name."""
     bins, longest = about.get("num_mel_bins"), about.get("max_length")
     shape: tuple[int, ...] = (_SOUND_LENGTH,)
     if not about.get("conv_dim"):
@@ -173,7 +173,7 @@ _MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
 
 
 def ways_to_make(about: ModelInputs) -> list[Make]:
-    """Makers of a model's inputs, the likeliest first. Raises TargetError where it requires inputs of another kind."""
+    """Functions that make a model's inputs, the likeliest first. Raises TargetError if it needs other inputs."""
     named = [
         name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or _GRID in about.accepted)
     ]

@@ -110,7 +110,7 @@ def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args:
 
 
 def _move_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    """Move a file, unless it would go over one; one that was there before stays where it is, as a folder does."""
+    """Move a file, unless a file is in the way. Folders, and files that were there before, stay."""
     if _aside(src):
         _written[Path(dst).absolute()] = _written.pop(Path(src).absolute())
     elif not _is_old(src):

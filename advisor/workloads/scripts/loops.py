@@ -25,7 +25,7 @@ def varies(part: ast.AST, changing: Collection[str]) -> bool:
 
 
 def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
-    """Whether a line of a loop stands under a condition that is true in one round and false in another."""
+    """Whether a line of a loop is under a condition that differs from round to round."""
     changing = bound_in(loop)
     return any(
         isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or line) and _changes(node.test, changing)

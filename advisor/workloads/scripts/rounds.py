@@ -26,7 +26,7 @@ _NAMED, _LEAST_SHARE = 3, 0.01
 
 
 class _TooLong(BaseException):
-    """Raised in a round that stands still, as one that waits for a thread which is not in this process."""
+    """Raised in a round that hangs, for example while it waits for a thread that this process does not have."""
 
 
 class WholeRounds:
