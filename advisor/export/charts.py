@@ -1,4 +1,4 @@
-"""Bars inside an HTML page, by the style of ``page.html``. All text is escaped; a long name has room on a telephone."""
+"""Bar charts for an HTML page, styled by ``page.html``. All text is escaped; long names fit on a telephone, too."""
 
 import html
 from collections.abc import Iterator

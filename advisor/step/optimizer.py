@@ -244,7 +244,7 @@ def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
 
 
 def change_class(workload: Components, classes: Collection[str], code: Callable[[], None]) -> None:
-    """Turn an optimizer of one of these classes into that which ``code`` puts in its place; it stays the same object.
+    """Have ``code`` turn an optimizer of one of these classes into another class; it stays the same object.
 
     A scheduler made before goes on; PyTorch warns once that the step is another one. Raises RefusedError for another
     class, for state, and where a package is missing.
@@ -281,7 +281,7 @@ class Together:
 
     @property
     def state(self) -> dict[Tensor, Any]:
-        """The state of all, by parameter: each has its own in one of them at most."""
+        """The state of all optimizers by parameter. A parameter has state in one optimizer at most."""
         return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
 
 

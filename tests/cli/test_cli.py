@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 import time
@@ -383,18 +382,13 @@ def test_a_working_directory_that_was_removed_is_told(tmp_path, monkeypatch, cap
     assert capsys.readouterr().err.splitlines()[0] == "perf-advisor: the working directory was removed."
 
 
-def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
+def test_a_bug_of_ours_is_told_with_its_traceback(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run", raising(ZeroDivisionError("oh\nno")))
     assert cli.main(["demo"]) == ExitCode.BUG
-    wrong, what_to_do = capsys.readouterr().err.splitlines()
+    wrong, what_to_do, *details = capsys.readouterr().err.splitlines()
     assert "ZeroDivisionError: oh no" in wrong
-    path = state / f"crash-{os.getpid()}.log"
-    assert str(path) in what_to_do
-    assert "Traceback" in path.read_text()
-    path.unlink()
-    path.mkdir()  # nothing can be written there
-    assert cli.main(["demo"]) == ExitCode.BUG
-    assert "with this traceback: Traceback" in capsys.readouterr().err
+    assert "report it" in what_to_do
+    assert details[0].startswith("Traceback")
 
 
 def test_an_interrupt_exits_130(monkeypatch):

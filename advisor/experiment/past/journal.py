@@ -178,7 +178,7 @@ def session_ids() -> list[str]:
 
 
 def _journals() -> list[Path]:
-    """Every journal, the oldest first: by the numbers in its name. Raises OSError."""
+    """Every journal, sorted by the date in its name, the oldest first. Raises OSError."""
     try:
         found = [path for path in sessions_folder().iterdir() if path.suffix == ".jsonl" and is_file(path)]
     except (FileNotFoundError, NotADirectoryError):

@@ -100,7 +100,7 @@ def probe_training(
 def divergence_notes(
     probe: Probe, step: Callable[[Any], torch.Tensor], next_batch: Callable[[], Any]
 ) -> tuple[str, ...]:
-    """A note where the loss is no longer finite in one more training step, and was in the first ones."""
+    """A note if the loss was finite in the first steps and is not in one more training step."""
     if not probe.losses or not all(map(math.isfinite, probe.losses)):
         return ()
     loss = float(step(next_batch()))

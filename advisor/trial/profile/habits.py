@@ -206,7 +206,7 @@ def recording(recorder: SyncRecorder) -> Iterator[None]:
 
 
 def _place_of(frame: FrameType | None) -> _Key:
-    """The innermost line of the stack outside PyTorch and Python, else PyTorch's innermost, else the backward pass."""
+    """The innermost line of the stack outside PyTorch and Python; else PyTorch's innermost; else the backward pass."""
     in_torch: FrameType | None = None
     while frame is not None and not frame.f_code.co_filename.startswith(_STEP):
         path = frame.f_code.co_filename

@@ -196,7 +196,7 @@ def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]],
 
 @contextlib.contextmanager
 def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
-    """Have a script leave the files that there are as they are: it writes copies, and finds them where they would be.
+    """Redirect a script's writes to existing files: it writes copies instead, and later reads find the copies.
 
     Its new files are made where it makes them, unless they are to lie aside too. The caches of PyTorch's compilers
     are written.
