@@ -33,7 +33,7 @@ _INSPECT_BUDGET = "40s"
 _MOST_ENTRIES, _MOST_LINES = 12, 6
 _LONGEST_WAIT_S, _LOOK_S, _ENDING_S = 60.0, 0.2, 10.0
 # Options that write files, or open the app: those have tools, or no place here.
-_NOT_HERE = ("--export", "--report", "--trace", "--json", "--events", "--force", "--resume", "--recipes", "--anew")
+_NOT_HERE = ("--export", "--report", "--trace", "--json", "--events", "--force", "--resume", "--recipes")
 # Fields of the report that go out as they are, and those of a recommendation.
 _WHOLE = ("target", "bottleneck", "bottleneck_evidence", "stack", "verification", "session_s", "cancelled", "error")
 _OF_RECOMMENDATION = ("recipe", "settings", "speedup", "ci_low", "ci_high", "verdict", "why", "needs_consent")

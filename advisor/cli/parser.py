@@ -105,9 +105,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespace) -> TargetSpec:
-    """The target of this name under these options. Raises UsageError for a config that cannot be read."""
+    """The target of this name under these options. Raises UsageError for a config that cannot be read.
+
+    Without a name it is that of a session to resume, and has that session's config.
+    """
     config = None
-    if options.config:
+    if options.config and target:
         from advisor.files.config_file import read_config  # YAML takes its time
 
         config = read_config(options.config)

@@ -220,6 +220,14 @@ def test_what_follows_two_dashes_is_the_targets(arguments, of_target):
     assert spec.command == (f"{spec.target} -- {' '.join(of_target)}" if of_target else spec.target)
 
 
+def test_a_config_without_a_target_is_only_written_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.yaml").write_text("lr: 0.1\n")
+    resumed = parse(["--resume", "--config", "train.yaml", "--export", "new.yaml"])
+    assert resumed.outputs.config_path == "train.yaml"
+    assert (resumed.request.config_path, resumed.request.target.config) == (None, None)
+
+
 def test_a_session_is_resumed_with_another_budget():
     assert parse(["--resume", "--budget", "90s"]).budget_s == 90.0
     assert parse(["--resume"]).budget_s is None

@@ -175,7 +175,7 @@ def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, s
         gpus=options.gpus,
         machines=options.nnodes,
         launch=launch_of(options),
-        config_path=str(Path(options.config).resolve()) if options.config else None,
+        config_path=str(Path(options.config).resolve()) if options.config and spec.target else None,
         key_map=key_map,
         scripts=tuple(options.script),
         accept=tuple(options.accept),
