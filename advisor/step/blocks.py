@@ -20,10 +20,10 @@ def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Mod
 
 
 def blocks_to_compile(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the repeated blocks to compile by themselves: kinds with three blocks or more to a shape, taken together.
+    """Return the repeated blocks to compile one by one: kinds with at least three blocks per shape.
 
-    Other kinds, as in the stages of a convolutional network, would take as long as the whole model. All blocks are
-    returned where no kind has so many.
+    Other kinds, such as the stages of a convolutional network, would take as long to compile as the whole model. All
+    blocks are returned if no kind has enough.
     """
     groups = [[block for _, block in group] for group in repeated_blocks(model)]
     chosen: list[torch.nn.Module] = []

@@ -16,7 +16,7 @@ NORMS = (
 
 
 def removable_biases(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Return the convolutions with a bias and the norm behind each; not those whose norm alone is frozen."""
+    """Return the convolutions with a bias and the norm after each, except where only the norm is frozen."""
     return [
         (layer, norm)
         for layer, norm in pairs

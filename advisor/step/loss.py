@@ -48,10 +48,10 @@ class LossError(TypeError):
 
 
 def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
-    """The form that a loss's signature tells; None where it leaves that open.
+    """The form of a loss by its signature; None if that leaves it open.
 
-    The first parameter decides, by its name or annotation; failing that, a second one that is named as labels are. A
-    module is always called with output and target, and so is a loss of one argument or of more than two targets.
+    The name or annotation of the first parameter decides, else a second parameter with a name for labels. A module is
+    always called with output and target, and so is a loss of one argument or of more than two targets.
     """
     if loss is None:
         return LossForm.OWN

@@ -40,10 +40,10 @@ def needs_closure(optimizer: Any) -> bool:
 
 
 def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection[Tensor] = ()) -> str:
-    """Return the reason why an optimizer cannot have these options; empty where it can.
+    """Return the reason why an optimizer cannot have these options; empty if it can.
 
-    The constructor of its class says which options there are and which exclude each other; on which devices a fused
-    step runs, a first step on a parameter of one number.
+    The constructor of its class decides which options exist and which exclude each other. For fused steps, one step on
+    a parameter with one number shows whether the device supports it.
     """
     name, base = type(optimizer).__name__, torch_class(optimizer)
     if base is None:

@@ -90,13 +90,14 @@ def synchronise_gradients(model: Any, wanted: bool) -> None:
 class ShareOfBatches:
     """A batch sampler that gives each rank its part of every batch.
 
-    A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. Rank 0 draws a
-    seed for each epoch, so the ranks have to iterate at the same time; a sampler that draws by PyTorch's generator
-    draws by that seed, in the order of a loop without ranks. Any other sampler has to draw alike in all ranks.
+    A batch that the ranks cannot divide equally is filled up with its own first samples, so that all parts have the
+    same size. Rank 0 draws a seed for each epoch, so all ranks must iterate at the same time. A sampler with PyTorch's
+    generator uses that seed and draws the order of a loop without ranks. Any other sampler must draw the same in all
+    ranks.
 
-    With ``lengths``, those of all samples, batches are of like lengths: the samples of fifty batches are sorted, and
-    their batches come in random order. Neighbours in a batch go to different ranks, so that none waits for another's
-    long samples.
+    With ``lengths`` of all samples, each batch has samples of similar lengths: the samples of fifty batches are sorted,
+    and their batches come in random order. Neighbours go to different ranks, so that no rank waits for another's long
+    samples.
     """
 
     def __init__(self, batches: Any, rank: int, ranks: int, lengths: list[int] | None = None) -> None:
@@ -136,7 +137,7 @@ class ShareOfBatches:
 def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int) -> Any:
     """Return a copy of a DataLoader that yields a rank's part of each batch.
 
-    One rank of one draws the same batches, whole. Raises RefusedError for a loader that cannot be divided.
+    With one rank it yields whole batches. Raises RefusedError for a loader that cannot be divided.
     """
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise RefusedError("the loader draws no batches of samples that could be divided: its dataset is iterable")

@@ -225,10 +225,10 @@ class TrainStep(Step):
 
 
 class InferStep(Step):
-    """A forward pass in the grad mode that the plan says; called with a batch, the output.
+    """A forward pass in the plan's grad mode. Called with a batch it returns the output.
 
-    The output is the caller's: no later call changes it. A step that ``evaluates`` puts a model in training mode into
-    evaluation mode for the pass and gives it its mode back, each of its modules its own.
+    The output belongs to the caller: no later call changes it. A step that ``evaluates`` switches a model in training
+    mode to evaluation for the pass, then restores the mode of each module.
     """
 
     def __init__(self, model: nn.Module, plan: StepPlan, *, with_target: bool = False, evaluates: bool = False) -> None:

@@ -6,10 +6,10 @@ import torch
 
 
 def decoders(model: torch.nn.Module) -> list[typing.Any]:
-    """The parts of a model that attend to the past, and whose configuration says whether they keep keys and values.
+    """The parts of a model with causal attention whose configuration says whether they cache keys and values.
 
-    Those have causal attention, by the attributes of Hugging Face's layers. An encoder's configuration may say so too,
-    and it keeps nothing.
+    Hugging Face's layers have an attribute for causal attention. An encoder's configuration may ask for a cache, but an
+    encoder has none.
     """
     parts = [part for part in model.modules() if hasattr(getattr(part, "config", None), "use_cache")]
     names = "is_causal", "is_decoder"
