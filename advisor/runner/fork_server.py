@@ -103,9 +103,9 @@ def start(
 
 
 def end_strays(known: set[int]) -> None:
-    """End the processes that the fork server adopted: they left their trial's group, as daemons do, and outlived it.
+    """End processes that the fork server adopted: they outlived their trial outside its process group, as daemons do.
 
-    ``known`` are the ids of its children that are wanted.
+    ``known`` are the ids of its children to keep.
     """
     for _ in range(_SWEEPS):
         strays = [child for child in children() if child not in known]
@@ -213,10 +213,10 @@ def _why(error: OSError | EOFError) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside this context, discard a started process's standard error.
+    """In this context, discard the standard error of a process that is started.
 
-    A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback. It
-    cleans up the semaphores of trials that were killed, as it should, and would warn of them on the user's terminal.
+    A target may write to the resource tracker's descriptor, and the tracker prints a traceback for each such line. It
+    also warns on the user's terminal about semaphores of killed trials, which it cleans up.
     """
     kept = os.dup(2)
     with Path(os.devnull).open("wb") as nowhere:

@@ -123,7 +123,7 @@ class Trial:
         return self._result
 
     def result_by(self, moment: float) -> TrialResult | None:
-        """The trial's result, if it has one at a moment of ``time.monotonic()``, or has one already."""
+        """The trial's result, if it has one before this moment of ``time.monotonic()``."""
         while self._result is None and self._connection is not None:
             left_s = max(0.0, moment - time.monotonic())
             if not left_s and not self._connection.poll():
@@ -162,7 +162,7 @@ class Trial:
     def kill(self) -> None:
         """Kill the trial's processes and free its resources.
 
-        Its end is waited for, but for one that was forked and has reported: the next trial waits for that.
+        Its end is awaited, unless it was forked and has reported: then the next trial waits for it.
         """
         self._kill_group()
         if self._builder is not None and isinstance(self._process, ForkedTrial) and self._has_reported:
@@ -228,7 +228,7 @@ class Trial:
         return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
 
     def _killed(self, number: signal.Signals) -> TrialResult:
-        """The process ended by a signal. The system sends SIGKILL for want of memory, and counts how often."""
+        """The result of a process ended by a signal. The system sends SIGKILL when memory runs out, and counts that."""
         ended = f"the trial process was ended by {number.name}"
         if number is not signal.SIGKILL:
             return self._ended(Outcome.CRASHED, ended, _CRASHED if number in _CRASHES else _SENT)

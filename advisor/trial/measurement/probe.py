@@ -56,11 +56,11 @@ def probe_training(
     limit_s: float = PROBE_LIMIT_S,
     fewest: int = 2,
 ) -> Probe:
-    """The first training steps, one a batch; fewer, but ``fewest`` at least, when they take longer than ``limit_s``.
+    """The first training steps, one per batch; fewer, but at least ``fewest``, if they take longer than ``limit_s``.
 
-    The longest step does not count towards the limit: it compiles, and the others are quick then.
-    A gradient scaler begins by skipping steps until its scale fits. A skipped step changes no weight: it is run again,
-    so that the losses stay comparable, step for step, with those of a loop without a scaler.
+    The longest step, which compiles, does not count towards the limit. A gradient scaler skips steps at first, until
+    its scale fits. A skipped step changes no weight and is run again, so that the losses can be compared step by step
+    with a loop without a scaler.
     """
     model = _model_of(step)
     seed_all(seed)
@@ -111,10 +111,10 @@ def divergence_notes(
 
 
 def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:
-    """A fixed sample of the outputs for the first batch, preceded by the sum of all of them.
+    """The sum of the outputs for the first batch, and a fixed sample of them.
 
-    The step runs several times and the last output counts. A captured step is only replayed by then, and has to follow
-    the batch: the one before the last is another of the same shapes, if there is one, which the capture records.
+    The step runs several times and the last output counts. A captured step is only replayed by then, and must read the
+    new batch: so the step before the last gets another batch of the same shapes, if there is one.
     """
     order = [batches[0]] * steps
     if steps > 1:
@@ -205,7 +205,7 @@ class _FirstOutput:
 
 
 def _without_caches(output: Any) -> Any:
-    """An output without a Hugging Face decoder's cache, which a setting may have it not return."""
+    """An output without a Hugging Face decoder's cache, which depends on a setting."""
     if isinstance(output, Mapping):
         return [part for part in output.values() if type(part).__module__ != _CACHES]
     return [part for part in output if type(part).__module__ != _CACHES] if isinstance(output, list | tuple) else output

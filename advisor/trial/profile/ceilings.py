@@ -110,7 +110,7 @@ def _transfer_rate(device: torch.device, room_bytes: int, *, pinned: bool) -> fl
 
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
-    """The shortest of several calls after one to warm up, fewer where they take long: what disturbs only adds time."""
+    """The shortest of several calls after one to warm up; fewer calls if they take long. Disturbances only add time."""
     backend = backend_of(device)
     backend.seconds_of(call)
     started = time.perf_counter()

@@ -128,7 +128,7 @@ def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float)
 
 
 class SyncRecorder(TorchFunctionMode):
-    """While entered, records each wait by the user's line, and times it from the start of the call of PyTorch."""
+    """In this context, records each wait by the user's line, timed from the start of the PyTorch call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class SyncRecorder(TorchFunctionMode):
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
     def waited(self, frame: FrameType | None) -> None:
-        """Record a wait under this stack that ends now, and began with the call or the wait before."""
+        """Record a wait under this stack. It ends now and began with the call, or with the end of the wait before."""
         now = time.perf_counter()
         self.record(frame, None if self._since is None else now - self._since)
         self._since = None if self._since is None else now
