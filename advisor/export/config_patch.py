@@ -37,8 +37,8 @@ _PROBE = "a-value-of-perf-advisor"
 class Patch:
     """A patched config. ``said``: the entries that were written for settings, by their keys.
 
-    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: those that it has no place for. ``remarks``: why
-    a place that there is was not taken.
+    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: settings without a place in it. ``remarks``: why
+    an existing place was not used.
     """
 
     text: str
@@ -119,7 +119,7 @@ def open_document(text: str, name: str) -> Document:
 
 
 def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yaml") -> None:
-    """Raise UsageError, as ``patched`` would, where a path of ``key_map`` is not a value in the config."""
+    """Raise UsageError, as ``patched`` would, if a path of ``key_map`` is not a value in the config."""
     _paths_of(key_map, open_document(text, name))
 
 

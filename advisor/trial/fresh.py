@@ -37,7 +37,7 @@ def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) ->
 
 
 def resume(channel: int, told: int) -> None:
-    """Run the trial in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, and the spec."""
+    """Run the trial in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, the spec."""
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
 
     connection = Connection(channel)

@@ -170,7 +170,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
 
 
 def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
-    """For each multiple that would pad layers to new sizes: the multiple, the number of layers and the widest output."""
+    """For each multiple that would pad layers to new sizes: itself, the number of layers, the widest output."""
     found: dict[tuple[int, ...], tuple[int, int, int]] = {}
     for multiple in (8, 64):
         outputs = [layer.out_features for layer in padding.layers_to_pad(model, multiple)]

@@ -18,11 +18,11 @@ Rules = Mapping[str, str | Mapping[Value, Words]]
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A program that reads configs: names by which it is recognised, and its words for settings.
+    """A program that reads configs: the names that identify it, and its words for settings.
 
-    ``own`` are names of its arguments that hardly any other program has; ``values`` are own by what they hold.
-    ``shared`` names count beside one that is ``sure``, by default any that is its own. Beside a name of ``others``, of
-    programs that took names over, none counts.
+    ``own`` are argument names that hardly any other program has; ``values`` identify it by their content. ``shared``
+    names count if a ``sure`` name is there too, by default any own name. No name counts if a name of ``others`` is
+    there: programs that adopted names of this one.
     """
 
     rules: Rules

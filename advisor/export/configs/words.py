@@ -38,7 +38,7 @@ class Phrase:
 class Config:
     """The input of a phrase: the wanted settings, the config's contents, and the path of the arguments in it.
 
-    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for, on ``machines``.
+    ``on_cpu``: the loop was measured on a CPU. The settings are for ``gpus`` GPUs on ``machines``.
     """
 
     settings: Mapping[str, Value]

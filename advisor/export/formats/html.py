@@ -47,7 +47,7 @@ _LONGEST_LISTING = 30  # lines
 
 
 def html_report(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> str:
-    """The report of a session as a page, light or dark as the reader's system is. The session may still run."""
+    """The report of a session as a page, light or dark as the reader's system. The session may still run."""
     from advisor.report.whole import document_of
 
     document = document_of(state, request, catalog, change, drawn=True)
