@@ -86,7 +86,7 @@ def _phrases_of(made: _Made, kind: str) -> Iterator[Phrase]:
 
 
 def _clips_under_lightnings_autocast(config: Config) -> bool:
-    """Whether a Trainer of Lightning's clips gradients in mixed precision, which it refuses for fused optimizers."""
+    """Whether Lightning's Trainer clips gradients in mixed precision, which it refuses for fused optimizers."""
     autocast = config.settings.get("precision.autocast")
     trainers = [mapping for _, mapping in walk(config.tree) if isinstance(mapping, dict)]
     precisions = [str(trainer.get("precision")) for trainer in trainers if trainer.get("gradient_clip_val")]

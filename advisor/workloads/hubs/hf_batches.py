@@ -65,7 +65,7 @@ def longest_text(model: Any) -> int:
 
 
 def _complete(model: Any) -> None:
-    """Say with which tokens a decoder starts and pads; configurations that no checkpoint came with leave it open."""
+    """Set the start and padding tokens of a decoder; a configuration without a checkpoint may lack them."""
     config, text = model.config, text_of(model.config)
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(text, "pad_token_id", None) or 0

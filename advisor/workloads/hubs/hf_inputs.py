@@ -56,12 +56,12 @@ class ModelInputs:
 
     @property
     def compares(self) -> bool:
-        """Whether a model takes pairs of a text and an image or sound, which it tells from other pairs."""
+        """Whether a model compares pairs of a text and an image or sound."""
         return "return_loss" in self.accepted and "input_ids" in self.accepted
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens that there are: as the configuration says, or as many as the model has vectors for."""
+        """The number of tokens, from the configuration or from the size of the model's embedding."""
         said = getattr(text_of(self.config), "vocab_size", None)
         try:
             table = self.model.get_input_embeddings()
@@ -116,7 +116,7 @@ def images(about: ModelInputs, size: int) -> Batch:
 
 
 def patches(about: ModelInputs, size: int) -> Batch:
-    """The patches of all images in one row, and how many there are of each; several of them are merged later."""
+    """The patches of all images in one row, and the number of patches per image; the model merges several later."""
     patch, merged = about.get("patch_size", default=_USUAL_PATCH), about.get("spatial_merge_size", default=1)
     channels, height, width = about.shape if about.shape and len(about.shape) == 3 else (None, _USUAL_SIDE, _USUAL_SIDE)
     channels = channels or about.get("in_channels", "num_channels", default=3)

@@ -57,7 +57,7 @@ class _Given:
 
 
 def _given(value: Any, pytorch: Any) -> _Given | None:
-    """The module and its Trainer and data, in any order; None where there is no module, or another thing beside it."""
+    """The module, its Trainer and its data, in any order; None if there is no module, or any other object."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else [value]
     own = (pytorch.LightningModule, pytorch.LightningDataModule)
     parts = [part() if isinstance(part, type) and issubclass(part, own) else part for part in values]

@@ -30,9 +30,9 @@ class _TooLong(BaseException):
 
 
 class WholeRounds:
-    """Times rounds of a loop, at first from each statement of its body to the next, then as they are.
+    """Times rounds of a loop: first each statement of its body, then whole rounds without tracing.
 
-    ``synchronize`` waits for the device: what the step launched is not the time of what follows it.
+    ``synchronize`` waits for the device, so that work of the step is not counted for later statements.
     """
 
     def __init__(self, step: ScriptStep, synchronize: Callable[[], None]) -> None:
