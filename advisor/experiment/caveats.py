@@ -74,7 +74,7 @@ def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
 
 
 def of_the_limits(known: Known) -> Iterator[str]:
-    """Warnings of each limit that nothing that was measured keeps, with what came nearest, or that has no effect."""
+    """Warnings about limits that no result keeps, with the nearest result, and limits without effect."""
     judge, goal = known.judge, known.judge.goal
     results = {Settings(): judge.baseline_record().result}
     for settings in judge.runs:
@@ -135,7 +135,7 @@ def of_nothing_to_try(request: Request, plan: Plan) -> str:
 
 
 def unfinished(bench: Bench) -> str:
-    """A remark on code that still compiles when the time is over, and how to go on; empty where none does."""
+    """A remark on code that still compiles at the end of the budget, and how to go on; empty for none."""
     if bench.has_compiled_beside() or not bench.compiling:
         return ""
     return (

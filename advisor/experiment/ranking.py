@@ -53,7 +53,7 @@ def _merit(record: TrialRecord, by: Yardstick) -> tuple[bool, float]:
 
 
 def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialResult | None) -> bool:
-    """Whether a batch size leaves no memory beside the trial: for validation, fragmentation, odd batches."""
+    """Whether a batch size leaves no spare memory for validation, fragmentation and odd batches."""
     peak, memory = result.peak_reserved_bytes if result else None, facts.workload.device_memory_bytes
     return "data.batch_size" in settings and bool(peak and memory) and (peak or 0) > USABLE_MEMORY * memory
 

@@ -149,7 +149,7 @@ class Cuda(Backend):
         return Identity(found.name, str(found.uuid), (found.major, found.minor), found.total_memory)
 
     def memory(self) -> Memory:
-        """Return the caching allocator's peaks, and what all processes use of the device by now.
+        """Return the caching allocator's peaks, and the device memory that all processes use now.
 
         Reserved counts CUDA graph pools, allocated does not.
         """

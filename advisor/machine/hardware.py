@@ -228,7 +228,7 @@ def own_pids() -> set[int]:
 
 
 def process_name(pid: int) -> str:
-    """The name of a compute process by the number that NVML gave, or a phrase where it cannot be known."""
+    """The name of a compute process by its number in NVML, or a phrase if it is not known."""
     try:
         return psutil.Process(pid).name()
     except psutil.NoSuchProcess:

@@ -141,7 +141,7 @@ class CoresInUse:
         return busy, busy - (now.own_s - self._start.own_s) / elapsed_s
 
     def foreign(self) -> float:
-        """The cores that other programs have used since the start; 0 for a time too short to tell."""
+        """The cores that other programs have used since the start; 0 if too little time has passed."""
         short = time.perf_counter() - self._start.at_s < _SHORTEST_WATCH_S
         return 0.0 if short else max(0.0, self.average()[1])
 

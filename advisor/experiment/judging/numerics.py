@@ -65,7 +65,7 @@ _EQUAL, _AS_BASELINES, _CLOSE, _CHANGED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A compared quantity, and the part of its difference that rounding explains: the largest of three.
+    """A compared quantity, and the difference that rounding explains: the largest of three.
 
     ``chain`` round-offs, where no reference was run; ``per_reference`` distances of the baseline from the reference;
     and the ``floor``.

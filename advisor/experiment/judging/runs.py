@@ -31,7 +31,7 @@ def speed(result: TrialResult) -> tuple[float, float]:
 
 
 def mean_speed(runs: Sequence[TrialResult]) -> tuple[float, float]:
-    """The step time in ms and samples per second of several runs, each of which counts once, as their ratio has it."""
+    """The step time in ms and samples per second of several runs; each run counts once, as in their ratio."""
     steps_ms, samples_per_s = zip(*map(speed, runs), strict=True)
     return mean_rate(steps_ms), mean_rate(samples_per_s)
 
@@ -92,7 +92,7 @@ def prior_spread(facts: Facts) -> float:
 
 
 def is_captured(settings: Mapping[str, Value]) -> bool:
-    """Whether a step of these settings is a graph that is replayed, wholly or in large parts."""
+    """Whether a step with these settings is wholly or mostly the replay of a graph."""
     return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in MODES_WITH_GRAPHS
 
 

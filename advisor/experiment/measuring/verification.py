@@ -184,7 +184,7 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
 
 
 def _difference(new: TrialResult, old: TrialResult) -> float | None:
-    """The relative difference of the outputs, or the first losses, of two runs; None where they have no such ones."""
+    """The relative difference of the outputs, or of the first losses, of two runs; None if they have neither."""
     same = differences(LOSSES if new.losses else OUTPUTS, new, old) if new.batch_size == old.batch_size else ()
     return max(same, default=None)
 

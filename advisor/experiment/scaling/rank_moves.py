@@ -35,7 +35,7 @@ class Move(NamedTuple):
 
 
 def moves(known: Scaling) -> list[Move]:
-    """All that could be measured next, by expected gain (as a logarithm) per trial; nothing where one GPU could not."""
+    """All that could be measured next, by expected gain (as a logarithm) per trial; empty if one GPU failed."""
     if not known.measured(ONE):
         return []
     kinds = (_strategies, _options, _again, _of_the_leading)
@@ -44,7 +44,7 @@ def moves(known: Scaling) -> list[Move]:
 
 
 def leading(known: Scaling) -> Setup | None:
-    """The fastest usable settings over several GPUs, also where one GPU is as fast; None while none has run."""
+    """The fastest usable settings over several GPUs, even if one GPU is as fast; None before any has run."""
     if known.stack:
         return Setup(known.stack)
     compared = {one: known.compare(one) for one in known.runs if one != ONE and not one.weak}
@@ -65,7 +65,7 @@ def _strategies(known: Scaling) -> Iterator[Move]:
 
 
 def _mended(known: Scaling, setup: Setup) -> Setup | None:
-    """A strategy that failed, changed by its reason: looking for unused parameters, no graph, then no compiling."""
+    """A failed strategy, changed according to the reason: find unused parameters, no graph, then no compiling."""
     if UNUSED_PARAMETERS in known.runs[setup][-1].reason and _UNUSED not in setup.settings:
         return Setup(_fitting(known, setup.settings.with_value(_UNUSED, True)))
     if _is_captured(known, setup):

@@ -1,4 +1,4 @@
-"""Several GPUs in a session: the one-GPU stack carried over, and strategies and options tried over ranks."""
+"""Several GPUs in a session: the one-GPU stack, then strategies and options with several ranks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

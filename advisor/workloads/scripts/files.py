@@ -81,7 +81,7 @@ def _aside(file: Any) -> str | None:
 
 
 def _put_aside(file: Any) -> Any:
-    """The path to write a file to: a temporary file if it exists already; for rounds, also if only its folder exists."""
+    """The path to write a file to: a temporary file if it exists already; for rounds, also if its folder exists."""
     if not isinstance(file, str | os.PathLike):
         return file
     path, folder = Path(file).absolute(), _folder()
