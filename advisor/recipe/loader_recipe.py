@@ -38,7 +38,12 @@ def epoch_seconds(facts: Facts) -> float | None:
 
 
 class LoaderRecipe(Recipe):
-    """A recipe that rebuilds a DataLoader with other constructor arguments."""
+    """A recipe that rebuilds a DataLoader with other constructor arguments.
+
+    ``imported`` is an import of what ``code`` defines, for a script in which a person reviews every line.
+    """
+
+    imported: ClassVar[str] = ""
 
     attacks = frozenset({Bottleneck.INPUT})
     phases = frozenset({Phase.DATA_WAIT})
