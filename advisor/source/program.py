@@ -79,7 +79,7 @@ class Program:
     def assigned(self, node: ast.AST) -> list[ast.AST]:
         """All that is assigned to a name: in its function, else in the module; for a dotted name in the whole file.
 
-        A parameter, a loop's variable, and a part of an unpacked or an added value: the node that assigns it.
+        For a parameter, a loop's variable, and a part of an unpacked or added value, it is the node that assigns it.
         """
         name = self.name(node)
         found = self._assigned[None if "." in name else self.scope(node), name]

@@ -232,9 +232,9 @@ class Stages:
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _measured(self, parts: _Parts, batches: list[Any], probe: Probe, began: float) -> TrialResult:
-        """Warm up and time blocks of steps; then whatever else this kind of trial measures.
+        """Warm up, time blocks of steps, then do what else this kind of trial measures.
 
-        All since the moment ``began`` is measuring or warming up.
+        The time since ``began`` counts as warming up or measuring.
         """
         step, components, spec = parts.step, parts.components, self.spec
         feed = Feed(resident_data(components), spec.seed)

@@ -39,7 +39,7 @@ def check_energy(request: Request, hardware: Hardware) -> None:
 def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
     """Have the target built once for all trials, then measure and describe it.
 
-    Raises TargetError when it fails, and UsageError when it has no energy and that is the objective.
+    Raises TargetError when it fails, and UsageError where the objective is energy and none was measured.
     """
     cores = CoresInUse()
     bench.build_once()

@@ -21,8 +21,8 @@ def gpus_in_use(request: Request, hardware: Hardware) -> int:
     there = gpus_there(hardware)
     if there < max(1, wanted):
         raise UsageError(
-            f"--gpus asks for {wanted or 'all'} GPUs, and {there} {'is' if there == 1 else 'are'} visible; an instance "
-            "of a GPU (MIG) is none.",
+            f"--gpus asks for {wanted or 'all'} GPUs, and {there} {'is' if there == 1 else 'are'} visible. A part "
+            "of a GPU (MIG) does not count.",
             "Ask for fewer, or show more with CUDA_VISIBLE_DEVICES; with --device cpu processes start on the CPU.",
         )
     return request.machines * (wanted or there)

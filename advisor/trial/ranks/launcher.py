@@ -83,7 +83,7 @@ class _Rank:
 
     @property
     def died(self) -> bool:
-        """Whether it ended without a result."""
+        """Whether the process ended without a result."""
         return self.ended and self.result is None
 
     def named_result(self) -> TrialResult:

@@ -7,7 +7,7 @@ from advisor.files.paths import is_file
 
 
 def is_script(target: str, directory: str, builder: str) -> bool:
-    """Whether a target names a Python file, by itself, that has no ``builder`` at its top level."""
+    """Whether a target is the path of a Python file that defines no ``builder`` at its top level."""
     path = Path(directory, target)
     if not target.endswith(".py") or not is_file(path):
         return False

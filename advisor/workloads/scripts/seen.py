@@ -150,7 +150,7 @@ def gradients() -> str:
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Whether two nests of tensors hold the same values, wherever they are, and in what floating-point type."""
+    """Whether two nested structures of tensors hold the same values, on any device and in any floating-point type."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         floats = one.is_floating_point() and other.is_floating_point()
         alike = one.shape == other.shape and (floats or one.dtype == other.dtype)

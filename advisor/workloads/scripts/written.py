@@ -73,9 +73,9 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
 
 
 def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
-    """A loop that calls a function for its step, with the body of that in the place of the call; others as they are.
+    """Replace the call of a step function in a loop with the function's body; other loops stay as they are.
 
-    Parameters that do not depend on the round have the values that they had in the first call.
+    Parameters that do not change from round to round get the values of the first call.
     """
     users = [where for where in seen.frames if where.is_users]
     place = next(place for place, where in enumerate(users) if where.frame.f_code is loop.code)
