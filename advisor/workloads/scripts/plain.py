@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import distributed, nn
 
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
@@ -25,7 +25,8 @@ def workload_of(seen: Seen) -> Any:
         return _rounds_of_update(seen)
     if not seen.updates and not seen.by_hand:
         return inference_of(seen)
-    return _plain(seen) or _own_step(seen)
+    is_rank = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return (None if is_rank else _plain(seen)) or _own_step(seen)  # what the loop exchanges is part of a rank's step
 
 
 def _plain(seen: Seen) -> Adapted | None:
