@@ -171,14 +171,8 @@ class Stages:
             self._say(doing)
             return result_of_loop(loop, device, self.catalog, self.spec)
         parts = self._applied(loop, device, build_s)
-        components = parts.components
         began = time.perf_counter()
-        self._say("reading the first batches")
-        batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
-        if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=components.has_loader)
-            facts = inspect_loop(loop, device, batches, loss_form=parts.form, step=parts.eager)
-            self.channel.send(Inspected(facts, versions(), imported_sources()))
+        batches = self._first_batches(parts)
         probe = self._probe(parts, batches)
         del batches[1:]  # they may lie on the device
         if self.spec.kind is TrialKind.COMPILE:
@@ -206,6 +200,17 @@ class Stages:
         form = form_of_loss(loop, components, self.spec)
         step = captured(make_step(components, loop.loss, form=form), refuse_graph)
         return _Parts(loop, device, components, step, form, build_s, time.perf_counter() - started)
+
+    def _first_batches(self, parts: _Parts) -> list[Any]:
+        """The batches of the first steps, which an inspection looks at too."""
+        self._say("reading the first batches")
+        components = parts.components
+        batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
+        if self.spec.kind.inspects:
+            draws.check_batches(batches, of_loader=components.has_loader)
+            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.eager)
+            self.channel.send(Inspected(facts, versions(), imported_sources()))
+        return batches
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
         """The first steps, whose losses and outputs are compared. They also compile, so they count as warm-up.

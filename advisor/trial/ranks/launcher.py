@@ -252,7 +252,8 @@ def waited_for_others(error: BaseException) -> bool:
     Gloo has no class for such errors: there it is any RuntimeError, as a collective raises.
     """
     by_gloo = dist.is_initialized() and dist.get_backend() == "gloo"
-    return isinstance(error, dist.DistError) or (by_gloo and isinstance(error, RuntimeError))
+    kinds = (dist.DistError, RuntimeError) if by_gloo else (dist.DistError,)
+    return isinstance(error, kinds) or isinstance(error.__cause__, kinds)
 
 
 def waits_for_others(stack: str) -> bool:

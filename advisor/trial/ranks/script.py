@@ -52,6 +52,10 @@ class RankOfScript(Stages):
             feed = Feed(data if is_loader(loop.data) else mover(device)(data))
         else:
             parts = self._applied(loop, device, 0.0)
+            # Loaders have the ranks meet where an epoch begins, as Accelerate's do, and sharded parameters where one
+            # looks at them: what rank 0 does before its steps, and with which batches, is done here too.
+            for batch in self._first_batches(parts):
+                parts.step(batch)
             step, feed = parts.step, Feed(resident_data(parts.components), self.spec.seed)
         self.channel.send(Activity("taking the steps of rank 0"))
         while True:
