@@ -35,7 +35,7 @@ def is_for_ranks(target: str, directory: str) -> bool:
             continue
         if any(getattr(node, name, None) in _OF_RANKS for node in nodes for name in ("value", "id", "attr", "name")):
             return True
-        beside = (Path(path.parent, *name.split(".")).with_suffix(".py") for name in _imported(nodes))
+        beside = (Path(path.parent, f"{name.replace('.', '/')}.py") for name in _imported(nodes))
         waiting += {one for one in beside if one.is_file()} - read
     return False
 
@@ -44,7 +44,8 @@ def _imported(nodes: list[ast.AST]) -> Iterator[str]:
     """The names of the modules that are imported, and of what is imported from them, which may be modules too."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            yield from filter(None, (node.module, *(alias.name for alias in node.names)))
+            package = f"{node.module}." if node.module else ""
+            yield from (package[:-1], *(package + alias.name for alias in node.names))
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 

@@ -1,12 +1,12 @@
 """A script for torchrun in two ranks on the CPU (gloo): what is measured, and what becomes of its errors."""
 
 import json
-import os
 import textwrap
 import time
 
 import forked_ranks
 import pytest
+from real_session import short_trials
 
 from advisor.cli import main as cli
 from advisor.records import Inspected, Outcome, TargetSpec, TrialKind, TrialSpec, World
@@ -117,14 +117,20 @@ def text_of(before=""):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run one trial of a script in two ranks, and check that no file of the script's folder is written."""
+def folder(tmp_path, monkeypatch):
+    """The folder of the script, with what an earlier training wrote; ranks are forked."""
     monkeypatch.setattr("advisor.runner.trial_process._enter_trial", forked_ranks.enter_trial)
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "snapshot.pt").write_text("of the last training")
     monkeypatch.chdir(folder)
     Runner.prepare()
+    return folder
+
+
+@pytest.fixture
+def run(folder, tmp_path):
+    """Run one trial of a script in two ranks, and check that no file of the script's folder is written."""
 
     def run_trial(text, settings=None, *, kind=TrialKind.CANDIDATE, messages=None):
         (folder / "train.py").write_text(text)
@@ -140,7 +146,7 @@ def run(tmp_path, monkeypatch):
             world=World(2, script=True),
         )
         result = Runner().run(spec, (messages if messages is not None else []).append)
-        assert sorted(os.listdir(folder)) == ["snapshot.pt", "train.py"]
+        assert sorted(one.name for one in folder.iterdir()) == ["snapshot.pt", "train.py"]
         assert (folder / "snapshot.pt").read_text() == "of the last training"
         return result
 
@@ -183,3 +189,33 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     assert words in result.reason
     assert result.hint
     assert time.monotonic() - began < 60
+
+
+SLOW_STEPS = """
+    import time
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    def wait(optimizer, *_):
+        time.sleep(0.0 if optimizer.param_groups[0]["fused"] else 0.1)
+
+    register_optimizer_step_pre_hook(wait)
+"""
+
+
+def test_a_session_finds_settings_in_ranks_and_writes_them_into_the_script(folder, capsys):
+    text = text_of(SLOW_STEPS)
+    (folder / "train.py").write_text(text)
+    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "40s", "--only", "fused_optimizer"]
+    with short_trials():
+        code = cli.main([*command, "--json", "found.json", "--export", "train.tuned.py", "--headless"])
+    told = capsys.readouterr().err
+    assert code == 0, told
+    found = json.loads((folder / "found.json").read_text())
+    assert found["stack"]["settings"] == {"optimizer.implementation": "fused"}, told
+    assert found["stack"]["speedup"] > 2
+    assert found["parallel"] is None
+    assert "measured in 2 ranks (gloo)" in told
+    changed = {*(folder / "train.tuned.py").read_text().splitlines()} - {*text.splitlines()}
+    assert len(changed) == 1
+    assert "lr=1e-3, fused=True)" in changed.pop()
+    assert (folder / "snapshot.pt").read_text() == "of the last training"
