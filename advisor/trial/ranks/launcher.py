@@ -33,7 +33,6 @@ from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
 from advisor.records import (
     Activity,
-    Block,
     BlockDone,
     Finished,
     Inspected,
@@ -135,7 +134,7 @@ class Launcher:
             self._listen(channel)
             for one in self._ranks:
                 if self._leads(one) and one.result is not None and not one.failed:
-                    return replace(one.result, blocks=tuple(map(self._of_all, one.result.blocks)))
+                    return one.result
             failed = [one for one in self._ranks if one.failed]
             if own := next((one for one in failed if one.doing != WAITING), None):
                 return own.named_result()
@@ -177,14 +176,8 @@ class Launcher:
                 if self._leads(one) and message.text not in (WAITING, self._activity):
                     self._activity = message.text
                     channel.send(message)
-            elif self._leads(one) and isinstance(message, BlockDone):
-                channel.send(BlockDone(self._of_all(message.block)))
-            elif self._leads(one) and isinstance(message, Inspected | Profiled):
+            elif self._leads(one) and isinstance(message, BlockDone | Inspected | Profiled):
                 channel.send(message)
-
-    def _of_all(self, block: Block) -> Block:
-        """A block with the samples of all ranks; in a trial of a script its rank counts its own."""
-        return replace(block, samples=block.samples * self._world.ranks) if self._world.script else block
 
     def _leads(self, one: _Rank) -> bool:
         """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""

@@ -71,6 +71,6 @@ class RankOfScript(Stages):
                 "Give it the arguments that make it train on several GPUs, after --; or leave --gpus out.",
             )
         loop.notes.append(
-            f"measured in {ranks} ranks ({dist.get_backend()}): samples are those of all, batch and memory of rank 0"
+            f"measured in {ranks} ranks ({dist.get_backend()}): batch, samples per second and memory are those of one"
         )
         return loop, device
