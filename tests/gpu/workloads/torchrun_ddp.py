@@ -36,9 +36,7 @@ class Trainer:
         print(f"[GPU{self.gpu_id}] epoch {epoch}, {len(self.train_data)} steps")
         self.train_data.sampler.set_epoch(epoch)
         for source, targets in self.train_data:
-            source = source.to(self.gpu_id)
-            targets = targets.to(self.gpu_id)
-            self._run_batch(source, targets)
+            self._run_batch(source.to(self.gpu_id), targets.to(self.gpu_id))
 
     def _save_snapshot(self, epoch):
         torch.save({"model": self.model.module.state_dict(), "epoch": epoch}, self.snapshot_path)
