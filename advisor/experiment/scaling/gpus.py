@@ -41,6 +41,12 @@ def spreads_itself(request: Request) -> bool:
     return is_one and is_for_ranks(target.target, target.directory)
 
 
+def trains_in_ranks(facts: Facts) -> bool:
+    """Whether a script that was started in several ranks trains in them together, by a loop of its own."""
+    workload = facts.workload
+    return workload.mode is Mode.TRAIN and workload.own_step and bool(workload.spread_already)
+
+
 def gpus_there(hardware: Hardware) -> int:
     """The number of whole GPUs that CUDA shows to this process and its children."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from advisor.errors import TargetError
 from advisor.process.channel import Channel
-from advisor.records import Activity, Mode, TrialKind, TrialResult, TrialSpec
+from advisor.records import Activity, TrialKind, TrialResult, TrialSpec
 from advisor.step.batch import mover
 from advisor.step.prefetch import is_loader
 from advisor.trial.main import Stages
@@ -63,14 +62,7 @@ class RankOfScript(Stages):
 
     def _load(self) -> tuple[Loop, torch.device]:
         loop, device = super()._load()
-        ranks = dist.get_world_size() if dist.is_initialized() else 1
-        if loop.mode is not Mode.TRAIN or loop.step is None or ranks == 1:
-            raise TargetError(
-                f"{self.spec.target.target} was started as a rank for each GPU, and starts no process group in which "
-                "it trains.",
-                "Give it the arguments that make it train on several GPUs, after --; or leave --gpus out.",
-            )
-        loop.notes.append(
-            f"measured in {ranks} ranks ({dist.get_backend()}): batch, samples per second and memory are those of one"
-        )
+        if dist.is_initialized():
+            group = f"{dist.get_world_size()} ranks ({dist.get_backend()})"
+            loop.notes.append(f"measured in {group}: batch, samples per second and memory are those of one")
         return loop, device

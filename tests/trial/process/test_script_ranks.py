@@ -176,10 +176,9 @@ def test_settings_are_applied_in_all_ranks(run):
     [
         (text_of(RAISES), "rank 1: ValueError: no such sample"),
         (text_of(FOUR), "this recipe is for 4 ranks"),
-        (text_of(ALONE), "starts no process group"),
         (textwrap.dedent(SPAWNS), "trains in processes of its own"),
     ],
-    ids=["one raises", "for another number", "no group", "spawns"],
+    ids=["one raises", "for another number", "spawns"],
 )
 def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     began = time.monotonic()
@@ -189,6 +188,18 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     assert words in result.reason
     assert result.hint
     assert time.monotonic() - began < 60
+
+
+def test_a_script_whose_ranks_train_for_themselves_is_measured_in_one(folder, capsys):
+    (folder / "train.py").write_text(text_of(ALONE))
+    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "30s", "--only", "parallel_strategy"]
+    with short_trials():
+        code = cli.main([*command, "--json", "found.json", "--headless"])
+    told = capsys.readouterr().err
+    assert code == 0, told
+    assert "the ranks of train.py train apart: it is measured as one process" in told
+    found = json.loads((folder / "found.json").read_text())
+    assert found["parallel"]["gpus"] == 2, "its parts are tried on several, as those of any script"
 
 
 SLOW_STEPS = """
