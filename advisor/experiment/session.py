@@ -186,7 +186,7 @@ class Session:
         facts, result = first_run(self._bench, hardware)
         if self._bench.world is not None and not trains_in_ranks(facts):
             self._reporter.warn(f"the ranks of {self.request.target.target} train apart: it is measured as one process")
-            self._bench.world = self._bench.budget.baseline_s = None
+            self._bench.leave_ranks()
             self._several_s = self.request.budget_s * (1 - POLICY.one_gpu)
             self._bench.budget.extended_s -= self._several_s
             facts, result = first_run(self._bench, hardware)
