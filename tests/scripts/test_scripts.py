@@ -19,6 +19,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.step.tuning import apply_settings
 from advisor.trial.measurement.draws import Feed
 from advisor.workloads.entrypoint import load_target
+from advisor.workloads.scripts import is_for_ranks, watch
 from scripts.steps import batches, step_of
 
 HERE = Path(__file__).parent
@@ -160,18 +161,41 @@ class TestWhatIsSeen:
     def test_a_loader_feeds_the_body_of_a_loop(self):
         assert type(loaded("accumulation").data) is DataLoader
 
-    def test_its_only_rank_takes_a_port_that_is_free(self, script, monkeypatch):
+    def test_without_torchrun_it_is_its_only_rank_on_a_port_that_is_free(self, script, monkeypatch):
         with socket.create_server(("localhost", 0)) as taken:
-            monkeypatch.setenv("MASTER_ADDR", "localhost")
-            monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+            for name in watch._ONLY_RANK:  # they are as they are here again after the test
+                monkeypatch.setenv(name, str(taken.getsockname()[1]))
+                if name != "MASTER_PORT":
+                    monkeypatch.delenv(name)
             try:
-                loop, _ = script(
-                    "torch.distributed.init_process_group('gloo', rank=0, world_size=1)\n"
+                loop, names = script(
+                    "import os\nasked = [os.environ.get('RANK'), 'WORLD_SIZE' in os.environ]\n"
+                    "rank = int(os.environ['LOCAL_RANK'])\ntorch.distributed.init_process_group('gloo')\n"
                     "model = nn.parallel.DistributedDataParallel(model)\nfor x, y in loader:\n    STEP\n"
                 )
             finally:
                 torch.distributed.destroy_process_group()
         assert type(loop.model).__name__ == "DistributedDataParallel"
+        assert names["rank"] == 0
+        assert names["asked"] == [None, False], "a script that can do without does"
+        assert any("--gpus N" in note for note in loop.notes)
+
+    @pytest.mark.parametrize(
+        ("text", "is_for_them"),
+        [
+            ("import os\nrank = int(os.environ['LOCAL_RANK'])\n", True),
+            ("from torch.distributed import init_process_group\n", True),
+            ("from parts.ranks import begin\nbegin()\n", True),
+            ("from parts import ranks\n", True),
+            ('"""Sets WORLD_SIZE nowhere."""\nimport os, parts.missing, torch\nos.environ["RANKS"]\n', False),
+            ("rank = (\n", False),
+        ],
+    )
+    def test_one_for_torchrun_is_told_by_its_own_source(self, text, is_for_them, tmp_path):
+        (tmp_path / "parts").mkdir()
+        (tmp_path / "parts" / "ranks.py").write_text("import torch, train\ntorch.distributed.init_process_group()\n")
+        (tmp_path / "train.py").write_text(text)
+        assert is_for_ranks("train.py", str(tmp_path)) is is_for_them
 
     def test_nothing_stays_hooked(self):
         before = (torch.Tensor.backward, DataLoader.__iter__, torch.nn.functional.cross_entropy)
