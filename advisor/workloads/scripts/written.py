@@ -45,7 +45,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     """
     loop = _with_step_function(loop, seen)
     call = _backward_in(loop, seen)
-    if call is None or loop.in_context:
+    if call is None:
         return None
     statements = list(_opened(loop.statement.body, call, loop))
     place = next((place for place, one in enumerate(statements) if call in ast.walk(one)), None)
