@@ -117,6 +117,7 @@ def build():
         builds.write("built ")
     config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99)
     batch = {"input_ids": torch.randint(99, (8, 16)), "labels": torch.randint(2, (8,))}
+    torch.cuda.is_current_stream_capturing()  # as transformers asks in a forward pass; PyTorch's starts CUDA's driver
     return {"model": BertForSequenceClassification(config), "data": batch, "mode": "train"}
 """
 
