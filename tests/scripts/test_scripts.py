@@ -35,7 +35,6 @@ SCRIPTS = {
     "trainer_class": (PLAIN, "Linear", "RMSprop"),
     "by_hand": (OWN, "RNN + Linear", ""),
     "distillation": (PLAIN, "Sequential", "SGD"),
-    "autoencoder": (PLAIN, "Sequential", "Adam"),
     "next_batch": (PLAIN, "Linear", "Adam"),
     "policy_gradient": (OWN, "Sequential", "Adam"),
     "inference": (INFERENCE, "Sequential", ""),

@@ -12,7 +12,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from advisor.python.places import scope_of
-from advisor.python.positions import Loop, is_read_in, position_of, value_of
+from advisor.python.positions import Loop, position_of, value_of
 from advisor.python.trees import bound_in
 from advisor.step.loader import length_of
 from advisor.workloads.scripts.heads import Head
@@ -92,7 +92,8 @@ def _loops_around_update(seen: Seen) -> list[FoundLoop]:
 
 def reads_loader(loop: FoundLoop, seen: Seen) -> bool:
     """Whether a loop reads the loader of the step, in its head or in its body."""
-    return position_in(loop, seen) is not None or is_read_in(loop.statement, loop.code, seen.reads)
+    lines = range(loop.statement.lineno, 1 + (loop.statement.end_lineno or 0))
+    return any(code is loop.code and line in lines for code, line in seen.reads)
 
 
 def _makes_optimizer(loop: FoundLoop) -> bool:
