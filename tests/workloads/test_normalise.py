@@ -313,6 +313,7 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net(), batch()[0].numpy()), "data is a ndarray and holds no tensor", "torch.from_numpy"),
         ((Net(), "images"), "data is a str and holds no tensor", "DataLoader"),
         ((Net(), TensorDataset(torch.ones(2))), "data is a TensorDataset, a dataset without", "DataLoader(dataset"),
+        ((Net(), lambda: None), "takes no batch size", "def batch(batch_size)"),
         ((Net(), lambda size: None), "data function is nothing (None) and holds no tensor", "batch_size -> batch"),
         ((Net(), batch(), None, 3), "optimizer is an int", "torch.optim.Optimizer"),
         ((Net(), batch(), None, lambda parameters: 3), "optimizer is an int", "torch.optim.Optimizer"),
