@@ -250,7 +250,7 @@ def folder_of(text: str) -> str:
 def script_of(text: str) -> str:
     """An existing file, as an absolute path. Raises UsageError where there is none."""
     if not is_file(text):
-        raise UsageError(no_file(text), "Name the script that trains, .py or .ipynb.")
+        raise UsageError(no_file(text), "Name the script that trains, a .py file.")
     return str(Path(text).resolve())
 
 

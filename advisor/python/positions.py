@@ -71,12 +71,6 @@ def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
     return None
 
 
-def is_read_in(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
-    """Whether a loop of this code reads batches, in its body or in its head."""
-    last = loop.end_lineno or 0
-    return any(place is code and loop.lineno <= line <= last for place, line in reads)
-
-
 def reads_once(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
     """Whether each round of a loop reads one batch: with ``next``, or from the generator in its head."""
     last = loop.end_lineno or 0

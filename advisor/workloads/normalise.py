@@ -169,6 +169,11 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
     if isinstance(data, DataLoader):
         return _sized_loader(data, spec), None
     if callable(data) and not _is_batch(data):
+        if inspect.isfunction(data) and not losses.is_callable_with(inspect.signature(data), 1):
+            raise TargetError(
+                f"the target's data function {data.__name__} takes no batch size.",
+                "Write it as `def batch(batch_size):`; or give a loader or a list of batches.",
+            )
         usual = getattr(workload, "usual_size", None) or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
         made = data(size)

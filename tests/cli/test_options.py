@@ -162,7 +162,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "train.yaml"
     config.write_text("trainer:\n  precision: 32\n")
-    scripts = [tmp_path / "train.py", tmp_path / "more.ipynb"]
+    scripts = [tmp_path / "train.py", tmp_path / "more.py"]
     for script in scripts:
         script.touch()
     line = (
@@ -170,7 +170,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         "--objective memory --keep-speed 80% --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 "
         "--batch-size 32 "
         "--input 64x3x224x224 --only autocast --recipes . --allow changed --map precision.autocast=trainer.precision "
-        "--script train.py --script more.ipynb --trace step.json.gz"
+        "--script train.py --script more.py --trace step.json.gz"
     )
     invocation = parse(line.split())
     request, outputs = invocation.request, invocation.outputs
