@@ -93,7 +93,7 @@ def test_a_changed_recipe_needs_consent():
     ],
 )
 def test_what_was_measured_decides_about_consent(numerics, allow, needs_consent):
-    exact = replace(record("batched_reads", True, 200), numerics=numerics)
+    exact = replace(record("on_device", True, 200), numerics=numerics)
     [recommendation] = recommended([exact], by(allow=allow))
     assert recommendation.needs_consent is needs_consent
 
