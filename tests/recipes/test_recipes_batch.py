@@ -236,19 +236,6 @@ def test_a_loop_that_clears_what_is_added_up_is_warned(set_to_none):
         step(batches()[1])
 
 
-@pytest.mark.parametrize("make_step", [tuned_step, exported_step])
-def test_scaled_gradients_are_added_up_too(make_step):
-    model = net()
-    step = make_step({"step.accumulate": 4, "precision.autocast": "float16"}, model)
-    before = updates_of(model)
-    changed = []
-    for batch in batches(8):
-        assert torch.isfinite(step(batch))
-        changed.append(any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)))
-        before = updates_of(model)
-    assert changed == [False, False, False, True] * 2
-
-
 def test_the_code_makes_one_update_of_several_batches():
     model = net()
     names = {
@@ -318,15 +305,6 @@ def step_on(model, optimizer):
     loss.backward()
     optimizer.step()
     return loss.detach()
-
-
-def test_only_adam_is_replaced():
-    model = net()
-    with pytest.raises(ValueError, match="takes the place of Adam or AdamW, not of SGD"):
-        by_apply("optimizer_memory", "adafactor", model, torch.optim.SGD(model.parameters()))
-    optimizer = torch.optim.SGD(model.parameters())
-    assert by_apply("optimizer_memory", "full", model, optimizer) is optimizer
-    assert by_apply("large_batch_optimizer", "default", model, optimizer) is optimizer
 
 
 @pytest.mark.skipif(find_spec("timm") is not None, reason="timm is installed")

@@ -171,6 +171,3 @@ def test_batches_that_workers_may_have_ready():
     assert Feed(loader_of(10)).queued_batches == 0
     assert Feed(loader_of(10, num_workers=3)).queued_batches == 6
     assert Feed(loader_of(10, num_workers=2, prefetch_factor=5)).queued_batches == 10
-
-
-# --- the probe ------------------------------------------------------------------------------------------------
