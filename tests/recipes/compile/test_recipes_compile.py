@@ -80,6 +80,13 @@ def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
     assert not counters["unimplemented"]
 
 
+def test_regions_train_as_the_eager_model_does(eager_backend):
+    model, reference = twin(own_blocks)
+    inputs = torch.randn(4, 8)
+    expected = gradients_of(reference, inputs)
+    torch.testing.assert_close(gradients_of(by_apply("compile_scope", "regional", model), inputs), expected)
+
+
 def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
     for settings, mode in (
         ({"compile.scope": "regional"}, "default"),
@@ -198,10 +205,11 @@ def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(effect
 @pytest.mark.parametrize(("value", "graphs"), [("auto", 2), (True, 1), (False, 3)])
 def test_how_often_three_lengths_compile(value, graphs, eager_backend):
     settings = {"compile.mode": "default", "compile.dynamic": value}
-    model = applied(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), settings, Mode.INFER).model
+    model, reference = twin(lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    model = applied(model, settings, Mode.INFER).model
     with torch.no_grad():
         for length in (3, 5, 7):
-            model(torch.ones(length, 8))
+            torch.testing.assert_close(model(torch.ones(length, 8)), reference(torch.ones(length, 8)))
     assert counters["frames"]["ok"] == graphs
 
 
