@@ -186,13 +186,13 @@ def test_95_per_cent_intervals_hold_the_truth_beside_an_odd_run_of_the_baseline(
     [(0.002, CAPTURED), (0.01, DEVICE_BOUND), (0.02, HOST_BOUND), (0.05, HOST_BOUND), (0.05, FED), (0.03, ON_CPU)],
 )
 def test_of_settings_that_do_nothing_one_in_a_hundred_is_called_different_at_most(sigma, prior):
-    """Sessions of four baselines and ten candidates of one run each, fifty times 200 of them."""
+    """Sessions of four baselines and ten candidates of one run each, twenty times 200 of them."""
     assert share_called_different(sigma, prior) <= 0.01
 
 
 def share_called_different(sigma, prior):
     candidates, wrong = 0, 0
-    for seed in range(50):
+    for seed in range(20):
         draw = random.Random(seed)
         for _ in range(20):
             old = processes(draw, sigma, 4)
