@@ -62,7 +62,11 @@ def _command(
 
 
 def _refusal(said: str) -> None:
-    assert [line.startswith("perf-advisor: ") for line in said.splitlines()].count(True) == 1, said
+    """One line says what is wrong, and the next one what to do."""
+    lines = said.splitlines()
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("perf-advisor: ")]
+    assert len(lines[place]) > len("perf-advisor: "), said
+    assert lines[place + 1].strip(), said
 
 
 def _named(folder: Path, name: str, code: int) -> None:
