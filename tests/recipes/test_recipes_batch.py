@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from exported_module import module_of
-from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
+from facts import GIB, adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
 from recipe_workload import components
 from torch import nn
@@ -19,7 +19,6 @@ from advisor.records import (
     BaselineRecord,
     Block,
     Candidate,
-    Hardware,
     Latency,
     Mode,
     Numerics,
@@ -80,13 +79,6 @@ def test_a_batch_that_cannot_fit_is_left_out():
 )
 def test_a_batch_size_that_cannot_change_is_skipped(changes, expected):
     assert expected in reason("batch_size", cpu_facts(**changes))
-
-
-def test_the_sweep_goes_up_to_the_memory_of_the_machine():
-    assert proposed("batch_size", gpu_facts(batch_size=4))[-1] == 4 * 256
-    small = Hardware(host=host(memory_available_bytes=GIB))
-    on_small = cpu_facts(device_memory_bytes=0, hardware=small, parameter_bytes=GIB)
-    assert "not to fit" in reason("batch_size", on_small)
 
 
 @pytest.mark.parametrize(

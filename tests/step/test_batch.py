@@ -159,11 +159,6 @@ def test_batches_of_graphs():
     assert (moved.x.dtype, moved.edge_index.dtype, moved.x.device) == (torch.bfloat16, torch.int64, META)
 
 
-@pytest.mark.parametrize("batch", [None, "text", 3, [], {}, object(), Sample])
-def test_no_tensors(batch):
-    assert list(tensors_of(batch)) == []
-
-
 # --- moving ---------------------------------------------------------------------------------------------------
 
 
@@ -173,11 +168,6 @@ def test_moving_gives_only_tensors_of_the_rank_the_memory_format():
     assert image.is_contiguous(memory_format=torch.channels_last)
     assert clip.is_contiguous()
     assert label.is_contiguous()
-
-
-def test_moving_to_where_it_is_copies_nothing():
-    image = ones(2, 3, 4, 4)
-    assert mover(torch.device("cpu"))((image,))[0] is image
 
 
 def test_copying_into_a_batch_of_the_same_structure():
