@@ -71,12 +71,12 @@ def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
         def forward(self, x):
             return self.wider(self.blocks(x))
 
-    model, reference = twin(lambda: nn.Sequential(*(Stage(width) for width in range(4, 16))))
+    model, reference = twin(lambda: nn.Sequential(*(Stage(width) for width in range(4, 13))))
     before = torch._dynamo.config.recompile_limit
     model = applied(model, {"compile.scope": "regional", "compile.dynamic": False}, Mode.INFER).model
     with torch.no_grad():
         torch.testing.assert_close(model(torch.ones(2, 4)), reference(torch.ones(2, 4)))
-    assert counters["frames"]["ok"] == 12 > before
+    assert counters["frames"]["ok"] == 9 > before
     assert not counters["unimplemented"]
 
 
@@ -228,7 +228,7 @@ def set_rate(optimizer):
     return lr
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Adagrad"])
 def test_a_compiled_optimizer_trains_as_the_eager_one(optimizer, eager_backend):
     model, reference = twin(own_blocks)
     plain = make_step(parts(reference, optimizer=optimizer), nn.CrossEntropyLoss())
