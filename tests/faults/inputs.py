@@ -3,14 +3,9 @@
 from pathlib import Path
 
 from planted import TINY_TARGET
+from trial_processes import building as in_build
 
 from faults.register import SOON_S, command, ends_its_trial, fault, measured, run, trial
-
-
-def in_build(body: str) -> str:
-    return TINY_TARGET.replace(
-        "def build():\n", "def build():\n" + "".join(f"    {line}\n" for line in body.split("\n"))
-    )
 
 
 def in_step(body: str) -> str:

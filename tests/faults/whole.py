@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planted import TINY_TARGET
+from trial_processes import building as in_build
 
-from faults.inputs import in_build
 from faults.register import SOON_S, fault
 
 # Enough for the baseline, also on a loaded machine; nothing is tried after it.
