@@ -201,17 +201,18 @@ class Known:
         """The settings that the session reports and exports: all readers get them from here.
 
         They were measured together, and their interval shows them to be better. What is confirmed stays, unless a part
-        of it does as well, or the whole interval of another lies above its own. What the person accepted and the stack
-        has is always among them.
+        of it does as well, or the whole interval of another lies above its own; of two that are confirmed the later
+        stays, unless its whole interval lies below the other's speed-up, since they met different baselines. What the
+        person accepted and the stack has is always among them.
         """
         best, judge = self._best_shown, self.judge
         if self.pending or not best or not judge.goal.by_time:
             return best
         confirmed = [s for s in self._with_accepted if judge.took_turns(s) and self.may_recommend(s)]
         former = max(confirmed, key=lambda s: judge.compare(s).speedup, default=best)
-        if best.items() <= former.items() or judge.compare(best).ci_low > judge.compare(former).ci_high:
-            return best
-        return former
+        ours, theirs = judge.compare(best), judge.compare(former)
+        better = ours.ci_high >= theirs.speedup if judge.took_turns(best) else ours.ci_low > theirs.ci_high
+        return best if better or best.items() <= former.items() else former
 
     @property
     @cached
@@ -348,9 +349,9 @@ class Known:
         if self.pending:
             return self
         best, old = self.best_usable(self.stack), self.stack
-        refuted = f"together they {self.judge.goal.not_better(2)}" if self._is_refuted(old) else _AS_WELL
-        why = self.why_unusable(old) or refuted
-        gone = {key: why for key in old if key not in best}
+        why = f"together they {self.judge.goal.not_better(2)}" if self._is_refuted(old) else _AS_WELL
+        # What turned out to be unusable says nothing of its parts: simpler forms of it come next.
+        gone = {} if self.why_unusable(old) else {key: why for key in old if key not in best}
         if move is not None and best and move.kind in (Kind.STACK, Kind.ADD):
             gone |= {key: why for key, why in self._lost(move).items() if key not in best}
         return replace(self, stack=best, dropped={**{k: v for k, v in self.dropped.items() if k not in best}, **gone})

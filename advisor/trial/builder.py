@@ -75,10 +75,15 @@ def _build(target: TargetSpec, seed: int) -> tuple[Loop, int, str]:
     GNU's OpenMP waits for it there for ever. With one thread no pool is made.
     """
     wanted = torch.get_num_threads()
+    asks_cuda = torch.cuda.is_current_stream_capturing
 
     def want(number: int) -> None:
         nonlocal wanted
         wanted = int(number)
+
+    def is_capturing() -> bool:
+        """The same as PyTorch's, which starts CUDA's driver; transformers asks in every forward pass."""
+        return torch.cuda.is_initialized() and asks_cuda()
 
     with contextlib.suppress(ImportError):
         from tqdm import tqdm  # type: ignore[import-untyped]
@@ -90,7 +95,8 @@ def _build(target: TargetSpec, seed: int) -> tuple[Loop, int, str]:
         before = _thread_ids()
         torch.set_num_threads(1)
         seed_all(seed)
-        with replaced(torch, "set_num_threads", want):
+        capturing = replaced(torch.cuda, "is_current_stream_capturing", is_capturing)
+        with replaced(torch, "set_num_threads", want), capturing:
             loop = load_target(target)
     return loop, wanted, _problem_of_forks(before)
 

@@ -193,6 +193,16 @@ def test_what_was_found_is_what_is_confirmed():
     assert [move.settings for move in moves(known) if move.kind is Kind.TURNS] == [rest]
 
 
+def test_of_two_that_are_confirmed_the_better_is_found_though_its_turns_met_a_faster_baseline():
+    rest = WHOLE.without(FUSED.key)
+    known = known_with((WHOLE, result_at(7.6)), (rest, result_at(7.0)), stack=WHOLE)
+    for settings, baseline in ((rest, 1.0), (WHOLE, 1.1)):
+        turns = Turns(known.judge.runs[settings], (result_at(baseline),))
+        known = replace(known, judge=known.judge.with_turns(settings, turns))
+    assert known.judge.compare(rest).speedup > known.judge.compare(WHOLE).speedup
+    assert known.found == WHOLE
+
+
 # --- the batch size is the caller's ---------------------------------------------------------------------------
 
 

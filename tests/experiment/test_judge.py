@@ -251,6 +251,14 @@ def test_two_processes_that_take_turns_may_differ_by_where_their_memory_lies(jud
         assert tried.with_control(result(14.0, seed=2)).compare(BF16).verdict is told
 
 
+def test_a_machine_that_slowed_down_until_the_turns_calls_no_trial_slower(judge):
+    late = result(14.0, seed=1)
+    assert record(judge, late).verdict is Verdict.SLOWER
+    seen = judge.with_turns(FUSED.settings, beside(14.5, 15.0))
+    assert record(seen, late).verdict is Verdict.UNCLEAR
+    assert seen.apart > 0.4
+
+
 @pytest.mark.parametrize(
     ("crowded", "ratio", "confirmed"),
     [(False, 1.0, True), (False, 1.12, True), (True, 1.0, False), (True, 1.12, False), (True, 1.3, True)],

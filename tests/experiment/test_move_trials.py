@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from facts import cpu_facts, gpu_facts
+from fake_trials import FakeTrials
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, result_at
 from stopped_clock import Clock
 
@@ -19,7 +20,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import rank
 from advisor.recipe.settings import Settings
-from advisor.records import TargetSpec
+from advisor.records import Outcome, TargetSpec
 from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
@@ -182,3 +183,16 @@ def test_an_instrumented_pass_takes_the_longer_the_longer_the_steps_of_a_cpu(tri
     assert longer_s > 0
     took_s = trials.cost_s(profile, slower) - trials.cost_s(profile, known)
     assert took_s == pytest.approx(12 * longer_s if more else 0.0)
+
+
+def test_a_trial_of_compiled_code_that_was_given_up_gets_more_time_the_next_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+    fake = FakeTrials(lambda settings: failed("no result after 5 s", Outcome.TIMED_OUT), facts=gpu_facts(), trial_s=5.0)
+    request = Request(TargetSpec("target.py", str(tmp_path)), budget_s=100.0)
+    bench = Bench(request, fake, Budget(100.0, fake), Journal.create(request), emit=lambda told: None, catalog=CATALOG)
+    bench.budget.learn(2.0, Settings())
+    bench.budget.learn(6.0, CATALOG.compiled_code(WHOLE), cost=1.0)
+    before = bench.expected_s(WHOLE)
+    bench.run(bench.spec("stack", WHOLE))
+    assert before < 3.0
+    assert bench.expected_s(WHOLE) >= 5.0

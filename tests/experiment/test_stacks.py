@@ -28,7 +28,7 @@ from made_up import (
 )
 
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.known import Kind
+from advisor.experiment.known import Evidence, Kind
 from advisor.experiment.moves import why_not
 from advisor.experiment.search import search
 from advisor.records import Bottleneck, Cause, Numerics, Outcome
@@ -156,6 +156,28 @@ def test_where_half_precision_changes_the_results_the_stack_takes_tensorfloat32(
     assert together(TF32, LAST, FUSED, GRAPH, WITH_LOSS) == known.stack
     kinds = [move.kind for move in trials.asked]
     assert {Kind.CONTROL, Kind.REFERENCE} <= set(kinds[1:4]), "first noise and rounding are told from faults"
+
+
+def test_a_stack_that_the_reference_refutes_gives_way_to_a_simpler_form():
+    """Without a reference 8 % may be rounding; the reference shows that here it is not."""
+
+    class Exact(MadeUpTrials):
+        def measure(self, move, known):
+            if move.kind is Kind.REFERENCE:
+                self.asked.append(move)
+                return Evidence(reference=replace(result_at(1.0), losses=(1.0, 0.9), outputs=(1.0, 1.0)))
+            return super().measure(move, known)
+
+    def speed(settings):
+        outputs = (1.3, 1.3) if BF16.key in settings else (1.0, 1.0)
+        return replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.0, 0.9), outputs=outputs)
+
+    trials = Exact(speed)
+    judge = known_of(allow=Numerics.CLOSE).judge
+    baseline = replace(judge.baseline, losses=(1.0, 0.9), outputs=(1.0, 1.0))
+    known = search(replace(known_of(allow=Numerics.CLOSE), judge=replace(judge, baseline=baseline)), trials)
+    assert trials.settings_of(Kind.STACK)[0] == PLAIN
+    assert known.stack == WHOLE.without(BF16.key)
 
 
 def test_noise_of_dropout_makes_a_stack_usable_after_all():

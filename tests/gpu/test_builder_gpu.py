@@ -106,6 +106,32 @@ def test_trials_that_fill_more_than_half_of_the_memory_follow_one_another_at_onc
         measure(str(number), {}, environment=environment)
 
 
+ENCODER = """
+import pathlib
+import pandas  # starts an idle thread, as datasets and graph libraries do by importing it
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+def build():
+    with (pathlib.Path(__file__).parent / "builds").open("a") as builds:
+        builds.write("built ")
+    config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99)
+    batch = {"input_ids": torch.randint(99, (8, 16)), "labels": torch.randint(2, (8,))}
+    torch.cuda.is_current_stream_capturing()  # as transformers asks in a forward pass; PyTorch's starts CUDA's driver
+    return {"model": BertForSequenceClassification(config), "data": batch, "mode": "train"}
+"""
+
+
+def test_a_hugging_face_encoder_is_built_once_for_its_trials(built, tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("pandas")
+    problem, measure = built(ENCODER)
+    assert not problem
+    measure("plain", {}, forked=True)
+    measure("bfloat16", {"precision.autocast": "bfloat16"}, forked=True)
+    assert (tmp_path / "builds").read_text() == "built "
+
+
 ASKS_WHAT_IT_CAN_DO = """
 import torch
 from torch import nn

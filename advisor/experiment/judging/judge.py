@@ -116,10 +116,16 @@ class Judge:
         """The measured runs that changed nothing: those of the baseline, and the control's."""
         return tuple(run for run in (*self.baseline_runs, *self.controls) if run.measured)
 
+    @cached_property
+    def _timed_unchanged(self) -> tuple[TrialResult, ...]:
+        """The same, and the baseline as it was timed block by block in turns: at another time, so drift shows."""
+        in_turn = (turns.old[0] for turns in self.in_turn.values() if turns.by_block)
+        return (*self.unchanged_runs, *in_turn)
+
     @property
     def apart(self) -> float:
         """The share by which the fastest of the runs that changed nothing exceeded the slowest."""
-        found = [speed(run)[1] for run in self.unchanged_runs]
+        found = [speed(run)[1] for run in self._timed_unchanged]
         return max(found) / min(found) - 1
 
     @cached_property
@@ -128,7 +134,7 @@ class Judge:
         found: dict[bool, ProcessSpread] = {}
         for captured, prior in ((False, self.prior), (True, captured_prior(self.prior))):
             groups = [self._undisturbed_runs(one) for one in self.runs if one and is_captured(one) is captured]
-            groups += [] if captured else [self.unchanged_runs]
+            groups += [] if captured else [self._timed_unchanged]
             found[captured] = process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
         return found
 

@@ -292,8 +292,11 @@ class Bench:
         prepared before the first step: that was loading the compiler.
         """
         budget, cost = self.budget, self.catalog.cost(spec.settings)
+        code = self.catalog.compiled_code(spec.settings)
         self.measuring_s += result.measuring_s
         if not result.measured:
+            if result.outcome is Outcome.TIMED_OUT and budget.has_compiled(code):
+                budget.learn(wall_s, code, cost=cost)  # it takes longer than was expected: the next gets more time
             self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
             return
         self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if cost else 0.0)
@@ -302,8 +305,7 @@ class Bench:
         if spec.world is not None:
             return
         if spec.kind is TrialKind.CANDIDATE and not spec.environment:
-            what = self.catalog.compiled_code(spec.settings) if cost else Settings(spec.settings)
-            budget.learn(wall_s, what, cost=cost)
+            budget.learn(wall_s, code if cost else Settings(spec.settings), cost=cost)
         elif spec.kind.inspects and budget.baseline_s is None:
             budget.baseline_s = min(wall_s, _ordinary_s(result))
             # The build's time has the fork server's import of torch in it, as a fresh interpreter has.

@@ -163,7 +163,7 @@ class MoveTrials:
             case Kind.TURNS if may_be_side_by_side(known, move.settings):
                 evidence = side_by_side(self.bench, move.settings)
             case Kind.TURNS:
-                evidence = in_turn(self.bench, move.settings)
+                evidence = in_turn(self.bench, known, move.settings)
             case Kind.STACK if not self._is_compiled(move, known):
                 return None
             case _:

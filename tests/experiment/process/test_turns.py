@@ -9,6 +9,7 @@ from planted import TINY_TARGET, plant
 from stopped_clock import Clock
 
 from advisor.experiment.events import TrialActivity, TrialStarted
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.measuring import bench as benches
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.turns import (
@@ -22,6 +23,7 @@ from advisor.experiment.measuring.turns import (
 )
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
+from advisor.figures.stats import ProcessSpread
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import FIRST_STEPS, BlockDone, Outcome, TargetSpec, TrialKind
@@ -151,7 +153,7 @@ def test_turns_that_the_budget_ends_keep_their_whole_pairs_where_they_are_enough
 )
 def test_whole_trials_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path, total_s, pairs):
     bench = Bench(tmp_path, total_s)
-    evidence = in_turn(bench, SETTINGS)
+    evidence = in_turn(bench, known_of(cpu_facts()), SETTINGS)
     assert bench.asked == [STACK, BASELINE, BASELINE, STACK][: 2 * pairs]
     assert [settings for settings, _ in evidence.runs] == [SETTINGS, {}, {}, SETTINGS][: 2 * pairs]
     assert all(result.measured for _, result in evidence.runs)
@@ -159,9 +161,21 @@ def test_whole_trials_take_turns_while_another_pair_as_long_as_the_last_fits(tmp
     assert (len(evidence.turns.new), len(evidence.turns.old), evidence.turns.by_block) == (pairs, pairs, False)
 
 
+@pytest.mark.parametrize(("total_s", "baselines"), [(5.5 * TRIAL_S, 3), (20 * TRIAL_S, 6)])
+def test_a_baseline_whose_processes_differ_more_runs_again_until_time_or_noise_is_over(
+    tmp_path, monkeypatch, total_s, baselines
+):
+    wide, narrow = ProcessSpread(0.2, 4.0), ProcessSpread(0.01, 4.0)
+    monkeypatch.setattr(Judge, "spread_of", lambda judge, settings: narrow if settings else wide)
+    bench = Bench(tmp_path, total_s)
+    evidence = in_turn(bench, known_of(cpu_facts()), SETTINGS)
+    assert (len(evidence.turns.new), len(evidence.turns.old)) == (2, baselines)
+    assert len(evidence.runs) == 2 + baselines
+
+
 def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
     bench = Bench(tmp_path, 10 * TRIAL_S)
-    for evidence in (in_turn(bench, FAILS), side_by_side(bench, FAILS)):
+    for evidence in (in_turn(bench, known_of(cpu_facts()), FAILS), side_by_side(bench, FAILS)):
         [(settings, result)] = evidence.runs
         assert (settings, result.outcome) == (FAILS, Outcome.FAILED)
         assert "no such trick" in result.reason
