@@ -53,6 +53,7 @@ SAMPLES = {
     "--budget": ["5m"],
     "--config-kind": ["timm"],
     "--config": ["train.yaml"],
+    "--eval": ["mymodel:evaluate", "--min-score", "0.75"],
     "--export": ["tuned.yaml"],
     "--force": [],
     "--min-speedup": ["0.95"],
@@ -68,6 +69,7 @@ SAMPLES = {
     "--objective": ["memory"],
     "--resume": [],
     "--rev": ["main", "my-branch"],
+    "--steps": ["200"],
 }
 # Options of other commands than measuring, each with the command's beginning.
 ELSEWHERE = {"--min-speedup": ["check", "tuned.yaml", "demo"], "--rev": ["ab", "python train.py"]}

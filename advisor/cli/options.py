@@ -73,6 +73,9 @@ def all_options() -> dict[str, dict[str, Any]]:
             read["--allow"],
             default=Numerics.CLOSE,
         ),
+        "--eval": _value("FUNCTION", "mymodel:evaluate gives a model's score; settings that change results need one"),
+        "--min-score": _value("SCORE", "with --eval: the lowest score that is good enough", score_of),
+        "--max-drop": _value("SHARE", "with --eval: the largest drop below your own score: 0.5%% or 0.005", share_of),
         "--accept": _listed("ID[=VALUE],…", "use these recipes, even if they change results", accepted_of),
         # the time
         "--budget": _value("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of),
@@ -97,7 +100,7 @@ def all_options() -> dict[str, dict[str, Any]]:
         # check
         "--min-speedup": _value("FACTOR", "what is worth it; 1.0 if left out", factor_of, default=1.0),
         # converge
-        "--steps": _value("N", "optimizer steps of each training; 500 if left out", count_of, default=500),
+        "--steps": _value("N", "steps of a training: 500 for a loss curve, 100 before a score", count_of),
         "--seeds": _value("N", "trainings of each kind; 3 if left out", count_of, default=3),
         # init
         "--output": _value("FILE", "the file to write (build_SCRIPT.py if left out)"),
@@ -107,6 +110,7 @@ def all_options() -> dict[str, dict[str, Any]]:
 INPUTS = ("--mode", "--batch-size", "--input", "--device")
 RENDEZVOUS = ("--nnodes", "--rdzv-endpoint", "--rdzv-backend")
 RECIPES = ("--only", "--skip", "--recipes")
+SCORES = ("--eval", "--min-score", "--max-drop", "--steps")
 REPORTS = ("--report", "--trace", "--json")
 
 
@@ -132,7 +136,7 @@ TOPICS = {
         "what counts as better",
         "By default, more samples per second are better. Settings that change training results are used only if you "
         "accept them.",
-        ("--objective", "--memory-limit", "--latency-limit", "--keep-speed", *RECIPES, "--allow", "--accept"),
+        ("--objective", "--memory-limit", "--latency-limit", "--keep-speed", *RECIPES, "--allow", "--accept", *SCORES),
         ("perf-advisor mymodel:build --objective memory --keep-speed 80%",),
     ),
     "time": Topic(
@@ -188,6 +192,13 @@ milliseconds_of = quantity(
     "latency", {"ms": "1", "s": "1000"}, "Write a positive one with its unit, such as 20ms or 1.5s."
 )
 size_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", least=1.0)
+
+
+def score_of(text: str) -> float:
+    """A number of any sign. Raises UsageError for anything else."""
+    if not re.fullmatch(r"[-+]?\d+(\.\d+)?", text.strip(), re.ASCII):
+        raise UsageError(f"{text!r} is not a score.", "Give a number, such as 0.75 or -2.5.")
+    return float(text)
 
 
 def bytes_of(text: str) -> int:

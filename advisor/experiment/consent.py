@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from advisor.experiment.control import OTHER_VALUE, REJECTED, Decision
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe.catalog import Catalog
 from advisor.records import Candidate, Mode, Numerics, NumericsResult, Value
 
@@ -13,7 +14,8 @@ class Consent:
     """Settings may be used when none of their recipes is rejected and they change no more than is allowed.
 
     ``allow`` is the worst numerics class that needs no word of the person's. A recipe that was accepted may change what
-    it declares, or what it was seen to change alone. Of some recipes one of ``values`` only was accepted.
+    it declares, or what it was seen to change alone. Of some recipes one of ``values`` only was accepted. With
+    ``by_score`` what changes more may be tried, and its score decides.
     """
 
     catalog: Catalog
@@ -21,6 +23,7 @@ class Consent:
     allow: Numerics
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     values: Mapping[str, Value] = field(default_factory=dict)
+    by_score: bool = False
 
     def why_not(
         self, settings: Mapping[str, Value], measured: NumericsResult | None = None, *, seen: Iterable[Numerics] = ()
@@ -32,16 +35,18 @@ class Consent:
         recipes = self.catalog.in_order(settings)
         if ruled_out := next(filter(None, (self.ruled_out(recipe.id, value) for recipe, value in recipes)), ""):
             return ruled_out
-        classes = [self.allow, *seen]
+        classes, waits = [self.allow, *seen], False
         for recipe, value in recipes:
             declared = recipe.numerics_of(value, self.mode)
             if self.accepts(recipe.id, value):
                 classes.append(declared)
-            elif declared.exceeds(self.allow):
+            elif self._needs_word(recipe.id, value):
                 return f"{recipe.id} changes results: it needs your consent"
-        if measured is not None and measured.decisive.exceeds(Numerics.worst(*classes)):
-            return f"the numerics are {measured.decisive}: {measured.text}"
-        return ""
+            else:
+                waits |= declared.exceeds(self.allow)
+        if measured is None or not (waits or measured.decisive.exceeds(Numerics.worst(*classes))):
+            return ""
+        return measured.score.problem if measured.score else f"the numerics are {measured.decisive}: {measured.text}"
 
     def permits(self, settings: Mapping[str, Value], measured: NumericsResult | None = None) -> bool:
         """Whether these settings may be used."""
@@ -49,7 +54,9 @@ class Consent:
 
     def needs_consent(self, candidate: Candidate) -> bool:
         """Whether a candidate is declared to change more than is allowed, and the person has not accepted it."""
-        return self._declared(candidate).exceeds(self.allow) and not self.accepts(candidate.recipe, candidate.value)
+        return self._needs_word(candidate.recipe, candidate.value) and not self.accepts(
+            candidate.recipe, candidate.value
+        )
 
     def ruled_out(self, recipe: str, value: Value) -> str:
         """The decision that rules out a value of a recipe, as a reason; empty where none does."""
@@ -69,15 +76,19 @@ class Consent:
 
     def exceeds(self, candidate: Candidate, measured: NumericsResult | None) -> bool:
         """Whether a candidate changes results more than allowed, as declared or as measured, even if it is accepted."""
-        declared = self._declared(candidate).exceeds(self.allow)
+        declared = self._needs_word(candidate.recipe, candidate.value)
         return declared or (measured is not None and exceeds(measured, self.allow))
 
-    def _declared(self, candidate: Candidate) -> Numerics:
-        return self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
+    def _needs_word(self, recipe: str, value: Value) -> bool:
+        """Whether only the person permits what a recipe declares: no score tells how a larger batch is to be given."""
+        declared = self.catalog[recipe].numerics_of(value, self.mode)
+        return declared.exceeds(self.allow) and not (self.by_score and recipe != BATCH_SIZE)
 
 
 def exceeds(numerics: NumericsResult, allow: Numerics) -> bool:
-    """Whether settings change more than is allowed, by their declaration or as measured."""
+    """Whether settings change more than is allowed: by their score, else by their declaration or as measured."""
+    if numerics.score is not None:
+        return bool(numerics.score.problem)
     return Numerics.worst(numerics.declared, numerics.decisive).exceeds(allow)
 
 

@@ -7,12 +7,12 @@ four: where a result exceeds it, less memory comes first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from advisor.figures.formatting import format_interval, format_percent, format_ratio
 from advisor.figures.stats import Interval
-from advisor.records import CHANGE, BaselineRecord, Comparison, Numerics, Objective, TrialResult, Verdict
+from advisor.records import CHANGE, BaselineRecord, Comparison, Numerics, Objective, Score, TrialResult, Verdict
 
 DEFAULT_KEEP_SPEED = 0.9
 # Smallest saving that counts, as a share of the baseline's peak: allocators round, and resident sets fluctuate.
@@ -29,6 +29,7 @@ class Goal:
     ``keep_speed``: the share of the baseline's samples per second, 0 to 1, that less memory must not go below.
     ``memory_limit_bytes``: what the peak reserved memory may not exceed. ``allow``: the worst numerics class that needs
     no consent. ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
+    ``min_score``: the lowest score that is good enough; ``max_drop``: how far below the baseline's, as a share of that.
     """
 
     objective: Objective = Objective.THROUGHPUT
@@ -36,6 +37,20 @@ class Goal:
     memory_limit_bytes: int | None = None
     allow: Numerics = Numerics.CLOSE
     latency_limit_ms: float | None = None
+    min_score: float | None = None
+    max_drop: float | None = None
+
+    def judged(self, score: Score, baseline: Score) -> Score:
+        """A score beside the baseline's, with the reason that it is not enough."""
+        if score.value is None or baseline.value is None:
+            return score
+        problem, dropped = "", baseline.value - score.value
+        if self.min_score is not None and score.value < self.min_score:
+            problem = f"--min-score is {self.min_score:g}"
+        elif self.max_drop is not None and dropped > self.max_drop * abs(baseline.value):
+            problem = f"--max-drop is {100 * self.max_drop:g} %"
+        falls = f"the score falls from {baseline.value:.4g} to {score.value:.4g}; {problem}"
+        return replace(score, baseline=baseline.value, problem=problem and falls)
 
     @property
     def by_time(self) -> bool:

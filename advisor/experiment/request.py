@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
+from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
+from advisor.files.paths import check_target
 from advisor.records import Numerics, Objective, TargetSpec, Value
+from advisor.records.trials import WORKLOAD_SUFFIX
+from advisor.workloads.scripts import is_script
 
 DEFAULT_BUDGET_S = 300.0
+DEFAULT_EVAL_STEPS = 100  # of a training before its score is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +25,9 @@ class Request:
     without the person's consent. ``memory_limit_bytes``: what peak reserved memory may not exceed.
     ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
     ``accept``: recipes accepted from the start, each with the one value that is meant or None.
-    ``gpus``: those of this machine, 0 for all. ``machines`` take part in trials over several, which torchrun starts
-    with the options ``launch``. ``scripts``: files that are read for habits, beside the target's own.
+    ``evaluate`` names the function that scores a model, after ``eval_steps`` steps where the loop trains. ``gpus``:
+    those of this machine, 0 for all. ``machines`` take part in trials over several, which torchrun starts with the
+    options ``launch``. ``scripts``: files that are read for habits, beside the target's own.
     """
 
     target: TargetSpec
@@ -31,6 +37,10 @@ class Request:
     allow: Numerics = Numerics.CLOSE
     memory_limit_bytes: int | None = None
     latency_limit_ms: float | None = None
+    evaluate: str = ""
+    min_score: float | None = None
+    max_drop: float | None = None
+    eval_steps: int = DEFAULT_EVAL_STEPS
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     recipe_folders: tuple[str, ...] = ()
@@ -49,6 +59,19 @@ class Request:
         target = replace(past.target, **_choices(self.target))
         return replace(past, target=target, **asked)
 
+    def check(self) -> None:
+        """Raise UsageError or TargetError for a target that is not there, and for a score that cannot be taken."""
+        target, name, has_bound = self.target, self.evaluate, (self.min_score, self.max_drop) != (None, None)
+        for each in filter(None, (target.target, name)):
+            check_target(each, target.directory)
+        if bool(name) != has_bound:
+            raise UsageError("--eval and its bound need each other.", "Write --eval mymodel:evaluate --min-score 0.75.")
+        if name and ":" not in name and not name.endswith(WORKLOAD_SUFFIX):
+            raise UsageError(f"--eval: {name!r} names no function.", "Write it as mymodel:evaluate.")
+        if name and is_script(target.target, target.directory, "build"):
+            why = f"--eval scores the model of a build function, and {target.target} is a script."
+            raise UsageError(why, f"`perf-advisor init {target.target}` drafts a build function; name that.")
+
     @property
     def wants_several(self) -> bool:
         """Whether the session measures on several GPUs, too."""
@@ -57,7 +80,8 @@ class Request:
     @property
     def goal(self) -> Goal:
         """The session's objective and its limits."""
-        return Goal(self.objective, self.keep_speed, self.memory_limit_bytes, self.allow, self.latency_limit_ms)
+        limits = (self.memory_limit_bytes, self.allow, self.latency_limit_ms, self.min_score, self.max_drop)
+        return Goal(self.objective, self.keep_speed, *limits)
 
 
 def _choices(record: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from advisor.experiment.measuring.baseline import check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.move_trials import MoveTrials
+from advisor.experiment.measuring.scoring import baseline_score
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import hints_for, save_hints, take_over, workload_name
@@ -182,6 +183,8 @@ class Session:
         facts, result = first_run(self._bench, hardware)
         self._read_source(*(place.file for place in facts.workload.places))
         facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))
+        if self.request.evaluate:
+            result = replace(result, score=baseline_score(self._bench))
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         if self.request.wants_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
@@ -199,7 +202,8 @@ class Session:
     def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
-        facts, consent = known.plan.facts, self._consented(known.plan.consent)
+        # Scores are taken on one GPU.
+        facts, consent = known.plan.facts, self._consented(replace(known.plan.consent, by_score=False))
         self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
@@ -236,7 +240,8 @@ class Session:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
         hints, budget = hints_for(workload_name(self.request.target, facts)), self._bench.budget
         budget.guessed_compile_s = hints.compile_s or expected_compile_s(facts)
-        consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow))
+        by_score = bool(self.request.evaluate)
+        consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow, by_score=by_score))
         judge = Judge(
             self.catalog,
             facts.workload.mode,

@@ -64,7 +64,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "arguments": arguments_without_secrets(request.target.arguments)[0],
         "objective": request.objective,
         "keep_speed": request.keep_speed if request.objective is records.Objective.MEMORY else None,
-        **_fields(request, "memory_limit_bytes latency_limit_ms budget_s seed"),
+        **_fields(request, "memory_limit_bytes latency_limit_ms evaluate min_score max_drop budget_s seed"),
         "hardware": state.hardware,
         "versions": facts.versions if facts else {},
         "workload": facts.workload if facts else None,
@@ -131,7 +131,8 @@ def _baseline(baseline: records.BaselineRecord | None, profile: records.Profile 
     if baseline is None:
         return None
     phases = profile.phases if profile else {}
-    return {**_fields(baseline, _BASELINE), "phases": phases, **_fields(baseline.result, f"{_RESULT} whole_rounds")}
+    result = _fields(baseline.result, f"{_RESULT} whole_rounds score=score.value")
+    return {**_fields(baseline, _BASELINE), "phases": phases, **result}
 
 
 def _with_tokens(record: Json | None, facts: records.Facts | None) -> Json | None:
@@ -184,7 +185,8 @@ def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
 
 def _effect(record: records.TrialRecord | records.StackRecord) -> Json:
     numerics = record.numerics and _fields(record.numerics, _NUMERICS)
-    return {**_fields(record, _EFFECT), "numerics": numerics, **_fields(record.result, _RESULT)}
+    score = record.numerics and record.numerics.score and _fields(record.numerics.score, "value baseline steps problem")
+    return {**_fields(record, _EFFECT), "numerics": numerics, "score": score, **_fields(record.result, _RESULT)}
 
 
 def _contribution(record: records.TrialRecord) -> Json | None:

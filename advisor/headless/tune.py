@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from advisor.errors import UsageError
 from advisor.experiment.gains import stack_helps
 from advisor.experiment.outputs import Outputs
-from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, DEFAULT_EVAL_STEPS, Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import Found
@@ -47,6 +47,10 @@ def tune(
     mode: str | None = None,
     device: str = "auto",
     batch_size: int | None = None,
+    evaluate: Callable[..., Any] | str = "",
+    min_score: float | None = None,
+    max_drop: float | None = None,
+    steps: int = DEFAULT_EVAL_STEPS,
     only: str | Sequence[str] = (),
     skip: str | Sequence[str] = (),
     progress: bool = True,
@@ -70,9 +74,14 @@ def tune(
         budget_s=seconds_in(budget),
         objective=_read("objective", choice_of(Objective), objective),
         allow=_read("allow", choice_of(Numerics), allow),
+        evaluate=evaluate and target_of(evaluate),
+        min_score=min_score,
+        max_drop=max_drop,
+        eval_steps=_read("steps", count_of, steps),
         only=_recipes("only", only, catalog),
         skip=_recipes("skip", skip, catalog),
     )
+    request.check()
     return Tuned(_run(request, progress=progress), request)
 
 

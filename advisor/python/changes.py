@@ -41,6 +41,12 @@ _IMPLEMENTATIONS = {
 }
 
 
+def _reviewable(recipe: Recipe, value: Value) -> str:
+    """A recipe's code; an import in place of what is too long to be reviewed, where the recipe has one."""
+    code = recipe.code(value)
+    return getattr(recipe, "imported", "") or code if code.count("\n") > _MOST_LINES else code
+
+
 @dataclass(frozen=True, slots=True)
 class Patched:
     """The user's files with settings in them: their new text by path, and what was left out, with the reason."""
@@ -142,7 +148,7 @@ class _Patch:
 
     def _write(self, recipe: Recipe, value: Value) -> None:
         """Write a setting to its places. Raises NotHereError where it has none."""
-        code = recipe.code(value)
+        code = _reviewable(recipe, value)
         match recipe.stage:
             case Stage.ENVIRONMENT:
                 if "os.environ" not in code:

@@ -38,7 +38,12 @@ def epoch_seconds(facts: Facts) -> float | None:
 
 
 class LoaderRecipe(Recipe):
-    """A recipe for a DataLoader that is made anew with other arguments of its constructor."""
+    """A recipe for a DataLoader that is made anew with other arguments of its constructor.
+
+    ``imported`` is an import of what ``code`` defines, for a script in which a person reviews every line.
+    """
+
+    imported: ClassVar[str] = ""
 
     attacks = frozenset({Bottleneck.INPUT})
     phases = frozenset({Phase.DATA_WAIT})

@@ -90,6 +90,8 @@ class TrialKind(StrEnum):
     """Warm up, then time one block each time that the parent asks for one."""
     VERIFY = "verify"
     """Time a plain loop, with an exported file applied to it or without."""
+    SCORE = "score"
+    """Train some steps where the loop trains, and have the user's function score the model; nothing is timed."""
     PACKAGE = "package"
     """Compile the model under the settings to one file; nothing is timed."""
 

@@ -97,7 +97,8 @@ class TrialSpec:
     kind: TrialKind = TrialKind.CANDIDATE
     environment: dict[str, str] = field(default_factory=dict)  # variables to set in a fresh interpreter
     export_path: str = ""  # the file that a trial verifies; empty for the loop that it is compared with
-    steps: int = 0  # a plain loop runs so many and returns their losses; 0: it is timed
+    steps: int = 0  # a plain loop runs so many and returns their losses; 0: it is timed. Also those before a score
+    evaluate: str = ""  # the function that scores the model, as module:attr
     times_phases: bool = False  # it times the parts of a step once the blocks are timed
     world: World | None = None  # it runs on torchrun, over these ranks
     loss_form: str = ""  # as the inspection found it; empty where none has been
@@ -186,6 +187,16 @@ class RoundTimes:
     left_out: tuple[LeftOut, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The number that the user's evaluation gives for a model; higher is better."""
+
+    value: float | None = None  # None where it gave none
+    steps: int = 0  # of training before
+    baseline: float | None = None  # that of the user's own settings
+    problem: str = ""  # why there is none, or why it is not enough
+
+
 # Updates that a gradient scaler may skip in the first steps: at half of its scale each time, none that fits is lower.
 MOST_SKIPPED_STEPS = 24
 
@@ -227,6 +238,7 @@ class TrialResult:
     loss_form: str = ""  # a value of LossForm; empty where it is not known
     batch_form: BatchForm | None = None
     whole_rounds: RoundTimes | None = None  # of a script's loop, in the baseline
+    score: Score | None = None
 
     @property
     def measured(self) -> bool:
@@ -270,6 +282,7 @@ class NumericsResult:
     baseline_from_reference: float | None = None  # the same of the baseline's
     as_baselines: bool = False  # as two runs of the baseline differ: nothing speaks against the class declared
     compared: bool = True
+    score: Score | None = None  # judged by the session's bounds; None where none was taken
 
     @property
     def worse_than_declared(self) -> bool:

@@ -34,8 +34,14 @@ class LoaderFacts:
     hears_of_epochs: bool = False  # the dataset has set_epoch
     workers_problem: str = ""  # why it gets no workers
     batched_reads_problem: str = "it is not known whether its batches can be read at once"
+    on_device_problem: str = "it is not known whether its images can be kept on the device"
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
     padding_problem: str = ""  # why they cannot be padded further
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether its batches can be read as a whole, from memory."""
+        return not (self.batched_reads_problem and self.on_device_problem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
-from advisor.experiment.request import Request
+from advisor.experiment.request import DEFAULT_EVAL_STEPS, Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     format_bytes,
@@ -41,6 +41,10 @@ def options_of(request: Request) -> list[str]:
         "allow": "" if request.allow is Numerics.CLOSE else request.allow,
         "memory-limit": request.memory_limit_bytes and f"{request.memory_limit_bytes}B",
         "latency-limit": request.latency_limit_ms and f"{request.latency_limit_ms}ms",
+        "eval": request.evaluate,
+        "min-score": "" if request.min_score is None else str(request.min_score),
+        "max-drop": request.max_drop,
+        "steps": "" if request.eval_steps == DEFAULT_EVAL_STEPS else request.eval_steps,
         "mode": target.mode,
         "device": "" if target.device == "auto" else target.device,
         "gpus": "" if request.gpus == 1 else request.gpus or "all",

@@ -302,8 +302,8 @@ def _remarks(row: Row, state: SessionState) -> Iterator[str]:
         yield format_worth(record)
     if row.note:
         yield row.note
-    if figures and figures.numerics and figures.numerics.worse_than_declared:
-        yield f"numerics: {figures.numerics.text}"
+    if (numerics := figures and figures.numerics) and (numerics.worse_than_declared or numerics.score):
+        yield f"numerics: {numerics.text}"
     if record:
         yield from _own_notes(record.result, state)
 

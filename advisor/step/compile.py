@@ -89,6 +89,12 @@ def compile_in_place(module: nn.Module, **options: Any) -> None:
     module._compiled_call_impl = unless_decoding if hasattr(module, "generate") else compiled
 
 
+def call_through(module: nn.Module, call: Callable[[Any], Any]) -> None:
+    """Have a call of a module be ``call((run, args, kwargs))``, where ``run(*args, **kwargs)`` is the call before."""
+    run: Any = module._compiled_call_impl or module._call_impl
+    module._compiled_call_impl = lambda *args, **kwargs: call((run, args, kwargs))
+
+
 def _noticing_training(model: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
     """Have PyTorch before 2.12 notice layers that were frozen or unfrozen since the last call.
 

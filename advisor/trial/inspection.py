@@ -25,6 +25,7 @@ from advisor.step.loader import (
     divides_samples,
     hears_of_epochs,
     length_of,
+    on_device_problem,
     one_by_one_problem,
     rebuild,
     workers_problem,
@@ -99,7 +100,7 @@ def inspect_loop(
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
-        loader=_loader_facts(loop, batches, step, on_device=backend_of(device).has_memory),
+        loader=_loader_facts(loop, batches, step, own.memory_bytes or None, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
@@ -315,7 +316,9 @@ def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: P
     return f"the model takes padding for data: with more of it results change by {format_percent(changed, digits=2)}"
 
 
-def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: bool) -> LoaderFacts | None:
+def _loader_facts(
+    loop: Loop, batches: Sequence[Any], step: Any, memory_bytes: int | None, *, on_device: bool
+) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
@@ -346,6 +349,7 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         batched_reads_problem=one_by_one_problem(loader),
+        on_device_problem=on_device_problem(loader, memory_bytes),
         longest=pads.longest,
         padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
     )

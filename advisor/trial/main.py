@@ -69,6 +69,7 @@ from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.profile.recording import measure_phases
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
+from advisor.trial.scoring import scored_result
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
 from advisor.trial.verify import packaged_result, verified_result
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
@@ -87,6 +88,7 @@ _LONGEST_TURN = 3
 # What a trial does that does not run the timed loop, but its own steps or those of a plain loop.
 _OTHER_LOOPS = {
     TrialKind.REFERENCE: (f"{FIRST_STEPS} in a higher precision", reference_result),
+    TrialKind.SCORE: ("evaluating the model", scored_result),
     TrialKind.PACKAGE: ("compiling the model to a file", packaged_result),
     TrialKind.VERIFY: (PLAIN_LOOP, verified_result),
 }

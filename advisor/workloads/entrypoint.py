@@ -125,6 +125,18 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
         return in_user_code(what, lambda: _build(found, spec, attribute))
 
 
+def load_function(name: str, directory: str) -> Any:
+    """What ``module:attr`` or ``file.py:attr`` names, or that was handed over. Raises TargetError."""
+    if name.endswith(WORKLOAD_SUFFIX):
+        return in_user_code("reading the function", lambda: pickle.loads(Path(name).read_bytes()))  # noqa: S301
+    module_name, attribute = parse_target(name)
+    path = Path(directory, module_name).resolve()
+    module = sys.modules.get(path.stem)
+    if not module or Path(getattr(module, "__file__", None) or "").resolve() != path:  # a file may be the target's own
+        module = _import(module_name, directory)
+    return in_user_code(name, lambda: _attribute(module, module_name, attribute))
+
+
 def _handed_over(spec: TargetSpec) -> Any:
     """The workload that ``advisor.tune`` was called with, from the file that it wrote for this process."""
     sys.path.insert(0, spec.directory)

@@ -92,6 +92,17 @@ def test_a_latency_limit_is_kept_and_is_for_inference_only():
         parse(["m:b", "--latency-limit", "20ms", "--mode", "train"])
 
 
+def test_a_score_is_asked_for():
+    given = ["--eval", "m:evaluate", "--min-score", "-2.5", "--max-drop", "0.5%", "--steps", "20"]
+    request = parse(["m:b", *given]).request
+    assert (request.evaluate, request.min_score) == ("m:evaluate", -2.5)
+    assert (request.max_drop, request.eval_steps) == (0.005, 20)
+    assert parse(["m:b"]).request.eval_steps == 100
+    for text in ("nan", "inf", "75%", ""):
+        with pytest.raises(UsageError, match="is not a score"):
+            parse(["m:b", "--eval", "m:evaluate", f"--min-score={text}"])
+
+
 @given(st.lists(positive, min_size=1, max_size=6), st.sampled_from("xX,"))
 def test_a_shape_comes_back(sizes, separator):
     assert shape_of(separator.join(map(str, sizes))) == tuple(sizes)

@@ -1,11 +1,13 @@
 """The one rule of consent, case by case: what may be used without asking, and what waits for the person."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.experiment.consent import Consent, exceeds, may_use
 from advisor.experiment.control import REJECTED, Decision
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, Mode, Numerics, NumericsResult
+from advisor.records import Candidate, Mode, Numerics, NumericsResult, Score
 
 CATALOG = load_catalog()
 ACCEPTED = Decision.ACCEPTED
@@ -129,3 +131,44 @@ def test_a_report_and_the_search_follow_the_same_rule(decision, shown, declared)
     expected = {None: allowed, Decision.ACCEPTED: True, Decision.REJECTED: False}[decision]
     assert may_use(decision, numerics, Numerics.CLOSE) is expected
     assert exceeds(numerics, Numerics.CLOSE) is not allowed
+
+
+# --- by a score -----------------------------------------------------------------------------------------------
+
+STATE = Candidate("optimizer_memory", "optimizer.state", "8bit")  # declares changed
+GOOD, BAD = Score(0.9, baseline=0.91), Score(0.5, baseline=0.91, problem="the score falls")
+
+
+def by_score(**decisions):
+    return Consent(CATALOG, Mode.TRAIN, CLOSE, decisions, by_score=True)
+
+
+def scored(score):
+    return replace(measured(CHANGED, CHANGED), score=score)
+
+
+def test_what_changes_results_may_be_tried_and_is_used_for_its_score():
+    assert by_score().permits(STATE.settings)
+    assert not by_score().needs_consent(STATE)
+    assert by_score().why_not(STATE.settings, scored(None)), "it was not scored"
+    assert not by_score().why_not(STATE.settings, scored(GOOD))
+    assert by_score().why_not(STATE.settings, scored(BAD)) == "the score falls"
+    assert [by_score().exceeds(STATE, scored(one)) for one in (None, GOOD, BAD)] == [True, False, True]
+    assert [may_use(None, scored(one), CLOSE) for one in (None, GOOD, BAD)] == [False, True, False]
+
+
+def test_what_was_measured_to_change_more_than_it_declares_is_used_for_its_score():
+    assert not by_score().why_not(BF16.settings, scored(GOOD))
+    assert by_score().why_not(BF16.settings, scored(BAD)) == "the score falls"
+
+
+def test_the_word_of_the_person_comes_before_the_score():
+    assert by_score(optimizer_memory=ACCEPTED).permits(STATE.settings, scored(BAD))
+    assert by_score(optimizer_memory=Decision.REJECTED).why_not(STATE.settings, scored(GOOD)) == REJECTED
+
+
+def test_no_score_permits_batches_of_another_size():
+    """The caller has to give them."""
+    assert by_score().needs_consent(BATCH)
+    assert not by_score().permits(BATCH.settings)
+    assert not by_score().permits(BATCH.settings, scored(GOOD))

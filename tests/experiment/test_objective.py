@@ -12,7 +12,18 @@ from advisor.experiment.judging.judge import Judge
 from advisor.experiment.objective import SMALLEST_SAVING, Goal, Yardstick
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import BaselineRecord, Block, Comparison, Latency, Mode, Objective, Outcome, TrialResult, Verdict
+from advisor.records import (
+    BaselineRecord,
+    Block,
+    Comparison,
+    Latency,
+    Mode,
+    Objective,
+    Outcome,
+    Score,
+    TrialResult,
+    Verdict,
+)
 
 MIB = 2**20
 NOISE = 0.006
@@ -285,3 +296,22 @@ def test_the_goal_says_what_is_better():
     assert Goal().not_better(2) == "are not measurably faster"
     assert Goal(Objective.MEMORY, keep_speed=0.8).better(2) == "save memory at 80 % of the speed or more"
     assert Goal(Objective.MEMORY).not_better() == "does not save memory at 90 % of the speed or more"
+
+
+@pytest.mark.parametrize(
+    ("goal", "score", "baseline", "bound"),
+    [
+        (Goal(min_score=0.75), 0.75, 0.912, ""),
+        (Goal(min_score=0.75), 0.64, 0.912, "--min-score is 0.75"),
+        (Goal(max_drop=0.005), 0.908, 0.912, ""),
+        (Goal(max_drop=0.005), 0.907, 0.912, "--max-drop is 0.5 %"),
+        (Goal(max_drop=0.005), 0.95, 0.912, ""),
+        (Goal(max_drop=0.1), -2.15, -2.0, ""),
+        (Goal(max_drop=0.1), -2.25, -2.0, "--max-drop is 10 %"),
+        (Goal(min_score=0.5, max_drop=0.01), 0.9, 0.912, "--max-drop is 1 %"),
+    ],
+)
+def test_a_score_is_held_against_the_bounds(goal, score, baseline, bound):
+    judged = goal.judged(Score(score), Score(baseline))
+    told = f"the score falls from {baseline:.4g} to {score:.4g}; {bound}" if bound else ""
+    assert (judged.value, judged.baseline, judged.problem) == (score, baseline, told)

@@ -59,6 +59,7 @@ def write(text, name="c.yaml"):
         (("--mode", "infer"), "--mode is infer, and was not given"),
         (("--device", "cpu"), "--device is cpu, and was auto"),
         (("--input", "4x3"), "--input is 4x3, and was not given"),
+        (("--eval", "m:evaluate", "--min-score", "0.9"), "--eval or --steps is another"),
     ],
 )
 def test_another_option_of_the_workload_is_refused(given, told, capsys):

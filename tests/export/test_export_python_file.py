@@ -16,10 +16,12 @@ import torch
 from exported_module import batches, model_of, module_of, plain_losses
 from facts import gpu_facts
 from graph_stand_in import record_on_cpu
+from tiny_mnist import write_mnist
 from torch import nn
 from torch.nn.modules import transformer
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
-from torchvision.transforms import v2
+from torchvision.datasets import MNIST
+from torchvision.transforms import ToTensor, v2
 
 from advisor.errors import UsageError
 from advisor.python.file import WrittenFor, python_source
@@ -354,7 +356,7 @@ def test_shapes_beyond_the_eighth_run_as_usual_and_a_recapture_or_a_loaded_state
     assert not step.graphs
 
 
-def test_settings_of_a_loader_make_one_loader(catalog):
+def test_settings_of_a_loader_make_one_loader(catalog, tmp_path):
     settings = {**WORKERS, "data.batch_size": 8, "data.num_workers": 1}
     workload = replace(PAIR, facts=replace(FACTS, loader=LOADER))
     source = python_source(catalog, settings, "train", workload)
@@ -369,6 +371,11 @@ def test_settings_of_a_loader_make_one_loader(catalog):
     module = module_of(catalog, {"data.batched_reads": True, "data.batch_size": 8}, "train", workload)
     _, _, loader = module.prepare(model, optimizer, DataLoader(dataset, batch_size=4))
     assert torch.equal(next(iter(loader))[0], torch.arange(8.0))
+    write_mnist(tmp_path)
+    images = DataLoader(MNIST(tmp_path, transform=ToTensor()), batch_size=4, num_workers=1, prefetch_factor=2)
+    module = module_of(catalog, {"data.on_device": True}, "train", workload)
+    _, _, loader = module.prepare(model, optimizer, images)
+    assert torch.equal(next(iter(loader))[0], next(iter(images))[0])
     without = python_source(catalog, {"data.batch_size": 8}, "train", PAIR)
     assert "make batches of 8 samples" in without
     iterable = replace(FACTS, loader=replace(LOADER, iterable_dataset=True))

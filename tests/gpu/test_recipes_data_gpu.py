@@ -6,9 +6,13 @@ import time
 
 import pytest
 import torch
+from tiny_mnist import write_mnist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision.datasets import MNIST
+from torchvision.transforms import v2
 
+from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TrialKind
@@ -35,6 +39,29 @@ def net():
 
 def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+# --- images kept on the device --------------------------------------------------------------------------------
+
+
+def test_images_kept_on_the_gpu_are_those_of_the_loader_with_the_same_draws(tmp_path):
+    write_mnist(tmp_path)
+    steps = v2.Compose(
+        [v2.ToImage(), v2.RandomCrop(8, padding=2), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
+    )
+    loader = DataLoader(MNIST(tmp_path, transform=steps), batch_size=7, shuffle=True, pin_memory=True, num_workers=1)
+    components = Components(net(), None, loader, plan(device_prefetch=False))
+    load_catalog()["on_device"].apply(components, True)
+    alone = DataLoader(loader.dataset, batch_size=7, shuffle=True)
+    found = []
+    for one in (alone, components.data):
+        torch.manual_seed(3)
+        found.append(list(one))
+    for (images, labels), (others, same) in zip(*found, strict=True):
+        assert others.is_cuda
+        assert same.is_cuda
+        assert torch.equal(images, others.cpu())
+        assert torch.equal(labels, same.cpu())
 
 
 # --- batches copied ahead -------------------------------------------------------------------------------------
@@ -154,9 +181,10 @@ def test_training_with_batches_copied_ahead(settings):
 TARGET = """
 import torch
 from exported_module import module_of
+from tiny_mnist import write_mnist
 from torch import nn
 from torch.utils.data import DataLoader
-from torchvision.datasets import FakeData
+from torchvision.datasets import MNIST, FakeData
 from torchvision.transforms import v2
 
 class Net(nn.Module):

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import multiprocessing.spawn
+import operator
 import pickle
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from advisor.headless import tune as tuning
 from advisor.headless.run import EventStream
 from advisor.headless.tune import LineReporter, Tuned, program_left_alone, target_of
 from advisor.records import TargetSpec
-from advisor.workloads.entrypoint import load_target
+from advisor.workloads.entrypoint import load_function, load_target
 
 
 def build():
@@ -134,6 +135,20 @@ class TestASession:
         monkeypatch.setattr(tuning, "open_session", opened)
         advisor.tune("mymodel:build", only=only, progress=False)
         assert asked[0].only == ("autocast", "compile")
+
+    def test_a_function_scores_the_model(self, monkeypatch):
+        asked = []
+
+        def opened(request, past, emit):
+            asked.append(request)
+            return FakeSession(sample_history(), emit)
+
+        monkeypatch.setattr(tuning, "open_session", opened)
+        advisor.tune("mymodel:build", evaluate=operator.attrgetter("training"), max_drop=0.01, steps=7, progress=False)
+        assert (asked[0].max_drop, asked[0].eval_steps) == (0.01, 7)
+        assert load_function(asked[0].evaluate, ".")(torch.nn.Identity()) is True
+        with pytest.raises(UsageError, match="need each other"):
+            advisor.tune("mymodel:build", evaluate="mymodel:evaluate")
 
     def test_trials_do_not_run_the_program_that_calls(self, monkeypatch):
         told = {"name": "a", "init_main_from_path": "program.py"}

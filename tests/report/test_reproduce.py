@@ -53,6 +53,7 @@ def test_a_value_that_no_recipe_has_is_left_out_of_the_code():
         {},
         {"budget_s": 90.5, "objective": Objective.MEMORY, "keep_speed": 0.8, "allow": Numerics.CHANGED},
         {"accept": (("batch_size", 64), ("pin_memory", True), ("half_weights", None))},
+        {"evaluate": "m:evaluate", "min_score": 0.0, "max_drop": 0.005, "eval_steps": 20},
         {"memory_limit_bytes": 16 * 2**30, "only": ("compile", "tf32"), "skip": ("threads",)},
     ],
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_mnist import write_mnist
 
 from advisor.cli.main import main
 from advisor.errors import UsageError
@@ -415,6 +416,43 @@ def test_a_build_is_changed_where_it_makes_its_parts(tmp_path):
     assert "batch_size=4, num_workers=1)" in text
     assert "Adam(model.parameters(), fused=True)" in text
     assert "# perf-advisor: not here: precision.autocast: bfloat16: it belongs around the forward pass" in text
+
+
+OF_MNIST = """
+import torch
+from torchvision import datasets, transforms
+
+torch.manual_seed(0)
+steps = transforms.Compose([transforms.RandomCrop(8, padding=1), transforms.ToTensor()])
+options = {"batch_size": 8, "shuffle": True, **OF_WORKERS}
+loader = torch.utils.data.DataLoader(datasets.MNIST(FOLDER, transform=steps), **options)
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    for images, labels in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        print(f"{loss.item():.9f}")
+"""
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True, "prefetch_factor": 4}])
+def test_images_kept_on_the_device_take_two_lines_and_give_the_same_losses(workers, tmp_path):
+    write_mnist(tmp_path)
+    path = tmp_path / "train.py"
+    text = OF_MNIST.replace("FOLDER", repr(str(tmp_path))).replace("OF_WORKERS", repr(workers))
+    path.write_text(text, encoding="utf-8")
+    before = losses_of(path)
+    result = changed(path, {"data.on_device": True})
+    assert result.left_out == ()
+    old, new = path.read_text().splitlines(), result.files[str(path)].decode().splitlines()
+    assert len([line for line in new if line not in old]) == 2
+    path.write_bytes(result.files[str(path)])
+    after = losses_of(path)
+    assert len(after) == len(before) == 10
+    assert after == before or workers, "workers have draws of their own"
 
 
 def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):

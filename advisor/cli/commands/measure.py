@@ -16,8 +16,8 @@ from advisor.cli.parser import Parser, launch_of, split_arguments, target_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.files.paths import DEMO, check_target
+from advisor.experiment.request import DEFAULT_BUDGET_S, DEFAULT_EVAL_STEPS, Request
+from advisor.files.paths import DEMO
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
 from advisor.records import Mode, Objective, TargetSpec
@@ -56,7 +56,7 @@ class Measure:
 
             check_key_map(read_text(self.outputs.config_path), self.outputs.key_map, self.outputs.config_path)
         request, past = self.wanted()
-        check_target(request.target.target, request.target.directory)
+        request.check()
         outputs = beside_own_files(self.outputs, request)
         if not self.force:
             check_export(outputs, request.target)
@@ -192,6 +192,10 @@ def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, s
         allow=options.allow,
         memory_limit_bytes=options.memory_limit,
         latency_limit_ms=options.latency_limit,
+        evaluate=options.eval or "",
+        min_score=options.min_score,
+        max_drop=options.max_drop,
+        eval_steps=options.steps or DEFAULT_EVAL_STEPS,
         only=tuple(dict.fromkeys(options.only)),
         skip=tuple(dict.fromkeys(options.skip)),
         recipe_folders=tuple(options.recipes),

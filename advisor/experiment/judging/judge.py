@@ -284,7 +284,7 @@ class Judge:
         result = self.result(settings) if settings else self.baseline
         assert result is not None, "these settings were tried"
         recipes = self.catalog.in_order(settings)
-        return compare_numerics(
+        compared = compare_numerics(
             result,
             self.baseline,
             Numerics.worst(*(recipe.numerics_of(value, self.mode) for recipe, value in recipes)),
@@ -293,6 +293,12 @@ class Judge:
             spread=self.spread,
             reference=self.reference,
         )
+        score = next((run.score for run in reversed(self.runs.get(settings, ())) if run.score), None)
+        if score is None:
+            return compared
+        score = self.goal.judged(score, self.baseline.score or score)
+        words = score.problem or f"the score is {score.value:.4g}, yours {score.baseline:.4g}"
+        return replace(compared, score=score, text=f"{compared.text}; {words}")
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A result that is not finite where the baseline's is is a failure, however fast."""

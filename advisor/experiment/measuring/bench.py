@@ -260,7 +260,7 @@ class Bench:
         self.wait_while_paused()
         first = spec.kind.inspects and budget.baseline_s is None
         self.post_start(spec, None if first else self.expected_s(spec.settings))
-        takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE)
+        takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE, TrialKind.SCORE)
         if not (self.catalog.compiles(spec.settings) or takes_longer or spec.world):
             # It hangs when it takes much longer than usual; the others need that time.
             spec = replace(spec, timeout_s=min(spec.timeout_s, budget.hangs_after_s))

@@ -9,6 +9,7 @@ from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
+from advisor.experiment.measuring.scoring import with_scores
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
@@ -168,6 +169,7 @@ class MoveTrials:
                 return None
             case _:
                 evidence = self._trial(move, known)
+        evidence = with_scores(self.bench, known, evidence)
         for event in runs_of(move, evidence):
             self.bench.emit(event)
         return evidence

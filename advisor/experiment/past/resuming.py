@@ -27,7 +27,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     facts = replace(past.facts, findings=known.plan.facts.findings, sources=known.plan.facts.sources)
     judge = replace(
         known.judge,
-        baseline=past.baseline.result,
+        baseline=replace(past.baseline.result, score=known.judge.baseline.score),
         prior=prior_spread(facts),
         crowded=facts.hardware.host.is_crowded,
     )

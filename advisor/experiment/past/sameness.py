@@ -57,6 +57,8 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
         )
         if old != new:
             yield f"{option} is {new}, and was {old}"
+    if (past.request.evaluate, past.request.eval_steps) != (request.evaluate, request.eval_steps):
+        yield "--eval or --steps is another"
     if facts.sources and before.directory != now.directory:
         yield f"the folder is {now.directory}, and was {before.directory}"
     if past.config_fingerprint not in (fingerprint_of(now.config), "unknown"):  # of an older session

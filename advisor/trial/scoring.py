@@ -1,0 +1,66 @@
+"""A score: the number that the user's function gives for the model, in a process that times nothing.
+
+A training runs some steps first: as many for every score, from the same seed and on the same batches.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from advisor.errors import TargetError
+from advisor.recipe.catalog import Catalog
+from advisor.records import Mode, Outcome, Score, TrialResult, TrialSpec
+from advisor.step.compile import Models, call_through
+from advisor.step.graph import captured, refuse_graph
+from advisor.step.step import OwnStep, make_step
+from advisor.trial.measurement.draws import Feed, seed_all
+from advisor.trial.measurement.probe import sample_of
+from advisor.trial.timed_loop import components_of, form_of_loss, resident_data
+from advisor.workloads.entrypoint import in_user_code, load_function
+from advisor.workloads.loop import Loop, describe
+
+
+def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
+    """Apply the settings, train ``spec.steps`` steps if the loop trains, and have ``spec.evaluate`` score the model.
+
+    Raises TargetError for a function that is not there, that raises, that gives no number, or that changes the model.
+    """
+    evaluate = load_function(spec.evaluate, spec.target.directory)
+    components = components_of(loop, device, catalog, spec.settings)
+    steps = spec.steps if loop.mode is Mode.TRAIN else 0
+    if steps:
+        step = captured(make_step(components, loop.loss, form=form_of_loss(loop, components, spec)), refuse_graph)
+        seed_all(spec.stream_seed)
+        feed = Feed(resident_data(components), spec.seed)
+        for _ in range(steps):
+            step(feed.next())
+    model = components.model
+    models = list(model) if isinstance(model, Models) else [model]
+    plan = replace(components.plan, mode=Mode.INFER, grad_mode="caller")
+    for each in models:  # calls are as in the step: arguments moved and cast, under autocast
+        if each.training:
+            each.eval()
+        call_through(each, OwnStep(lambda call: call[0](*call[1], **call[2]), each, plan))
+    seed_all(spec.seed)
+    before = repr(sample_of(list(model.parameters())))
+    with torch.no_grad():
+        number = _number(in_user_code(spec.evaluate, lambda: evaluate(*models)), spec.evaluate)
+    if repr(sample_of(list(model.parameters()))) != before:
+        raise TargetError(
+            f"{spec.evaluate} changes the model: its parameters differ afterwards.",
+            "Let it only call the model; train, cast or load weights in a copy.",
+        )
+    return TrialResult(Outcome.MEASURED, score=Score(number, steps))
+
+
+def _number(value: Any, name: str) -> float:
+    """The score in what a function returned. Raises TargetError where that is no finite number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):  # a tensor of several, None
+        number, value = math.nan, describe(value)
+    if not math.isfinite(number):
+        raise TargetError(f"{name} returned {value}, no number.", "Return one number, higher is better: an accuracy.")
+    return number

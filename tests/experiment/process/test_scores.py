@@ -1,0 +1,196 @@
+"""Scores in whole sessions with real trial processes: a function of the target's decides what may change results."""
+
+import json
+from pathlib import Path
+
+import pytest
+from planted import TINY_TARGET, plant
+from real_session import Run, short_trials
+from trial_processes import spec_of
+
+from advisor.errors import ExitCode
+from advisor.experiment import events
+from advisor.experiment.past.journal import open_session
+from advisor.export.formats.markdown import markdown_report
+from advisor.export.json_report import report
+from advisor.records import Numerics, Score, TrialKind
+from advisor.runner.trials import Runner
+
+pytestmark = pytest.mark.timed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_trials(real_sessions):
+    with short_trials():
+        yield
+
+
+# --- inference: weights that are rounded -----------------------------------------------------------------------
+
+# A classifier whose classes are those of its own plain weights: what its score loses, rounding the weights costs.
+CLASSIFIER = """
+import time, torch
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+INPUTS = torch.randn(512, 16)
+LAYER = nn.Linear(16, 10)
+CLASSES = LAYER(INPUTS).argmax(1)
+
+class Pause(nn.Module):
+    def forward(self, x):
+        time.sleep(0.01)
+        return x
+
+def build():
+    return nn.Sequential(LAYER, Pause()).requires_grad_(False), INPUTS[:8]
+
+def evaluate(model):
+    if hasattr(model, "unfit"):
+        raise ValueError("no such layer")
+    return (model(INPUTS).argmax(1) == CLASSES).float().mean()
+"""
+ROUNDED = """
+import torch
+weight = workload.model[0].weight
+scale = weight.abs().max() / {levels}
+weight.copy_((weight / scale).round() * scale)
+workload.model[1] = torch.nn.Identity()
+"""
+
+
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rounded")
+    plant(folder / "recipes", "int8", apply=ROUNDED.format(levels=127), numerics="CHANGED")
+    plant(folder / "recipes", "ternary", apply=ROUNDED.format(levels=1), numerics="CHANGED")
+    plant(folder / "recipes", "unfit", apply="workload.model.unfit = True", numerics="CHANGED")
+    options = {"only": ("int8", "ternary", "unfit"), "recipe_folders": (str(folder / "recipes"),), "budget_s": 30.0}
+    return Run(folder, CLASSIFIER, evaluate="target.py:evaluate", min_score=0.9, **options).run()
+
+
+def test_settings_that_change_results_are_used_where_their_score_is_good_enough(rounded):
+    assert rounded.state.stack.settings == {"planted.int8": True}
+    numerics = rounded.state.stack.numerics
+    assert numerics.declared is Numerics.CHANGED
+    assert numerics.score.baseline == 1.0
+    assert 0.9 <= numerics.score.value <= 1.0
+    assert not numerics.score.problem
+    [used] = [item for item in rounded.state.recommendations if item.recipe == "int8"]
+    assert used.in_stack
+    assert not used.needs_consent
+
+
+def test_settings_whose_score_falls_are_refused_with_the_bound(rounded):
+    score = rounded.state.trials["ternary=true"].numerics.score
+    assert score.value < 0.9
+    assert score.problem == f"the score falls from 1 to {score.value:.4g}; --min-score is 0.9"
+    assert score.problem in markdown_report(rounded.state, rounded.request, rounded.session.catalog)
+
+
+def test_settings_under_which_the_function_fails_are_refused(rounded):
+    score = rounded.state.trials["unfit=true"].numerics.score
+    assert score.value is None
+    assert "ValueError: no such layer" in score.problem
+
+
+def test_the_report_has_the_scores_and_what_they_took(rounded):
+    written = json.loads(json.dumps(report(rounded.state, rounded.request)))
+    assert (written["evaluate"], written["min_score"]) == ("target.py:evaluate", 0.9)
+    assert written["baseline"]["score"] == 1.0
+    assert written["stack"]["score"]["baseline"] == 1.0
+    assert any("score of your own settings is 1" in said.text for said in rounded.posted(events.Said))
+    assert sum(name.startswith("score: ") for name in rounded.order) == 4
+
+
+def test_a_setting_that_is_measured_again_keeps_its_score(rounded):
+    rounded.session.retry("int8=true")
+    assert rounded.state.trials["int8=true"].numerics.score.value >= 0.9
+    assert rounded.state.stack.settings == {"planted.int8": True}
+
+
+def test_a_session_that_goes_on_knows_its_scores(rounded):
+    past = open_session(rounded.journal.session_id)
+    options = {name: getattr(past.request, name) for name in ("only", "recipe_folders", "evaluate", "min_score")}
+    again = Run(Path(past.request.target.directory), CLASSIFIER, past=past, budget_s=15.0, **options).run()
+    assert again.state.failure is None
+    assert "score: planted.ternary: true" not in again.order
+    assert again.state.stack.settings == {"planted.int8": True}
+
+
+# --- training: the same steps from the same start -----------------------------------------------------------------
+
+TRAINED = f"""
+import time
+{TINY_TARGET.replace("return 1.0 * x", "time.sleep(0.01); return x")}
+_, BATCH, *_ = build()
+def evaluate(model):
+    return -nn.functional.cross_entropy(model(BATCH[0]).float(), BATCH[1])
+"""
+QUICK = "import torch; workload.model[2] = torch.nn.Identity()\n"
+FROZEN = f"{QUICK}for group in workload.optimizer.param_groups: group['lr'] = 0.0"
+
+
+def test_a_training_is_scored_after_as_many_steps_as_the_baseline(tmp_path):
+    for recipe, apply in (("quick", QUICK), ("frozen", FROZEN)):
+        plant(tmp_path / "recipes", recipe, apply=apply, numerics="CHANGED")
+    only, folders = ("quick", "frozen"), (str(tmp_path / "recipes"),)
+    options = {"evaluate": "target.py:evaluate", "max_drop": 0.05, "eval_steps": 20, "budget_s": 40.0}
+    run = Run(tmp_path, TRAINED, only=only, recipe_folders=folders, **options).run()
+    quick, frozen = (run.state.trials[f"{name}=true"].numerics.score for name in ("quick", "frozen"))
+    assert quick.steps == frozen.steps == 20
+    assert quick.value == quick.baseline
+    assert frozen.value < frozen.baseline
+    assert "--max-drop is 5 %" in frozen.problem
+    assert run.state.stack.settings["planted.quick"] is True
+    assert "planted.frozen" not in run.state.stack.settings
+
+
+DTYPE = f"""
+{TINY_TARGET}
+def evaluate(model):
+    output = model(torch.randn(3, 16))
+    return output.dtype is torch.bfloat16 and not output.requires_grad and not model.training
+"""
+
+
+@pytest.mark.parametrize("key", ["precision.weights", "precision.autocast"])
+def test_the_function_calls_the_model_as_the_step_does(tmp_path, key):
+    """Its batches are cast, and autocast is on."""
+    (tmp_path / "target.py").write_text(DTYPE)
+    options = {"kind": TrialKind.SCORE, "evaluate": "target.py:evaluate", "steps": 3}
+    result = Runner().run(spec_of(tmp_path, "target.py", settings={key: "bfloat16"}, **options), lambda message: None)
+    assert result.score == Score(1.0, steps=3)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('top1')", "failed: KeyError: 'top1'"),
+        ("return None", "returned NoneType, no number"),
+        ("return model(torch.ones(3, 16))", "returned float32[3, 4], no number"),
+        ("return float('nan')", "returned nan, no number"),
+        ("time.sleep(60)", "no result after 2 s (evaluating the model)"),
+        ("model[0].weight.add_(1.0)\n    return 1.0", "changes the model: its parameters differ"),
+        ("return 0.5", "the score of your own settings is 0.5 after 100 steps; --min-score is 0.75"),
+    ],
+)
+def test_a_function_that_gives_no_score_ends_the_session_with_two_lines(tmp_path, body, said):
+    text = f"import time\n{TINY_TARGET}\ndef evaluate(model):\n    {body}\n"
+    run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=10.0).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert said in failure.message
+    assert failure.hint
+    assert failure.exit_code in (ExitCode.TARGET, ExitCode.USAGE)
+
+
+def test_a_function_that_is_not_there_is_named(tmp_path):
+    text = TINY_TARGET + "\ndef evaluation(model):\n    return 1.0\n"
+    run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=10.0).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert "target.py has no 'evaluate'" in failure.message
+    assert "evaluation" in failure.hint

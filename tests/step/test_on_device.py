@@ -1,0 +1,123 @@
+"""Images kept on the device: the same batches as the loader's own, transformed as a whole."""
+
+import numpy as np
+import pytest
+import torch
+from loaders import applied
+from tiny_mnist import write_mnist
+from torch.utils.data import DataLoader, Subset, TensorDataset
+from torchvision import transforms
+from torchvision.datasets import CIFAR10, MNIST, SVHN, FakeData
+from torchvision.transforms import v2
+
+from advisor.errors import RefusedError
+from advisor.step.loader import on_device_problem
+
+OLD = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.2,))])
+NEW = v2.Compose(
+    [v2.ToImage(), v2.CenterCrop(6), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.2, 0.4, 0.8])]
+)
+AUGMENTED = transforms.Compose(
+    [transforms.RandomCrop(8, padding=2), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+)
+AUGMENTED_ANEW = v2.Compose(
+    [
+        v2.ToImage(),
+        v2.RandomVerticalFlip(),
+        v2.RandomCrop((8, 6), padding=1, padding_mode="reflect"),
+        v2.RandomHorizontalFlip(0.3),
+        v2.ToDtype(torch.float32, scale=True),
+    ]
+)
+CROPPED = transforms.Compose([transforms.RandomCrop((8, 5)), transforms.Pad(1, fill=7), transforms.ToTensor()])
+
+
+def mnist(folder, transform=OLD):
+    write_mnist(folder)
+    return MNIST(folder, transform=transform)
+
+
+def in_color(kind, transform):
+    """A dataset of pictures of random bytes, as torchvision reads them from its archives."""
+    dataset = kind.__new__(kind)
+    shape = (40, 3, 8, 8) if kind is SVHN else (40, 8, 8, 3)
+    dataset.data = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    labels = (np.arange(40) % 10).tolist()
+    dataset.transform, dataset.target_transform = transform, None
+    dataset.classes = [str(number) for number in range(10)]
+    if kind is SVHN:
+        dataset.labels = np.array(labels)
+    else:
+        dataset.targets = labels
+    return dataset
+
+
+def on_device(loader):
+    """The loader as the recipe makes it anew."""
+    return applied("on_device", True, loader)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        mnist,
+        lambda folder: Subset(mnist(folder), range(3, 30)),
+        lambda folder: in_color(CIFAR10, NEW),
+        lambda folder: in_color(SVHN, OLD),
+        lambda folder: in_color(CIFAR10, AUGMENTED),
+        lambda folder: in_color(CIFAR10, AUGMENTED_ANEW),
+        lambda folder: in_color(SVHN, CROPPED),
+    ],
+    ids=["mnist", "subset", "cifar", "svhn", "augmented", "augmented by v2", "cropped"],
+)
+def test_batches_are_those_of_the_loader_with_the_same_draws(make, tmp_path):
+    loader = DataLoader(make(tmp_path), batch_size=7, shuffle=True)
+    found = []
+    for one in (loader, on_device(loader)):
+        torch.manual_seed(3)
+        found.append(list(one))
+    assert len(found[0]) == len(found[1]) > 1
+    for (images, labels), (others, same) in zip(*found, strict=True):
+        assert torch.equal(images, others)
+        assert torch.equal(labels, same)
+        assert (images.dtype, labels.dtype) == (others.dtype, same.dtype)
+
+
+def test_the_dataset_is_as_before_for_those_who_ask_it():
+    loader = on_device(DataLoader(in_color(CIFAR10, NEW), batch_size=7, num_workers=2, persistent_workers=True))
+    assert (loader.num_workers, loader.persistent_workers, loader.pin_memory) == (0, False, False)
+    assert (len(loader.dataset), loader.dataset.classes[3], loader.dataset[5][1]) == (40, "3", 5)
+
+
+class Own(CIFAR10):
+    def __getitem__(self, index):
+        return super().__getitem__(39 - index)
+
+
+def rotated(folder):
+    return mnist(folder, transforms.Compose([transforms.RandomRotation(10), transforms.ToTensor()]))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder: DataLoader(rotated(folder)), "RandomRotation"),
+        (lambda folder: DataLoader(mnist(folder, transforms.Lambda(np.array))), "Lambda"),
+        (lambda folder: DataLoader(mnist(folder), collate_fn=list), "collate_fn of its own"),
+        (lambda folder: DataLoader(mnist(folder), batch_size=None), "forms no batches"),
+        (lambda folder: DataLoader(in_color(Own, OLD)), "none of torchvision's"),
+        (lambda folder: DataLoader(FakeData(8, transform=OLD)), "does not hold its images in memory"),
+        (lambda folder: DataLoader(TensorDataset(torch.rand(3))), "none of torchvision's"),
+    ],
+)
+def test_other_datasets_are_left_alone(make, said, tmp_path):
+    loader = make(tmp_path)
+    assert said in on_device_problem(loader)
+    with pytest.raises(RefusedError, match=said):
+        on_device(loader)
+
+
+def test_what_takes_much_of_the_memory_stays_where_it_is(tmp_path):
+    loader = DataLoader(mnist(tmp_path))
+    assert on_device_problem(loader, 40 * 64 * 10) == ""
+    assert "more than 10% of the device's memory" in on_device_problem(loader, 40 * 64 * 9)
