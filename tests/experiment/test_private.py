@@ -13,7 +13,7 @@ from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, open_session
-from advisor.files.state_folder import make_private, replace_file, state_folder
+from advisor.files.state_folder import make_private, state_folder, write_record
 from advisor.records.secrets import arguments_without_secrets, names_a_secret
 
 
@@ -153,7 +153,7 @@ def test_state_is_its_users_alone_under_any_umask(tmp_path, monkeypatch, usual):
     before = os.umask(0)
     try:
         recorded()
-        assert replace_file(state_folder() / "hints.json", "{}")
+        write_record("hints.json", {})
     finally:
         os.umask(before)
     every = [state_folder(), *state_folder().rglob("*")]
@@ -168,19 +168,3 @@ def test_a_folder_of_the_persons_own_keeps_its_mode(tmp_path, monkeypatch):
     make_private(own / "sessions")
     assert mode(own) == 0o755
     assert mode(own / "sessions") == 0o700
-
-
-def test_the_crash_file_is_private_and_follows_no_link(tmp_path, monkeypatch, capsys):
-    def fail(invocation):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(cli, "_run", fail)
-    state_folder().mkdir(parents=True)
-    path = state_folder() / f"crash-{os.getpid()}.log"
-    path.symlink_to(tmp_path / "target")
-    assert cli.main(["demo"]) == 1
-    assert not (tmp_path / "target").exists()
-    path.unlink()
-    assert cli.main(["demo"]) == 1
-    assert mode(path) == 0o600
-    capsys.readouterr()
