@@ -1,6 +1,5 @@
 """The host is really inspected; NVML is a small stand-in, for the machines that run these tests have no GPU."""
 
-import threading
 from dataclasses import fields
 
 import psutil
@@ -161,14 +160,6 @@ def test_what_a_driver_does_not_tell_a_trial_is_none_or_empty():
     assert gauges.energy_j() is None
 
 
-def test_a_gpu_that_is_lost_meanwhile_gives_no_figures():
-    library = FakeNvml()
-    gauges = GpuGauges(UUID, nvml_of(library))
-    library.refused = dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_GPU_IS_LOST)
-    assert gauges.read() == GpuReading(UUID)
-    assert gauges.energy_j() is None
-
-
 def test_a_gpu_slows_down_where_its_margin_ends_or_at_its_threshold():
     assert GpuGauges(UUID, nvml()).slowdown_c == 41 + 46
     refused = {"nvmlDeviceGetMarginTemperature": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
@@ -203,17 +194,6 @@ def test_the_processes_of_all_gpus_and_instances():
     assert compute_pids(nvml(processes=[process(7), process(8)], count=2, mig=True)) == {7, 8}
     assert compute_pids(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND})) == frozenset()
     assert compute_pids(nvml(refused={"nvmlDeviceGetComputeRunningProcesses": 15})) == frozenset()
-
-
-def test_nvml_is_opened_once_also_by_many_threads():
-    library = FakeNvml()
-    context = Nvml(lambda: library)
-    threads = [threading.Thread(target=sample_gpus, args=(context,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert library.opened == 1
 
 
 # --- the host -------------------------------------------------------------------------------------------------

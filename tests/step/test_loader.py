@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from advisor.errors import RefusedError
-from advisor.step.loader import divides_samples, rebuild, workers_problem
+from advisor.step.loader import divides_samples, rebuild
 
 
 def stacked(samples):
@@ -175,12 +175,6 @@ def test_what_would_not_do_the_same_is_refused_with_the_reason(kind):
     make, options, reason = REFUSED[kind]
     with pytest.raises(RefusedError, match=reason):
         rebuild(make(), **options)
-
-
-def test_a_loader_that_cannot_be_made_anew_says_so_before_anything_is_tried():
-    with pytest.raises(RefusedError, match="secret"):
-        rebuild(Needs(Numbers(), 1))
-    assert workers_problem(DataLoader(Numbers())) == ""
 
 
 # --- processes that would import a script ---------------------------------------------------------------------

@@ -39,11 +39,6 @@ def test_a_feed_goes_on_epoch_after_epoch_with_its_short_last_batch():
     assert not feed.resident
 
 
-def test_a_feed_over_a_stream():
-    feed = Feed(DataLoader(Stream(5), batch_size=2))
-    assert [feed.next().flatten().tolist() for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
-
-
 def test_a_resident_batch_is_given_again_and_again():
     batch = torch.ones(3)
     feed = Feed(batch)
@@ -171,6 +166,3 @@ def test_batches_that_workers_may_have_ready():
     assert Feed(loader_of(10)).queued_batches == 0
     assert Feed(loader_of(10, num_workers=3)).queued_batches == 6
     assert Feed(loader_of(10, num_workers=2, prefetch_factor=5)).queued_batches == 10
-
-
-# --- the probe ------------------------------------------------------------------------------------------------

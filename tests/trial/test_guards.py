@@ -76,11 +76,6 @@ def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
 # --- what counts as a disturbance -----------------------------------------------------------------------------
 
 
-def test_an_undisturbed_gpu():
-    assert disturbance({}, {"sm_clock_mhz": 1800, "temperature_c": 87}) == ""
-    assert disturbance_of_gpu([], HERE, None) == ""
-
-
 def test_another_process_that_computes():
     beside = {"pids": frozenset({ME, STRANGER}), "sm_percent": {ME: 60, STRANGER: 38}}
     first = reading(pids=frozenset({ME, STRANGER}))
@@ -115,14 +110,6 @@ def test_a_process_that_only_holds_memory_is_counted_and_is_none():
 def test_a_process_that_comes_and_one_that_goes(pids, words):
     readings = [reading(pids=None if one is None else frozenset(one), sm_percent={}) for one in pids]
     assert disturbance_of_gpu(readings, HERE, 90) == (f"{words} while it was measured" if words else "")
-
-
-def test_a_trial_that_nvml_lists_late_is_not_another_process():
-    listings = [{STRANGER}, {STRANGER, 7}, {STRANGER, 7}]
-    ours = of_us(*listings, before=BEFORE)
-    assert disturbance_of_gpu([reading(pids=frozenset(one)) for one in listings], ours, 90) == ""
-    listings += [{STRANGER, 7, 8}]
-    assert "came" in disturbance_of_gpu([reading(pids=frozenset(one)) for one in listings], ours, 90)
 
 
 @pytest.mark.parametrize(
@@ -219,13 +206,6 @@ def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
     assert watch.gpu.samples >= 4
     assert watch.gpu == replace(GpuReadings(watch.gpu.samples, 60, 1755, 1755, 76.5, (POWER_CAP,)), foreign_processes=0)
     assert watch.disturbed == ""
-
-
-def test_a_watch_ends_when_what_it_watches_fails(library):
-    watch = started(library)
-    with pytest.raises(RuntimeError, match="mine"), watch.watching(UUID):
-        raise RuntimeError("mine")
-    assert watch_threads() == []
 
 
 # NVML may number this process as the host does, which is not how this process numbers itself.
