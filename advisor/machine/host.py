@@ -133,17 +133,12 @@ class CoresInUse:
         self._process = psutil.Process()
         self._start = self._read()
 
-    def average(self) -> tuple[float, float]:
-        """The cores in use since the start: by all programs, and by others than this process and its children."""
+    def foreign(self) -> float:
+        """The cores that others than this process and its children used since the start; 0 if it was just now."""
         now = self._read()
         elapsed_s = now.at_s - self._start.at_s
-        busy = (now.busy_s - self._start.busy_s) / elapsed_s
-        return busy, busy - (now.own_s - self._start.own_s) / elapsed_s
-
-    def foreign(self) -> float:
-        """The cores that other programs have used since the start; 0 if too little time has passed."""
-        short = time.perf_counter() - self._start.at_s < _SHORTEST_WATCH_S
-        return 0.0 if short else max(0.0, self.average()[1])
+        foreign_s = (now.busy_s - self._start.busy_s) - (now.own_s - self._start.own_s)
+        return max(0.0, foreign_s / elapsed_s) if elapsed_s >= _SHORTEST_WATCH_S else 0.0
 
     def _read(self) -> CpuReading:
         times = psutil.cpu_times()

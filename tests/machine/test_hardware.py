@@ -210,6 +210,23 @@ def test_this_machine_is_described():
     assert host.python
 
 
+class ScriptedCores(host_module.CoresInUse):
+    """A watch with figures for: seconds by the clock, processor seconds of all programs, and of this one."""
+
+    def __init__(self, *readings):
+        self.left = [host_module.CpuReading(*one) for one in readings]
+        super().__init__()
+
+    def _read(self):
+        return self.left.pop(0)
+
+
+def test_the_cores_of_others_are_told_of_a_time_that_the_kernel_counts():
+    assert ScriptedCores((0, 0, 0), (0.5, 30, 13)).foreign() == 0.0
+    assert ScriptedCores((0, 0, 0), (10, 30, 13)).foreign() == pytest.approx(1.7)
+    assert ScriptedCores((0, 0, 0), (10, 30, 31)).foreign() == 0.0
+
+
 @pytest.fixture
 def kernel(tmp_path):
     """A root folder to which the kernel's files are written."""

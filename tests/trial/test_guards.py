@@ -15,7 +15,6 @@ from advisor.records import Block, GpuReading, GpuReadings
 from advisor.trial.measurement import guards
 from advisor.trial.measurement.guards import (
     Guards,
-    HostLoad,
     disturbance_of_gpu,
     own_processes,
     summarised,
@@ -162,11 +161,6 @@ def test_readings_in_short():
     assert summarised([GpuReading(UUID)], frozenset()) == GpuReadings(1, foreign_processes=None)
 
 
-@pytest.fixture(autouse=True)
-def _quiet_host(monkeypatch):
-    monkeypatch.setattr(HostLoad, "disturbance", lambda load: "")
-
-
 # --- the watch ------------------------------------------------------------------------------------------------
 
 
@@ -272,10 +266,9 @@ def guarded(library):
     return run
 
 
-def test_what_disturbed_the_host_and_the_gpu_is_said_of_the_trial(guarded, library, monkeypatch):
-    monkeypatch.setattr(HostLoad, "disturbance", lambda load: "other processes used 1.9 of 2 cores")
+def test_what_disturbed_the_gpu_is_said_of_the_trial(guarded, library):
     library.bits = library.nvmlClocksThrottleReasonHwThermalSlowdown
-    assert guarded().disturbed.startswith("other processes used 1.9 of 2 cores; the GPU slowed itself down")
+    assert guarded().disturbed.startswith("the GPU slowed itself down")
 
 
 def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):

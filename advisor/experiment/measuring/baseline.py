@@ -43,7 +43,6 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
     """
     cores = CoresInUse()
     bench.build_once()
-    bench.repeats_help = not round(cores.foreign())  # what kept cores busy before the first trial goes on
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
     result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     forked = not bench.why_not_built_once

@@ -9,17 +9,11 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-import psutil
-
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS, GpuGauges, compute_pids, own_pids, process_name
-from advisor.machine.host import CoresInUse
 from advisor.machine.nvml import NVML, Nvml, NvmlUnavailableError
 from advisor.records import Block, GpuReading, GpuReadings
 
 _MEANWHILE = "while it was measured"
-# A measurement is disturbed by this much work of others (cores), once this share of all cores is busy.
-_FOREIGN_CORES = 0.25
-_SATURATED_SHARE = 0.85
 # A fall of the clock that counts. Unitless.
 _SM_CLOCK_FALL = 0.10
 _BETWEEN_READINGS_S = 0.2
@@ -35,7 +29,6 @@ class Guards:
 
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
-    ``watch_host`` is False for a rank, beside which others work.
     ``beside`` is the process of the same session that compiles meanwhile. NVML is opened for it, once in a trial's
     process; that time is in the trial's wall seconds and in no other figure.
 
@@ -46,10 +39,7 @@ class Guards:
     Whether others compute is known only where the driver tells it by process, which it does not for MIG instances.
     """
 
-    def __init__(
-        self, *, watch_gpu: bool, beside: int | None = None, nvml: Nvml = NVML, watch_host: bool = True
-    ) -> None:
-        self._watch_host = watch_host
+    def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: Nvml = NVML) -> None:
         self._nvml = nvml if watch_gpu else None
         self._before = compute_pids(nvml) if watch_gpu else frozenset[int]()
         self._own = frozenset[int]()
@@ -66,20 +56,18 @@ class Guards:
 
     @contextmanager
     def watching(self, gpu_uuid: str | None) -> Iterator[None]:
-        """Watch the host, and the GPU of this UUID, until the block ends; then ``disturbed`` says what was the matter.
+        """Watch the GPU of this UUID until the block ends; then ``disturbed`` says what was the matter.
 
         Nothing is said of a block that raises. Call it when this process has a CUDA context: NVML lists the process
         only then. A GPU that NVML does not know is not read.
         """
-        load, gauges = HostLoad(), None
+        gauges = None
         with suppress(NvmlUnavailableError):
             gauges = GpuGauges(gpu_uuid, self._nvml) if self._nvml and gpu_uuid else None
         with self._reading(gauges) if gauges else nullcontext():
             yield
         ours = own_processes(self._readings, self._before, self._own, self._beside)
-        of_gpu = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c if gauges else None)
-        of_host = load.disturbance() if self._watch_host else ""
-        self.disturbed = "; ".join(filter(None, (of_host, of_gpu)))
+        self.disturbed = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c if gauges else None)
 
     @contextmanager
     def _reading(self, gauges: GpuGauges) -> Iterator[None]:
@@ -189,15 +177,3 @@ def _throttle_reasons(readings: Sequence[GpuReading]) -> tuple[str, ...]:
 def _known(readings: Sequence[GpuReading], name: str) -> list[Any]:
     """The values of a field in the readings that have one."""
     return [value for reading in readings if (value := getattr(reading, name)) is not None]
-
-
-class HostLoad(CoresInUse):
-    """Tells whether other programs left a measurement too little of the processors."""
-
-    def disturbance(self) -> str:
-        """A phrase on the CPU time of other processes since the start, if they left too little; else empty."""
-        cores = psutil.cpu_count() or 1
-        busy, foreign = self.average()
-        if foreign < _FOREIGN_CORES or busy < _SATURATED_SHARE * cores:
-            return ""
-        return f"other processes used {foreign:.1f} of {cores} cores {_MEANWHILE}"

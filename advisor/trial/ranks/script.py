@@ -35,8 +35,7 @@ class RankOfScript(Stages):
             torch.cuda.set_device(device)
         spec = replace(spec, target=replace(spec.target, device=device))
         super().__init__(spec, channel, None, lambda: None, deadline)
-        # Of the processors the other ranks take their part.
-        self.guards = Guards(watch_gpu=device != "cpu" and not self._rank, watch_host=False)
+        self.guards = Guards(watch_gpu=device != "cpu" and not self._rank)
 
     def run(self) -> TrialResult:
         """Measure in rank 0; in another one take steps until the process is ended."""
