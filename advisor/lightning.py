@@ -18,7 +18,7 @@ except ImportError:
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _UNSCALES = "_step_supports_amp_scaling"
 _OF_LOADER = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-_OF_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
+_OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
 _PLACES = {
     "precision.autocast": argument("Trainer", "precision", _PRECISIONS),
     "precision.weights": argument("Trainer", "precision", {"bfloat16": "bf16-true", "float16": "16-true"}),

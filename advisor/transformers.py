@@ -20,7 +20,6 @@ _NAMED = {
     "data.persistent_workers": "dataloader_persistent_workers",
     "data.prefetch_factor": "dataloader_prefetch_factor",
     "parallel.bucket_cap_mb": "ddp_bucket_cap_mb",
-    "parallel.static_graph": "ddp_static_graph",
     "parallel.find_unused_parameters": "ddp_find_unused_parameters",
 }
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}

@@ -27,7 +27,7 @@ _USUAL_BATCHES = {
 }
 _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 # Arguments of DistributedDataParallel, which are fields of the plan too.
-OF_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
+OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
 _OWN_LOSS = 'output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
 _AS_RECORDED = 'mock.patch("torch.cuda.is_current_stream_capturing", recording)'
 _TRANSFORMERS = {"TransformerEncoderLayer", "TransformerDecoderLayer"}  # PyTorch's own

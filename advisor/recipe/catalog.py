@@ -54,6 +54,7 @@ REMOVED: Mapping[str, str] = {
     "parallel.comm_hook": _WITHOUT_GAIN,
     "parallel.shard_precision": "parallel.shard_unit: model is faster, and gathers once",
     "parallel.shard_prefetch": "parallel.shard_unit: model is faster, and gathers once",
+    "parallel.static_graph": "its gain lay within the noise",
     "parallel.sync_batch_norm": "it was never measured to help; call SyncBatchNorm.convert_sync_batchnorm in build()",
     "precision.bf16_reduction": _WITHOUT_GAIN,
     "step.clip_grad": "train_step clips by clip_grad, and PyTorch chooses how",

@@ -64,7 +64,6 @@ class StepPlan:
     empty_cache: str = "never"
     strategy: str = "single"
     gradient_as_bucket_view: bool = False
-    static_graph: bool = False
     bucket_cap_mb: int = 25
     find_unused_parameters: bool = False
     no_sync: bool = False

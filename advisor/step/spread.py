@@ -47,7 +47,6 @@ def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
             model,
             device_ids=[device.index or 0] if device.type == "cuda" else None,
             gradient_as_bucket_view=plan.gradient_as_bucket_view,
-            static_graph=plan.static_graph,
             bucket_cap_mb=plan.bucket_cap_mb,
             find_unused_parameters=plan.find_unused_parameters,
         )
@@ -179,7 +178,7 @@ def why_not_spread(strategy: str, model: nn.Module) -> str:
     if uses_accelerate():
         return (
             f"parallel.strategy: {strategy} is left to Accelerate, which spreads the model itself: give the "
-            "Accelerator the options, such as DistributedDataParallelKwargs(static_graph=True)"
+            "Accelerator the options, such as DistributedDataParallelKwargs(bucket_cap_mb=100)"
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return ""

@@ -113,11 +113,11 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
 
 
 def rate_of(setup):
-    """DDP scales well, a bucket view adds a little, a static graph costs, everything else is slow."""
+    """DDP scales well, a bucket view adds a little, large buckets cost, everything else is slow."""
     rate = {"single": 1000, "ddp": 1700}.get(setup.strategy, 900)
     if setup.settings.get("parallel.gradient_as_bucket_view"):
         rate *= 1.08
-    if setup.settings.get("parallel.static_graph"):
+    if "parallel.bucket_cap_mb" in setup.settings:
         rate *= 0.9
     return rate * (1.1 if setup.weak else 1)
 

@@ -87,30 +87,34 @@ def test_one_gpu_that_fails_in_the_turns_was_measured_before(tmp_path):
     assert not [said.text for said in run.posted(events.Said) if "several GPUs are not measured" in said.text]
 
 
-def with_graph(settings):
-    """A static graph is worth a tenth."""
-    return speed(settings) * (1.1 if settings.get("parallel.static_graph") else 1.0)
+def with_views(settings):
+    """Gradients as views of the buckets are worth a tenth."""
+    return speed(settings) * (1.1 if settings.get("parallel.gradient_as_bucket_view") else 1.0)
 
 
 def slow_over_ranks(settings):
-    return with_graph(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
+    return with_views(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
 
 
 def test_an_option_of_the_strategy_is_measured(tmp_path):
-    run = session(tmp_path, with_graph, ("static_graph",), gpus=2).run()
-    assert best(run).name == "ddp, static_graph: true"
+    run = session(tmp_path, with_views, ("gradient_as_bucket_view",), gpus=2).run()
+    assert best(run).name == "ddp, gradient_as_bucket_view: true"
     assert best(run).speedup == pytest.approx(1.98, rel=0.02)
 
 
 def test_without_a_stack_no_time_is_kept_for_its_turns(tmp_path):
-    scaling = session(tmp_path, slow_over_ranks, ("static_graph",), gpus=2, budget_s=12.0).run().state.scaling
+    scaling = (
+        session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=12.0).run().state.scaling
+    )
     assert scaling.best == ""
-    assert scaling.rows[-1].name == "ddp, static_graph: true"
+    assert scaling.rows[-1].name == "ddp, gradient_as_bucket_view: true"
 
 
 def test_what_no_time_was_left_for_is_named(tmp_path):
-    scaling = session(tmp_path, slow_over_ranks, ("static_graph",), gpus=2, budget_s=10.0).run().state.scaling
-    assert scaling.passed_over["ddp, static_graph: true"] == "no time was left: raise --budget"
+    scaling = (
+        session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=10.0).run().state.scaling
+    )
+    assert scaling.passed_over["ddp, gradient_as_bucket_view: true"] == "no time was left: raise --budget"
 
 
 WRAPPED = "the model is wrapped in DistributedDataParallel already"

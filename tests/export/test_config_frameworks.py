@@ -169,7 +169,7 @@ def test_accelerate(name, tmp_path):
 
 # --- several GPUs -----------------------------------------------------------------------------------------------
 
-DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True, "parallel.bucket_cap_mb": 100}
+DDP = {"parallel.strategy": "ddp", "parallel.bucket_cap_mb": 100}
 SHARDED = {"parallel.strategy": "fully_shard", "parallel.reshard_after_forward": False}
 
 
@@ -177,7 +177,7 @@ def test_training_arguments_for_several_gpus(tmp_path):
     settings = {**DDP, "parallel.find_unused_parameters": False}
     path = written("hf_run_glue.json", tmp_path, {**settings, "data.batch_size": 64}, gpus=2, on_cpu=True)
     arguments = training_arguments(path)
-    assert (arguments.ddp_static_graph, arguments.ddp_bucket_cap_mb) == (True, 100)
+    assert arguments.ddp_bucket_cap_mb == 100
     assert arguments.ddp_find_unused_parameters is False
     assert arguments.per_device_train_batch_size == 32
     assert not patch_of("hf_run_glue.json", settings, gpus=2).rest
@@ -190,7 +190,7 @@ def test_lightning_for_several_gpus(tmp_path, monkeypatch):
     path = written("lightning_cli.yaml", tmp_path, DDP, gpus=2)
     strategy = yaml.safe_load(path.read_text())["trainer"]["strategy"]
     assert strategy["class_path"].rpartition(".")[2] == strategies.DDPStrategy.__name__
-    assert strategies.DDPStrategy(**strategy["init_args"])._ddp_kwargs == {"static_graph": True, "bucket_cap_mb": 100}
+    assert strategies.DDPStrategy(**strategy["init_args"])._ddp_kwargs == {"bucket_cap_mb": 100}
     trainer = cli_of(path, monkeypatch, tmp_path).trainer
     assert isinstance(trainer.strategy, strategies.DDPStrategy)
     short = written("lightning_cli.yaml", tmp_path, {"parallel.strategy": "ddp"}, gpus=2)
@@ -205,7 +205,7 @@ def test_hydra_makes_the_strategy_of_the_trainer_that_it_makes(target):
     patch = patched(text, Wanted(settings, gpus=2))
     made = pytest.importorskip("hydra.utils").instantiate(yaml.safe_load(patch.text))["trainer"]
     assert type(made.strategy).__name__ == "DDPStrategy"
-    assert made.strategy._ddp_kwargs == {"static_graph": True, "bucket_cap_mb": 100}
+    assert made.strategy._ddp_kwargs == {"bucket_cap_mb": 100}
     assert ("step.accumulate" in patch.rest) is target.endswith("Fabric")
     script = patched(text.replace(f"  _target_: {target}\n", "  max_epochs: 1\n  log_every_n_steps: 1\n"), Wanted(DDP))
     assert yaml.safe_load(script.text)["trainer"]["strategy"] == "ddp"

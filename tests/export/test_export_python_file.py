@@ -45,7 +45,7 @@ MOVABLE = replace(FACTS, loader=replace(LOADER, movable_transforms=("ToDtype", "
 ON_DEVICE = {"data.transforms_on_device": True}
 AROUND = {"attention.backend": "flash", "step.create_on_device": True, "step.zero_grad": "zeros"}
 HALF = {"precision.autocast": "float16", "step.zero_grad": "manual", "data.device_prefetch": True}
-DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True, "parallel.no_sync": True}
+DDP = {"parallel.strategy": "ddp", "parallel.gradient_as_bucket_view": True, "parallel.no_sync": True}
 
 
 def form(kind: str, target: str, *inputs: str) -> BatchForm:

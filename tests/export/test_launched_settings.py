@@ -24,7 +24,7 @@ from advisor.step.graph import WARM_UP_STEPS_OF_DDP
 from advisor.step.spread import spread_model
 from advisor.step.tuning import Tuning
 
-DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
+DDP = {"parallel.strategy": "ddp", "parallel.gradient_as_bucket_view": True}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def group(tmp_path):
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}])
 def test_a_step_over_ranks_is_captured_after_the_steps_that_ddp_times(options, group):
     """The ways around a graph of PyTorch's wrapper; how a GPU's graph holds the exchange, tests/gpu shows."""
     counts, factors = torch.int32, torch.float64  # of which parameters are used, and by the number of ranks
@@ -82,7 +82,7 @@ def test_what_won_on_several_gpus_is_exported_with_the_command_that_starts_it(na
     assert "  torchrun --standalone --nproc-per-node 2 your_script.py" in told
     assert "A batch of 64 is for all 2 processes together: 32 samples in each." in told
     text = (tmp_path / name).read_text()
-    assert "parallel.static_graph: true" in text
+    assert "parallel.gradient_as_bucket_view: true" in text
     assert "not measured together" not in text
     assert "precision.autocast: bfloat16" in text
 

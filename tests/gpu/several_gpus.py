@@ -33,10 +33,9 @@ CARRIED = {
 DDP = {"parallel.strategy": "ddp"}
 SHARD = {"parallel.strategy": "fully_shard"}
 BLOCKS = {"compile.mode": "default", "compile.scope": "regional"}
-BY_HAND = {**DDP, "parallel.gradient_as_bucket_view": True, "parallel.static_graph": True}
+BY_HAND = {**DDP, "parallel.gradient_as_bucket_view": True}
 FIRST = (ONE, Setup(Settings(DDP)), Setup(Settings(SHARD)))
 THEN = (
-    Setup(Settings({**DDP, "parallel.gradient_as_bucket_view": True})),
     Setup(Settings(BY_HAND)),
     Setup(Settings(DDP), weak=True),
     Setup(Settings({**DDP, "parallel.bucket_cap_mb": 100})),

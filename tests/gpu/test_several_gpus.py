@@ -100,7 +100,7 @@ SCRIPT = """
         ways = {name: Tuning({"parallel.strategy": name}) for name in ("ddp", "fully_shard")}
         for name, tuning in ways.items():
             found[name], device = run(tuning.prepare, tuning.train_step)
-        for options in ({}, {"parallel.gradient_as_bucket_view": True}, {"parallel.static_graph": True}):
+        for options in ({}, {"parallel.gradient_as_bucket_view": True}):
             tuning = Tuning({"parallel.strategy": "ddp", "step.cuda_graph": True, **options})
             found[f"graph {options}"], device = run(tuning.prepare, tuning.train_step, captures=True)
         found["file"], device = run(tuned.prepare, tuned.train_step)
@@ -115,7 +115,7 @@ SCRIPT = """
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
-    settings = {"parallel.strategy": "ddp", "parallel.gradient_as_bucket_view": True, "parallel.static_graph": True}
+    settings = {"parallel.strategy": "ddp", "parallel.gradient_as_bucket_view": True}
     (tmp_path / "tuned.py").write_text(python_source(load_catalog(), settings, "train"), encoding="utf-8")
     return tmp_path
 

@@ -53,7 +53,7 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """The settings as a person reads them: ``ddp, static_graph: true``."""
+        """The settings as a person reads them: ``ddp, bucket_cap_mb: 100``."""
         if not self.settings:
             return "one GPU"
         options = [

@@ -11,7 +11,7 @@ from advisor.records import ConfigKind, Mode, Value, text_of
 
 LOADER_KEYS = ("data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor")
 WORKERS, PIN, PERSISTENT, PREFETCH = LOADER_KEYS
-_DDP_OPTIONS = ("gradient_as_bucket_view", "bucket_cap_mb", "static_graph", "find_unused_parameters")
+_DDP_OPTIONS = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _switch(name: str, off: str = "none", on: str = "*") -> Mapping[Value, Words
 # --- Hugging Face TrainingArguments -----------------------------------------------------------------------------
 
 # Arguments of the Trainer that Axolotl drops without a word, and a mode of compilation that it refuses.
-_NOT_AXOLOTL = {"dataloader_persistent_workers", "ddp_static_graph", "use_cpu", "fsdp", "fsdp_config"}
+_NOT_AXOLOTL = {"dataloader_persistent_workers", "use_cpu", "fsdp", "fsdp_config"}
 _NOT_AXOLOTL_MODE = "max-autotune-no-cudagraphs"
 _IN_DEEPSPEED = {
     "bf16": ("bf16", "enabled"),

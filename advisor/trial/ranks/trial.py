@@ -269,7 +269,7 @@ def exposed_ms(clock: StepClock, peers: Peers) -> float | None:
 
 def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan, peers: Peers) -> list[list[float]]:
     """The ms of each rank's single steps without communication; empty if a step cannot leave it out."""
-    if plan.strategy != "ddp" or plan.static_graph or plan.no_sync or isinstance(step, GraphedStep):
+    if plan.strategy != "ddp" or plan.no_sync or isinstance(step, GraphedStep):
         return []
     count = max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))  # the same in all ranks
     synchronise_gradients(step.model, wanted=False)
