@@ -96,15 +96,6 @@ def test_waiting_candidates_follow_decisions_in_their_turn(tmp_path):
     assert run.state.stack.confirmed
 
 
-def test_what_is_rejected_to_the_end_is_skipped_with_that_reason(tmp_path):
-    run = session_of(tmp_path, only=("first", "second"), budget_s=12.0)
-    decided(run, lambda event: isinstance(event, events.TrialsPlanned), "second", Decision.REJECTED)
-    run.run()
-    record = run.state.trials["second=true"]
-    assert (record.verdict, record.result.reason) == (Verdict.SKIPPED, "you rejected it")
-    assert run.state.stack.settings == {FIRST: True}
-
-
 # --- after a session ------------------------------------------------------------------------------------------
 
 
@@ -146,15 +137,6 @@ def test_accepting_lets_in_what_needs_consent(undone):
     undone.session.rework()
     assert undone.state.stack.settings == ALL
     assert undone.state.stack.confirmed
-
-
-def test_rejecting_all_that_is_in_the_stack_leaves_none(undone):
-    for recipe in ("first", "second"):
-        undone.session.decide(recipe, Decision.REJECTED)
-    assert undone.state.stack.result.reason == "you rejected all that was in it"
-    undone.session.rework()
-    assert undone.state.stack.settings == {}
-    assert not undone.state.stack.pending
 
 
 def at_next_trial(run, act):

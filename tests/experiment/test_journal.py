@@ -1,8 +1,6 @@
-import errno
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -170,12 +168,6 @@ def test_an_event_is_on_disk_before_the_journal_is_closed():
     journal.close()
 
 
-def test_a_closed_journal_takes_nothing_more():
-    journal = written()
-    journal.record(events.StageStarted("late"))
-    assert open_session().events == ()
-
-
 @pytest.mark.parametrize("cut", [0, 1, 10, 40])
 def test_what_follows_a_cut_line_can_be_read(cut):
     journal = written([events.StageStarted("one"), events.StageStarted("two")])
@@ -215,13 +207,6 @@ def test_a_line_that_cannot_be_read_is_left_out_alone_and_told(line):
     ]
 
 
-def test_a_line_of_version_0_1_with_its_checksum_is_read():
-    journal = written([events.StageStarted("one")])
-    text = journal.path.read_text().replace('{"event"', '{"check":12345,"event"')
-    journal.path.write_text(text)
-    assert list(open_session().events) == [events.StageStarted("one")]
-
-
 def test_a_journal_of_another_form_is_not_read():
     journal = written()
     journal.path.write_text(journal.path.read_text().replace('"schema":1', '"schema":2'))
@@ -250,19 +235,6 @@ def test_one_process_writes_at_a_time():
     holder.kill()
     holder.communicate()
     Journal(path, sample_request()).close()
-
-
-def test_a_journal_that_has_no_room_to_begin_is_not_the_latest_session():
-    Journal.create(sample_request()).close()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(UsageError, match="File too large"):
-            Journal.create(sample_request())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert open_session().damage == ""
-    assert len(list(sessions_folder().glob("*.jsonl"))) == 1
 
 
 def test_a_full_disk_ends_the_journal_and_is_told_once():
@@ -298,18 +270,6 @@ def test_journals_that_cannot_be_read(text):
     assert [past.session_id for past in list_sessions()] == [readable.session_id]
 
 
-def test_a_journal_that_one_may_not_read_says_so(monkeypatch):
-    path = written([events.StageStarted("one")]).path
-
-    def refused(*_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr("advisor.experiment.past.journal.content_of", refused)
-    with pytest.raises(UsageError, match=r"cannot be read: Permission denied\.$") as raised:
-        open_session()
-    assert raised.value.hint == "Use files and folders that you may read and enter."
-
-
 # --- finding sessions -----------------------------------------------------------------------------------------
 
 
@@ -328,11 +288,6 @@ def test_sessions_are_found_by_their_beginning():
         open_session("20250102")
     with pytest.raises(UsageError, match="no session '2024'"):
         open_session("2024")
-
-
-def test_the_latest_session_comes_first():
-    named("20250101-120000", "20250103-090000")
-    assert [past.session_id for past in list_sessions()] == ["20250103-090000", "20250101-120000"]
 
 
 def test_there_may_be_no_session():
@@ -366,20 +321,6 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="cannot be written") as error:
         Journal.create(sample_request())
     assert "PERF_ADVISOR_STATE" in error.value.hint
-
-
-def test_logs_lie_beside_the_journal_under_safe_names():
-    journal = written()
-    log = journal.log_path("007-stack: a.b: 1/../x, " + "y" * 300)
-    assert log.startswith(str(journal.path.with_suffix("")) + "/007-stack__a.b__1_.._x")
-    assert len(log.rpartition("/")[2]) <= 104
-
-
-def test_the_journal_is_lines_of_json():
-    journal = written(sample_history())
-    lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
-    assert lines[0]["schema"] == 1
-    assert all(set(line) == {"event", "at", "data"} for line in lines[1:])
 
 
 def test_a_stage_of_older_journals_has_its_present_name():

@@ -96,18 +96,6 @@ def slow_over_ranks(settings):
     return with_graph(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
 
 
-def test_an_option_of_the_strategy_is_measured(tmp_path):
-    run = session(tmp_path, with_graph, ("static_graph",), gpus=2).run()
-    assert best(run).name == "ddp, static_graph: true"
-    assert best(run).speedup == pytest.approx(1.98, rel=0.02)
-
-
-def test_without_a_stack_no_time_is_kept_for_its_turns(tmp_path):
-    scaling = session(tmp_path, slow_over_ranks, ("static_graph",), gpus=2, budget_s=12.0).run().state.scaling
-    assert scaling.best == ""
-    assert scaling.rows[-1].name == "ddp, static_graph: true"
-
-
 def test_what_no_time_was_left_for_is_named(tmp_path):
     scaling = session(tmp_path, slow_over_ranks, ("static_graph",), gpus=2, budget_s=10.0).run().state.scaling
     assert scaling.passed_over["ddp, static_graph: true"] == "no time was left: raise --budget"
