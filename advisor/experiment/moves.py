@@ -5,7 +5,6 @@ most for its cost.
 """
 
 import functools
-import math
 
 from advisor.experiment.fallbacks import LAYOUT
 from advisor.experiment.judging.judge import BASELINE
@@ -22,29 +21,23 @@ from advisor.records import Candidate, Cause, Outcome, Verdict
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
     kinds = (disagreements, whole_stacks, instruments, drops, swaps, adds, singles, repeats, turns)
-    too_long, cost = _cost_of_compiling_too_long(known), known.plan.catalog.cost
-    found = (move for kind in kinds for move in kind(known) if cost(move.settings) < too_long)
+    found = (move for kind in kinds for move in kind(known))
     return tuple(move for move in found if not _compiles_in_vain(known, move.settings))
 
 
 def _compiles_in_vain(known: Known, settings: Settings) -> bool:
-    """Whether settings compile what the compiler has not taken: second derivatives, or this layout of the model."""
-    if not known.plan.catalog.compiles(settings) or known.judge.measured_runs(settings):
+    """Whether settings compile what failed: second derivatives, this layout, or no less than what found no end."""
+    cost, ran = known.plan.catalog.cost, known.judge.measured_runs
+    if not cost(settings) or ran(settings):
         return False
-    for tried, runs in known.judge.runs.items():
-        causes = runs[-1].causes if runs and known.plan.catalog.compiles(tried) else ()
-        same_layout = LAYOUT in tried and settings.get(LAYOUT) == tried[LAYOUT]
-        if Cause.DOUBLE_BACKWARD in causes or (Cause.LAYOUT in causes and same_layout):
+    tried = {other: runs[-1] for other, runs in known.judge.runs.items() if cost(other)}
+    none_done = not any(map(ran, tried))
+    for other, last in tried.items():
+        late = none_done and last.outcome is Outcome.TIMED_OUT and cost(settings) >= cost(other)
+        same_layout = LAYOUT in other and settings.get(LAYOUT) == other[LAYOUT]
+        if late or Cause.DOUBLE_BACKWARD in last.causes or (Cause.LAYOUT in last.causes and same_layout):
             return True
     return False
-
-
-def _cost_of_compiling_too_long(known: Known) -> float:
-    """The least cost of a compilation that was not done when its time was over; infinite where any was done."""
-    compiled = {s: known.judge.result(s) for s in known.judge.runs if known.plan.catalog.compiles(s)}
-    late = [s for s, result in compiled.items() if result is not None and result.outcome is Outcome.TIMED_OUT]
-    any_done = any(known.judge.measured_runs(settings) for settings in compiled)
-    return math.inf if any_done else min(map(known.plan.catalog.cost, late), default=math.inf)
 
 
 def disagreements(known: Known) -> Moves:

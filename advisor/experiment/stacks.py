@@ -6,13 +6,14 @@ Without compiling first, then compiled; a form that failed gives way to a simple
 
 from collections.abc import Iterator
 
-from advisor.experiment.fallbacks import GRAPH, compiled_without_loss, fallback, may_be_compiled_away
+from advisor.experiment.fallbacks import GRAPH, compiled_without_loss, fallback
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE
 from advisor.experiment.policy import POLICY
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
+from advisor.records import Cause
 
 Moves = Iterator[Move]
 
@@ -53,9 +54,11 @@ def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
     """
     if known.usual.get(GRAPH) is not True or GRAPH in known.dropped or compiled.get(GRAPH) is True:
         return compiled
-    judge, whole = known.judge, compiled.with_value(GRAPH, True)
-    uncompiled = [s for s in judge.runs if s.get(GRAPH) is True and not known.plan.catalog.compiles(s)]
-    if any(may_be_compiled_away(judge.result(s)) for s in uncompiled) and known.may_be_usable(whole):
+    whole, compiles = compiled.with_value(GRAPH, True), known.plan.catalog.compiles
+    # The compiler keeps constants on the GPU, and derives a backward pass of its own, which does not wait for the host.
+    obstacles = {Cause.CAPTURE_OF_BACKWARD, Cause.HOST_COPY}
+    failed = [runs[-1].causes for s, runs in known.judge.runs.items() if s.get(GRAPH) is True and not compiles(s)]
+    if not all(map(obstacles.isdisjoint, failed)) and known.may_be_usable(whole):
         return whole
     if GRAPH in plain or COMPILE_MODE in known.dropped or not known.plan.has(COMPILE_MODE, "reduce-overhead"):
         return compiled_without_loss(compiled)
