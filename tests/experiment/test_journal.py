@@ -19,17 +19,13 @@ from sample_session import (
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, list_sessions, open_session, session_ids, sessions_folder
-from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import (
     Block,
     Candidate,
-    Mode,
-    Objective,
     Outcome,
     ScalingRecord,
     ScalingRow,
-    TargetSpec,
     TrialRecord,
     TrialResult,
     Verification,
@@ -122,23 +118,6 @@ def moved(event, folder):
 def test_every_kind_of_event_is_among_them():
     kinds = {type(event) for history in HISTORIES.values() for event in history()}
     assert kinds == set(events.KINDS.values())
-
-
-def test_every_option_of_a_request_survives():
-    target = TargetSpec("m:b", "/x", Mode.INFER, "cuda:1", 3, (4, 5))
-    request = Request(
-        target,
-        budget_s=12.5,
-        objective=Objective.MEMORY,
-        keep_speed=0.75,
-        memory_limit_bytes=2**40,
-        only=("a",),
-        skip=("b",),
-        recipe_folders=("/r",),
-        key_map={"precision.autocast": "amp.dtype"},
-    )
-    written(request=request)
-    assert open_session().request == request
 
 
 def test_losses_that_are_not_finite_and_the_types_of_settings_survive():

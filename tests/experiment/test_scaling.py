@@ -350,12 +350,6 @@ def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(ev
     assert straggler_share(everywhere) == pytest.approx(share, rel=0.02)
 
 
-def test_a_strategy_switches_off_what_does_not_go_with_it():
-    known, trials = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
-    assert "fully_shard, model.memory_format: contiguous" in trials.asked
-    assert known.stack["parallel.strategy"] == "ddp"
-
-
 def test_every_report_has_what_several_gpus_gave():
     state = SessionState.of(several_gpus_history())
     found = report(state, sample_request(), "1")["parallel"]
