@@ -1,6 +1,5 @@
 """The host is really inspected; NVML is a small stand-in, for the machines that run these tests have no GPU."""
 
-import threading
 from dataclasses import fields
 
 import psutil
@@ -115,12 +114,6 @@ def test_processes_are_named_and_our_own_are_left_out():
     assert gpu.processes[1].used_memory_bytes is None
 
 
-def test_gauges():
-    (sample,) = sample_gpus(nvml())
-    assert (sample.utilization_percent, sample.temperature_c, sample.power_w) == (97, 41, 76.5)
-    assert (sample.memory_used_bytes, sample.memory_total_bytes, sample.sm_clock_mhz) == (3 * GIB, 140 * GIB, 1755)
-
-
 @pytest.mark.parametrize("uuid", [UUID, UUID.removeprefix("GPU-"), UUID.removeprefix("GPU-").upper()])
 def test_a_gpu_is_found_by_its_uuid_with_and_without_the_prefix(uuid):
     assert GpuGauges(uuid, nvml()).read().temperature_c == 41
@@ -161,14 +154,6 @@ def test_what_a_driver_does_not_tell_a_trial_is_none_or_empty():
     assert gauges.energy_j() is None
 
 
-def test_a_gpu_that_is_lost_meanwhile_gives_no_figures():
-    library = FakeNvml()
-    gauges = GpuGauges(UUID, nvml_of(library))
-    library.refused = dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_GPU_IS_LOST)
-    assert gauges.read() == GpuReading(UUID)
-    assert gauges.energy_j() is None
-
-
 def test_a_gpu_slows_down_where_its_margin_ends_or_at_its_threshold():
     assert GpuGauges(UUID, nvml()).slowdown_c == 41 + 46
     refused = {"nvmlDeviceGetMarginTemperature": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
@@ -203,17 +188,6 @@ def test_the_processes_of_all_gpus_and_instances():
     assert compute_pids(nvml(processes=[process(7), process(8)], count=2, mig=True)) == {7, 8}
     assert compute_pids(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND})) == frozenset()
     assert compute_pids(nvml(refused={"nvmlDeviceGetComputeRunningProcesses": 15})) == frozenset()
-
-
-def test_nvml_is_opened_once_also_by_many_threads():
-    library = FakeNvml()
-    context = Nvml(lambda: library)
-    threads = [threading.Thread(target=sample_gpus, args=(context,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert library.opened == 1
 
 
 # --- the host -------------------------------------------------------------------------------------------------

@@ -76,11 +76,6 @@ def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
 # --- what counts as a disturbance -----------------------------------------------------------------------------
 
 
-def test_an_undisturbed_gpu():
-    assert disturbance({}, {"sm_clock_mhz": 1800, "temperature_c": 87}) == ""
-    assert disturbance_of_gpu([], HERE, None) == ""
-
-
 def test_another_process_that_computes():
     beside = {"pids": frozenset({ME, STRANGER}), "sm_percent": {ME: 60, STRANGER: 38}}
     first = reading(pids=frozenset({ME, STRANGER}))
@@ -89,13 +84,6 @@ def test_another_process_that_computes():
         f"another process (pid {STRANGER}, a process outside this container) "
         "used up to 38 % of the GPU while it was measured"
     )
-
-
-def test_a_process_that_computed_before_the_blocks_counts_only_where_nothing_newer_is_known():
-    both = frozenset({ME, STRANGER})
-    first = reading(pids=both, sm_percent={STRANGER: 70})
-    assert disturbance_of_gpu([first, reading(pids=both)], HERE, 90) == ""
-    assert "70 %" in disturbance_of_gpu([first, reading(pids=both, sm_percent={})], HERE, 90)
 
 
 def test_a_process_that_only_holds_memory_is_counted_and_is_none():
@@ -115,14 +103,6 @@ def test_a_process_that_only_holds_memory_is_counted_and_is_none():
 def test_a_process_that_comes_and_one_that_goes(pids, words):
     readings = [reading(pids=None if one is None else frozenset(one), sm_percent={}) for one in pids]
     assert disturbance_of_gpu(readings, HERE, 90) == (f"{words} while it was measured" if words else "")
-
-
-def test_a_trial_that_nvml_lists_late_is_not_another_process():
-    listings = [{STRANGER}, {STRANGER, 7}, {STRANGER, 7}]
-    ours = of_us(*listings, before=BEFORE)
-    assert disturbance_of_gpu([reading(pids=frozenset(one)) for one in listings], ours, 90) == ""
-    listings += [{STRANGER, 7, 8}]
-    assert "came" in disturbance_of_gpu([reading(pids=frozenset(one)) for one in listings], ours, 90)
 
 
 @pytest.mark.parametrize(
@@ -221,13 +201,6 @@ def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
     assert watch.disturbed == ""
 
 
-def test_a_watch_ends_when_what_it_watches_fails(library):
-    watch = started(library)
-    with pytest.raises(RuntimeError, match="mine"), watch.watching(UUID):
-        raise RuntimeError("mine")
-    assert watch_threads() == []
-
-
 # NVML may number this process as the host does, which is not how this process numbers itself.
 with_either_number = pytest.mark.parametrize("number", [ME, STRANGER + 7], ids=["as here", "as on the host"])
 
@@ -308,10 +281,4 @@ def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch
 def test_energy_of_less_than_a_second_is_unknown(guarded, monkeypatch):
     assert guards._SHORTEST_ENERGY_S == 1.0
     monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", SOON_S)
-    assert guarded().energy_j_per_sample(BLOCKS) is None
-
-
-def test_energy_without_a_counter_is_unknown(guarded, library, monkeypatch):
-    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", 0.0)
-    library.refused = {"nvmlDeviceGetTotalEnergyConsumption": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
     assert guarded().energy_j_per_sample(BLOCKS) is None
