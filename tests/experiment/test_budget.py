@@ -67,25 +67,6 @@ def test_the_longest_first_compilation_is_what_the_next_one_is_expected_to_take(
     assert budget.expected_s(other, cost=1) == 60.0
 
 
-def test_a_trial_that_compiles_is_given_all_the_time_that_is_left(clock):
-    budget = Budget(100.0, clock)
-    assert 98 <= budget.timeout_s < 100
-    budget.learn(2.0, PLAIN)
-    clock.now += 60
-    assert 38 <= budget.timeout_s < 40, "its process has ended when the budget is spent"
-    clock.now += 60
-    assert 0 < budget.timeout_s < 2
-
-
-def test_a_first_compilation_takes_the_guess_and_an_ordinary_trial_until_one_is_seen(clock):
-    budget = Budget(300.0, clock)
-    budget.learn(2.0, PLAIN)
-    budget.guessed_compile_s = 20.0
-    assert budget.expected_s(DEFAULT, cost=1.0) == pytest.approx(22.0)
-    budget.learn(12.0, DEFAULT, cost=1.0)
-    assert budget.expected_s(TUNED, cost=1.0) == pytest.approx(12.0)
-
-
 def test_the_first_trial_gets_what_is_left_of_a_short_budget_but_a_grace_at_least(clock):
     budgets = [Budget(total_s, clock) for total_s in (1.0, 60.0, 90.0, 200.0, 600.0)]
     assert [budget.first_timeout_s for budget in budgets] == [20, 60.5, 90.5, 120, 120]

@@ -207,17 +207,6 @@ def test_nothing_is_measured_any_more_once_the_session_was_cancelled(finished):
 # --- decisions ------------------------------------------------------------------------------------------------
 
 
-def test_only_a_decision_that_changes_something_is_told_and_the_latest_stands_last(tmp_path):
-    run = session_of(tmp_path)
-    answers = [("a", Decision.ACCEPTED), ("a", Decision.ACCEPTED), ("b", None), ("b", Decision.REJECTED)]
-    for recipe, decision in [*answers, ("a", Decision.REJECTED)]:
-        run.session.decide(recipe, decision)
-    assert list(run.state.decisions.items()) == [("b", Decision.REJECTED), ("a", Decision.REJECTED)]
-    run.session.decide("b", None)
-    assert run.state.decisions == {"a": Decision.REJECTED}
-    assert len(run.posted(events.Decided)) == 4
-
-
 def test_what_the_command_line_accepts_needs_no_consent_later(tmp_path):
     without = session_of(tmp_path, third="CHANGED").run()
     assert THIRD not in without.state.stack.settings

@@ -18,7 +18,7 @@ from sample_session import (
 
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.past.journal import Journal, list_sessions, open_session, session_ids, sessions_folder
+from advisor.experiment.past.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.state import SessionState
 from advisor.records import (
     Block,
@@ -273,13 +273,6 @@ def test_there_may_be_no_session():
     assert list(list_sessions()) == []
     with pytest.raises(UsageError, match="no session yet"):
         open_session()
-
-
-def test_sessions_of_the_same_second_are_in_the_order_of_their_creation():
-    created = [written().session_id for _ in range(12)]
-    assert len(set(created)) == 12
-    assert session_ids() == created
-    assert open_session().session_id == created[-1]
 
 
 def test_what_may_never_end_is_no_journal():

@@ -168,19 +168,3 @@ def test_a_folder_of_the_persons_own_keeps_its_mode(tmp_path, monkeypatch):
     make_private(own / "sessions")
     assert mode(own) == 0o755
     assert mode(own / "sessions") == 0o700
-
-
-def test_the_crash_file_is_private_and_follows_no_link(tmp_path, monkeypatch, capsys):
-    def fail(invocation):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(cli, "_run", fail)
-    state_folder().mkdir(parents=True)
-    path = state_folder() / f"crash-{os.getpid()}.log"
-    path.symlink_to(tmp_path / "target")
-    assert cli.main(["demo"]) == 1
-    assert not (tmp_path / "target").exists()
-    path.unlink()
-    assert cli.main(["demo"]) == 1
-    assert mode(path) == 0o600
-    capsys.readouterr()

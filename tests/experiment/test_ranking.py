@@ -15,7 +15,6 @@ from advisor.records import (
     Comparison,
     Mode,
     Numerics,
-    NumericsResult,
     Objective,
     Outcome,
     TrialRecord,
@@ -114,14 +113,6 @@ def test_a_member_of_the_stack_is_listed_though_its_contribution_is_within_the_n
     assert names(item.record for item in rejected) == ["fused_optimizer=fused"]
 
 
-def test_what_the_person_could_consent_to_is_recommended_though_it_may_not_stay_in_the_stack():
-    settings = {"compile.mode": "default", "step.cuda_graph": True}
-    fault = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.5, "")
-    on_top = replace(record("compile", "default", 400), settings=settings, numerics=fault)
-    [recommendation] = recommended([on_top], by(), {"step.cuda_graph": True})
-    assert recommendation.needs_consent
-
-
 # --- other objectives -----------------------------------------------------------------------------------------
 
 
@@ -143,11 +134,3 @@ def test_with_memory_as_the_objective_savings_are_ranked_and_keep_the_speed():
     assert [item.rank for item in ranked] == [1, 2, 3]
     patient = recommended(records, by(Objective.MEMORY, keep_speed=0.6, allow=Numerics.CHANGED))
     assert names(item.record for item in patient)[0] == "optimizer_memory=adafactor"
-
-
-def test_where_the_baseline_is_above_the_limit_what_saves_helps_and_what_fits_is_recommended():
-    tight = by(memory_limit_bytes=6 * GIB)
-    half_way = record("autocast", "bfloat16", 150, peak_bytes=8 * GIB)
-    fits = record("checkpointing", "blocks", 80, peak_bytes=5 * GIB)
-    assert names(best_per_recipe([half_way, fits], tight)) == ["autocast=bfloat16", "checkpointing=blocks"]
-    assert names(item.record for item in recommended([half_way, fits], tight)) == ["checkpointing=blocks"]

@@ -26,7 +26,6 @@ from advisor.records import (
     Block,
     Bottleneck,
     Candidate,
-    Finding,
     Mode,
     Numerics,
     OperatorRow,
@@ -211,22 +210,6 @@ def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
 
 
 # --- older and shorter journals -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lost", [events.FactsFound, events.BaselineMeasured])
-def test_a_session_that_ended_before_its_baseline_leaves_nothing(lost):
-    told, _ = told_by(ALONE_RUN)
-    fresh = beginning(10.3)
-    left = [event for event in told if not isinstance(event, lost)]
-    assert take_over(fresh, SessionState.of(left), left) is fresh
-
-
-def test_findings_are_those_of_the_files_as_they_are_now():
-    told, _ = told_by()
-    finding = Finding("zero_grad", "train.py", 3, "zero_grad(set_to_none=False)", "it fills them", "drop it", "zeros")
-    told.append(events.FactsFound(replace(FACTS, findings=(finding,))))
-    assert SessionState.of(told).facts.findings == (finding,)
-    assert resumed(told).plan.facts.findings == ()
 
 
 # --- resuming twice -------------------------------------------------------------------------------------------
