@@ -94,7 +94,7 @@ def swaps(known: Known) -> Moves:
             continue
         gain = max(_usual_gain(known, candidate), POLICY.proof if ladder else 1.0)
         possible = known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)
-        if possible and gain > POLICY.least_gain and (not ladder or is_neighbour(known, candidate)):
+        if possible and gain > POLICY.least_gain:
             yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
 
 
@@ -246,15 +246,6 @@ def why_ended(known: Known, candidate: Candidate) -> str:
     if not record.result.measured:
         return f"{record.candidate.name} failed: {record.result.reason}"
     return f"{record.candidate.name} was no better than the value before it"
-
-
-def is_neighbour(known: Known, candidate: Candidate) -> bool:
-    """Whether a value is next to the one that the stack has; also where one of the two is not on the ladder."""
-    rungs = sorted(c.value for c in known.plan.candidates if c.recipe == candidate.recipe)
-    present = known.stack[candidate.key]
-    if present not in rungs or candidate.value not in rungs:
-        return True
-    return abs(rungs.index(present) - rungs.index(candidate.value)) == 1
 
 
 def _rungs_before(known: Known, candidate: Candidate) -> list[Candidate]:
