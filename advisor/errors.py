@@ -44,7 +44,7 @@ class TooSlowError(TargetError):
 
 
 class RefusedError(AdvisorError, ValueError):
-    """A setting that would replace an object of the user's by one that does something else."""
+    """A setting would replace the user's object by one that behaves differently."""
 
     exit_code = ExitCode.TARGET
 

@@ -1,4 +1,4 @@
-"""Settings for a framework's loop: those that its objects take, and those for the framework's own options."""
+"""Settings for a framework's loop: for its objects, and for the framework's own options."""
 
 import warnings
 from collections.abc import Callable, Mapping

@@ -95,7 +95,7 @@ def _done_over_gpus(strategy: Any) -> dict[str, object]:
 
 
 def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:
-    """The modules directly inside a LightningModule that compute with parameters; of a list, those in it."""
+    """The modules directly inside a LightningModule that compute with parameters, also those inside a list."""
     found = []
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):

@@ -33,14 +33,14 @@ _INSPECT_BUDGET = "40s"
 _MOST_ENTRIES, _MOST_LINES = 12, 6
 _LONGEST_WAIT_S, _LOOK_S, _ENDING_S = 60.0, 0.2, 10.0
 # Options that write files, or open the app: those have tools, or no place here.
-_NOT_HERE = ("--export", "--report", "--trace", "--json", "--events", "--force", "--resume", "--recipes", "--anew")
+_NOT_HERE = ("--export", "--report", "--trace", "--json", "--events", "--force", "--resume", "--recipes")
 # Fields of the report that go out as they are, and those of a recommendation.
 _WHOLE = ("target", "bottleneck", "bottleneck_evidence", "stack", "verification", "session_s", "cancelled", "error")
 _OF_RECOMMENDATION = ("recipe", "settings", "speedup", "ci_low", "ci_high", "verdict", "why", "needs_consent")
 
 
 class Job:
-    """A command of perf-advisor's that runs: its progress lines, and at its end what it printed."""
+    """A running command of perf-advisor: its progress lines, and its output once it has ended."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Job:
             kept.append(line.rstrip("\n"))
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for its end; whether it has ended."""
+        """Wait up to this long for its end. Return whether it has ended."""
         until = time.monotonic() + seconds
         while self._process.poll() is None and time.monotonic() < until:
             time.sleep(_LOOK_S)
@@ -87,7 +87,7 @@ class Job:
         return dict(json.loads("\n".join(self._printed)))
 
     def interrupt(self) -> None:
-        """Ask it to end as Ctrl-C does: what was measured is kept."""
+        """Ask the command to end, as Ctrl-C does. Its measurements are kept."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
@@ -262,7 +262,7 @@ def serve() -> int:
 
 
 def show_install() -> int:
-    """Print how common clients are told of the server."""
+    """Print how to add the server to common clients."""
     command = [sys.executable, "-m", "advisor", "mcp"]
     entry = {"mcpServers": {"perf-advisor": {"command": command[0], "args": command[1:]}}}
     print("In a client's JSON configuration, such as mcp.json:\n")

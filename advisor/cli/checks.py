@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 from advisor.errors import UsageError
 from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.export.files import check_replaceable
-from advisor.export.formats import format_for, formats_of
+from advisor.export.formats import formats_of
 from advisor.figures.options import alternatives, named
-from advisor.files.paths import exists, is_file, is_folder
+from advisor.files.paths import is_folder
 from advisor.records import TargetSpec, Value, text_of
 
 
@@ -75,8 +76,10 @@ def check_outputs(outputs: Outputs) -> None:
     for option, text in outputs.files.items():
         if option == "--json" and text == STANDARD_OUTPUT:
             continue
-        if not format_for(option, text, outputs).takes(text):
-            endings = dict.fromkeys([".yaml", *(each for form in formats_of(option) for each in form.suffixes)])
+        fitting = [form for form in formats_of(option) if text.lower().endswith(form.suffixes or ("",))]
+        if not any(form.serves(outputs, text) and form.takes(text) for form in fitting):
+            yaml = [".yaml"] if option == "--export" else []
+            endings = dict.fromkeys([*yaml, *(each for form in formats_of(option) for each in form.suffixes)])
             hint = f"Name one that ends in {alternatives([*endings])}."
             raise UsageError(f"{option}: {text} has the ending of another kind of file.", hint)
         path = Path(text)
@@ -100,15 +103,13 @@ def check_writable(option: str, path: Path) -> None:
         raise UsageError(f"{option}: {path} is a folder.", "Name a file in it.")
     if not is_folder(path.parent):
         raise UsageError(f"{option}: the folder {path.parent} does not exist.", "Make it first, or name another file.")
-    replaced = is_file(path) or not exists(path)  # unlike a device or a pipe, such as /dev/stderr
     try:
-        path.stat()
-    except FileNotFoundError:
-        allowed = True
-    except (OSError, ValueError):  # no file can have that name, or links lead in a circle
-        allowed = False
-    else:
+        replaced = stat.S_ISREG(path.stat().st_mode)  # a device or a pipe, such as /dev/stderr, is written to
         allowed = os.access(path, os.W_OK)
+    except FileNotFoundError:
+        replaced = allowed = True
+    except (OSError, ValueError):  # no file can have that name, or links lead in a circle
+        replaced = allowed = False
     if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
 

@@ -26,7 +26,6 @@ COMMANDS = {
     "mcp": "mcp",
     "follow": "follow",
     "completion": "completion",
-    "help": "topics",
 }
 
 FIRST = """\
@@ -53,8 +52,7 @@ ABOUT = f"""\
   perf-advisor ab "CMD A" "CMD B"      two commands that train, timed in turn
   perf-advisor mcp                     serve coding agents (Model Context Protocol)
   perf-advisor follow --nnodes 2 ...   this machine's GPUs for a session on another
-  perf-advisor completion bash         a script for your shell: bash, zsh or fish
-  perf-advisor help [TOPIC]            the options by topic"""
+  perf-advisor completion bash         a script for your shell: bash, zsh or fish"""
 
 
 def show_first_steps() -> int:
@@ -72,6 +70,8 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     if not arguments:
         return show_first_steps
     first, *rest = arguments
+    if first == "help":
+        first, arguments = "--help", ["--help"]
     if first not in COMMANDS:
         return measure.parse(arguments, COMMANDS, ABOUT)
     module, _, name = COMMANDS[first].partition(":")

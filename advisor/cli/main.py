@@ -1,4 +1,4 @@
-"""``perf-advisor`` on the command line: errors become two lines and an exit code, and a bug of ours leaves a file.
+"""``perf-advisor`` on the command line: errors become two lines and an exit code, a bug of ours with its traceback.
 
 Importing this module loads neither torch nor rich nor textual; each command loads what it needs.
 """
@@ -52,7 +52,7 @@ def _guarded(arguments: Sequence[str]) -> int:
         return ExitCode.OK
     except Exception as error:
         explained = _explained(error)
-        _complain(explained.message, explained.hint)
+        _complain(explained.message, explained.hint, explained.details)
         return explained.exit_code
 
 
@@ -83,20 +83,10 @@ def _explained(error: Exception) -> AdvisorError:
     if isinstance(error, ImportError):
         hint = "`pip check` says what does not fit; `pip install --upgrade perf-advisor` installs what is missing."
         return UsageError(f"a library is missing, broken or too old: {said}", hint)
-    return AdvisorError(f"this is a bug of ours: {said}", _keep_traceback())
-
-
-def _keep_traceback() -> str:
-    """Write the traceback of the present exception to a file, and name the file and what to do with it."""
     import traceback
 
-    from advisor.files.state_folder import replace_file, state_folder
-
-    text = traceback.format_exc().encode(errors="backslashreplace").decode()
-    path = state_folder() / f"crash-{os.getpid()}.log"
-    if replace_file(path, text):
-        return f"Please report it with the traceback in {path}."
-    return f"Please report it with this traceback: {text}"
+    text = "".join(traceback.format_exception(error))
+    return AdvisorError(f"this is a bug of ours: {said}", "Please report it with this traceback.", text)
 
 
 def _complain(message: str, hint: str, details: str = "") -> None:

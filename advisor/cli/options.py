@@ -1,4 +1,4 @@
-"""All options of the command line, declared once: for the parser, the help, the topics and completion.
+"""All options of the command line, declared once: for the parser, the help and completion.
 
 The readers of values raise UsageError.
 """
@@ -6,7 +6,7 @@ The readers of values raise UsageError.
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -80,7 +80,6 @@ def all_options() -> dict[str, dict[str, Any]]:
         # the time
         "--budget": _value("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of),
         "--resume": _value("SESSION", "go on with this session, or the latest", nargs="?", const=""),
-        "--anew": _flag("with --resume: start anew if the code, the config or an option has changed"),
         "--keep": _value("N", "delete all but the latest N", count_of),
         # the files
         "--export": _value("FILE", f"write the settings that won: {exports}"),
@@ -91,8 +90,8 @@ def all_options() -> dict[str, dict[str, Any]]:
         "--config-kind": _value(
             "KIND", f"which framework the config is for, if not recognised: {kinds}", read["--config-kind"]
         ),
-        "--report": _value("FILE", f"write the report, {alternatives(reports)}", path_of("report", reports)),
-        "--trace": _value("FILE", f"write the profile's trace, {alternatives(traces)}", path_of("trace", traces)),
+        "--report": _value("FILE", f"write the report, {alternatives(reports)}"),
+        "--trace": _value("FILE", f"write the profile's trace, {alternatives(traces)}"),
         "--json": _value("FILE|-", "write the report as JSON; - is standard output, without the app"),
         # programs
         "--headless": _flag("no app; the default when this is no terminal"),
@@ -116,12 +115,11 @@ REPORTS = ("--report", "--trace", "--json")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Options of measuring that belong together, for the help, with examples."""
+    """Options of measuring that belong together, for the help."""
 
     title: str
     words: str
     options: tuple[str, ...]
-    examples: tuple[str, ...]
 
 
 TOPICS = {
@@ -130,33 +128,28 @@ TOPICS = {
         "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
         "its name. The arguments after -- go to the target.",
         ("--config", *INPUTS, "--gpus", *RENDEZVOUS, "--script"),
-        ("perf-advisor train.py -- --epochs 1", "perf-advisor mymodel:build", "perf-advisor timm:resnet50"),
     ),
     "goals": Topic(
         "what counts as better",
         "By default, more samples per second are better. Settings that change training results are used only if you "
         "accept them.",
         ("--objective", "--memory-limit", "--latency-limit", "--keep-speed", *RECIPES, "--allow", "--accept", *SCORES),
-        ("perf-advisor mymodel:build --objective memory --keep-speed 80%",),
     ),
     "time": Topic(
         "how long it takes",
         "The budget is wall time for the whole session. What was measured is kept.",
-        ("--budget", "--resume", "--anew"),
-        ("perf-advisor mymodel:build --budget 90s", "perf-advisor mymodel:build --resume"),
+        ("--budget", "--resume"),
     ),
     "files": Topic(
         "what is written",
         "The settings, your own script or config changed, plain PyTorch, and reports for people and programs.",
         ("--export", "--force", "--diff", "--no-verify", "--map", "--config-kind", *REPORTS),
-        ("perf-advisor train.py --diff --export train.tuned.py --report report.html",),
     ),
     "ci": Topic(
         "in continuous integration and from programs",
         "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
         "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
         ("--headless", "--events"),
-        ("perf-advisor check tuned.yaml mymodel:build --min-speedup 0.95", "perf-advisor demo --json - --events"),
     ),
 }
 
@@ -247,28 +240,6 @@ def key_map_of(text: str) -> list[tuple[str, str]]:
     return [(key, path) for key, path in pairs]
 
 
-def merged_map(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The place of each setting. Raises UsageError for a setting that has two."""
-    places: dict[str, str] = {}
-    for key, path in pairs:
-        if places.setdefault(key, path) != path:
-            raise UsageError(f"{key} is mapped to {places[key]} and to {path}.", "Name one place for each setting.")
-    return places
-
-
-def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:
-    """Return a parser for the path of a file. The parser raises UsageError for a path with none of these endings."""
-
-    def parse_path(text: str) -> str:
-        if not text.lower().endswith(tuple(suffixes)):
-            raise UsageError(
-                f"{text!r} is not a {noun} that can be written.", f"Name a file that ends in {alternatives(suffixes)}."
-            )
-        return text
-
-    return parse_path
-
-
 def folder_of(text: str) -> str:
     """An existing folder, as an absolute path. Raises UsageError where there is none."""
     if not is_folder(text):
@@ -279,7 +250,7 @@ def folder_of(text: str) -> str:
 def script_of(text: str) -> str:
     """An existing file, as an absolute path. Raises UsageError where there is none."""
     if not is_file(text):
-        raise UsageError(no_file(text), "Name the script that trains, .py or .ipynb.")
+        raise UsageError(no_file(text), "Name the script that trains, a .py file.")
     return str(Path(text).resolve())
 
 

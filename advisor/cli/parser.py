@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from advisor.cli.options import TOPICS, all_options
+from advisor.cli.options import INPUTS, TOPICS, all_options
 from advisor.errors import UsageError
-from advisor.export.formats import formats_of
 from advisor.figures.options import named
+from advisor.files.paths import check_target
 from advisor.records import TargetSpec
 
 _ENDS_OWN = "--"  # what follows is the target's own sys.argv
@@ -23,28 +23,6 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...
         return list(arguments), ()
     end = list(arguments).index(_ENDS_OWN)
     return list(arguments[:end]), tuple(arguments[end + 1 :])
-
-
-_GIVEN = " given"  # the values of the options so far, in the namespace while it is filled; no option has this name
-
-
-class _Once(argparse.Action):
-    """Stores the value of an option; another value of the same option is an error, and does not replace the first."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
-    ) -> None:
-        """Store the value. Raises UsageError for a second one."""
-        given = vars(namespace).setdefault(_GIVEN, {})
-        if option_string and given.setdefault(self.dest, values) != values:
-            raise UsageError(f"{option_string} is given twice, with different values.", self._what_to_do(option_string))
-        setattr(namespace, self.dest, values)
-
-    def _what_to_do(self, option: str) -> str:
-        if not formats_of(option):
-            return f"Give {option} once."
-        command = "export" if option == "--export" else "report"
-        return f"Give it once; `perf-advisor {command} {option} FILE` writes another file of a recorded session."
 
 
 def _named_reader(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -66,9 +44,6 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **kwargs,
         )
-        self.register("action", None, _Once)
-        # argparse's own takes -5 for a value, and -5s for an option; no option of ours begins with a digit.
-        self._negative_number_matcher = re.compile(r"-\d")
 
     def add(self, *names: str, group: argparse._ActionsContainer | None = None, **changes: Any) -> None:
         """Add options of the table, with these changes. Errors in a value name the option."""
@@ -90,10 +65,16 @@ class Parser(argparse.ArgumentParser):
         about = f"its id; {if_left_out} if left out"
         self.add_argument("session", nargs="?", default="", metavar="SESSION", help=about)
 
+    def add_exported(self, to_force: str) -> None:
+        """Add the arguments of a command that measures exported settings again; ``to_force`` says what is forced."""
+        self.add_argument("settings", metavar="SETTINGS", help="the file that --export wrote, as in tuned.yaml")
+        self.add_argument("target", metavar="TARGET", help="what it is for, as in mymodel:build")
+        self.add(*INPUTS, "--config")
+        self.add("--force", help=to_force)
+
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line. Raises UsageError."""
         options, extra = self.parse_known_args(arguments)
-        vars(options).pop(_GIVEN, None)
         if extra:
             given = (value for value in vars(options).values() if isinstance(value, str))
             raise self._unknown(extra, next((value for value in given if value.endswith(".py")), None))
@@ -124,9 +105,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespace) -> TargetSpec:
-    """The target of this name under these options. Raises UsageError for a config that cannot be read."""
+    """The target of this name under these options. Raises UsageError for a config that cannot be read.
+
+    Without a name it is that of a session to resume, and has that session's config.
+    """
     config = None
-    if options.config:
+    if options.config and target:
         from advisor.files.config_file import read_config  # YAML takes its time
 
         config = read_config(options.config)
@@ -140,6 +124,20 @@ def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespa
         config=config,
         arguments=arguments,
     )
+
+
+def target_of_exported(options: argparse.Namespace, arguments: tuple[str, ...]) -> TargetSpec:
+    """The target to measure exported settings on. Raises UsageError for a file without any, or of another target."""
+    from advisor.export.files import check_target_of
+    from advisor.recipe.settings import Settings
+
+    if not Settings.from_file(options.settings):
+        raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
+    target = target_of(options.target, arguments, options)
+    if not options.force:
+        check_target_of(options.settings, target, "Name that target, or add --force to use them on this one.")
+    check_target(target.target, target.directory)
+    return target
 
 
 def launch_of(options: argparse.Namespace) -> tuple[str, ...]:

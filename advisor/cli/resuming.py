@@ -1,43 +1,32 @@
 """The session that ``--resume`` continues, and the request to measure. Another workload than its own is refused."""
 
-import sys
+from dataclasses import replace
 
 from advisor.errors import UsageError
 from advisor.experiment.past.journal import PastSession, list_sessions, open_session
 from advisor.experiment.past.sameness import taken_up_request
 from advisor.experiment.request import Request
-from advisor.figures.formatting import plain
 from advisor.records import TargetSpec
 from advisor.records.secrets import arguments_without_secrets
 
 
-def resumed(session_id: str, asked: Request | None, *, anew: bool) -> tuple[Request, PastSession | None]:
-    """The request to measure, and the session to resume; None for a new one. Options not given are that session's.
+def resumed(session_id: str, asked: Request) -> tuple[Request, PastSession]:
+    """The request to measure, and the session to resume. A target and options not given are that session's.
 
-    Raises UsageError where there is no such session; where it measured something else too, unless ``anew``.
+    Raises UsageError where there is no such session, or where it measured something else.
     """
-    past = _past(session_id, asked)
-    if asked is None or not asked.target.arguments:
+    past = _past(session_id, asked.target)
+    if not asked.target.arguments:
         past.check_arguments()
-    request = past.request if asked is None else asked.continuing(past.request)
-    config_given = asked is not None and asked.config_path is not None
-    request, changed = taken_up_request(request, past, config_given=config_given)
-    if not changed:
-        return request, past
-    measured_else = f"the session {past.session_id} measured something else: {changed}."
-    if not anew:
-        raise UsageError(measured_else, "Undo that, or measure anew: add --anew to --resume.")
-    print(f"measuring anew: {plain(measured_else)}", file=sys.stderr)
-    return request, None
+    wanted = asked.continuing(past.request)
+    return taken_up_request(wanted, past, config_given=asked.config_path is not None), past
 
 
-def _past(session_id: str, request: Request | None) -> PastSession:
+def _past(session_id: str, wanted: TargetSpec) -> PastSession:
     """The session to resume: the one named, or the latest, of this target if there is one. Raises UsageError."""
-    if request is None:
-        return open_session(session_id or None)
-    wanted = request.target
-    if session_id:
-        past = open_session(session_id)
+    if session_id or not wanted.target:
+        past = open_session(session_id or None)
+        wanted = replace(wanted, target=wanted.target or past.request.target.target)
         if not _is_of(wanted, past.request.target):
             raise UsageError(
                 f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",

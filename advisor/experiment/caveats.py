@@ -1,4 +1,4 @@
-"""Remarks of a session: noise, failures, budgets and limits; why candidates are left out, or what was accepted is."""
+"""Remarks of a session: noise, failures, budgets and limits; and why candidates or accepted settings are left out."""
 
 import math
 import time
@@ -53,7 +53,7 @@ def of_other_programs(judge: Judge, facts: Facts) -> str:
 
 
 def busiest_programs(most: int = 3) -> list[str]:
-    """The names of the programs beside this one that use most of the cores in the next moment, in which it waits."""
+    """The names of other programs that use most of the cores. It waits a moment while it measures them."""
     own = own_pids()
     others = [process for process in psutil.process_iter(["cpu_percent"]) if process.pid not in own]
     time.sleep(_LOOKS_FOR_S)  # a share is that of the time since the last question
@@ -65,7 +65,7 @@ def busiest_programs(most: int = 3) -> list[str]:
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
-    """Warn that the budget left no time to try anything, and name one that would do; empty when something was tried."""
+    """Warn that the budget left no time to try anything, and name a sufficient one; empty if something was tried."""
     ended = [run.outcome for settings, runs in known.judge.runs.items() if settings for run in runs]
     if set(ended) - set(_CUT_SHORT) or not known.plan.candidates:
         return ""
@@ -74,7 +74,7 @@ def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
 
 
 def of_the_limits(known: Known) -> Iterator[str]:
-    """Warnings of each limit that nothing that was measured keeps, with what came nearest, or that has no effect."""
+    """Warnings about limits that no result keeps, with the nearest result, and limits without effect."""
     judge, goal = known.judge, known.judge.goal
     results = {Settings(): judge.baseline_record().result}
     for settings in judge.runs:
@@ -101,10 +101,10 @@ def of_the_limits(known: Known) -> Iterator[str]:
 
 
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
-    """Warnings of stacks that failed and of a baseline that failed when repeated; each with a key to give it once.
+    """Warnings about stacks that failed, and a baseline that failed when repeated; each with a key, to give it once.
 
-    The search goes on with a simpler stack. Where time ran out for what compiles nothing beside a stack that is known,
-    no warning is due: the setting's own row says so.
+    The search goes on with a simpler stack. Running out of time for a setting that compiles nothing gives no warning:
+    the setting's own row says so.
     """
     compiles, stack = known.plan.catalog.compiles, known.stack
     for settings, runs in known.judge.runs.items():
@@ -135,7 +135,7 @@ def of_nothing_to_try(request: Request, plan: Plan) -> str:
 
 
 def unfinished(bench: Bench) -> str:
-    """A remark on code that still compiles when the time is over, and how to go on; empty where none does."""
+    """A remark on code that still compiles at the end of the budget, and how to go on; empty for none."""
     if bench.has_compiled_beside() or not bench.compiling:
         return ""
     return (
@@ -170,7 +170,7 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
 
 
 def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
-    """Each accepted recipe, with a warning that it is not in what was found and why; empty where it is."""
+    """A warning for each accepted recipe that is not in the result, with the reason; empty if it is."""
     several = {recipe.id for recipe in known.plan.catalog if recipe.key.startswith(PARALLEL)}
     for recipe, decision in known.plan.consent.decisions.items():
         if decision is Decision.ACCEPTED and not (bench.request.wants_several and recipe in several):

@@ -30,7 +30,7 @@ class Consent:
     ) -> str:
         """The reason not to use these settings; empty when they may.
 
-        ``measured``: their numerics, if known; ``seen``: what those of them that were accepted changed alone.
+        ``measured``: their numerics, if known; ``seen``: the numerics of the accepted ones, measured alone.
         """
         recipes = self.catalog.in_order(settings)
         if ruled_out := next(filter(None, (self.ruled_out(recipe.id, value) for recipe, value in recipes)), ""):

@@ -1,4 +1,4 @@
-"""Events: the messages that a session posts as it goes. Frozen; posted from the session's thread but for decisions."""
+"""Events: the frozen messages of a session. All but decisions are posted from the session's thread."""
 
 import msgspec
 
@@ -71,7 +71,7 @@ class TrialsPlanned(Event, frozen=True):
 
 
 class TrialStarted(Event, frozen=True):
-    """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description.
+    """A trial process was started. ``name`` is a candidate's name, ``baseline``, or the stack's description.
 
     ``expected_s`` is what it is expected to take, in seconds; None where nothing is known yet.
     """
@@ -138,7 +138,7 @@ class TrialMeasured(Event, frozen=True):
 
 
 class CombinationMeasured(Event, frozen=True):
-    """Several settings were measured together on the way to the stack, and could be it by memory and numerics."""
+    """Several settings were measured together. Their memory and numerics would allow them as the stack."""
 
     point: records.ParetoPoint
 

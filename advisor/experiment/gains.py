@@ -1,4 +1,4 @@
-"""The gain of a session's stack: whether there is one, and what it is of the whole loop of a script."""
+"""The gain of a session's combination: whether there is one, and how much faster the whole loop gets."""
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent, format_times
@@ -15,7 +15,7 @@ def stack_helps(state: SessionState) -> bool:
 
 
 def whole_loop(state: SessionState) -> str:
-    """The step's share of a round of a script's loop, what takes the rest, and the gain of the whole; empty if all."""
+    """The step's share of a script's loop, what takes the rest, and the gain of the whole loop; empty for 100 %."""
     times = state.baseline.result.whole_rounds if state.baseline else None
     if times is None or times.step_ms > _MOST_OF_A_ROUND * times.round_ms:
         return ""

@@ -248,7 +248,7 @@ class Known:
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """The reason that settings are not in what was found, by their keys."""
+        """The reasons that settings were left out of the result, by their keys."""
         why = _NOT_SHOWN if self.found else _ALL_UNCLEAR
         return {**self.dropped, **{key: why for key in self.stack if key not in self.found}}
 
@@ -265,7 +265,7 @@ class Known:
     # --- what a move changes --------------------------------------------------------------------------------------
 
     def after(self, move: Move, evidence: Evidence | None) -> Known:
-        """The knowledge after a move; without evidence it could not be measured yet."""
+        """The knowledge after a move. Without evidence the move could not be measured yet."""
         if evidence is None:
             return self
         return self._with(move, evidence)._with_best_stack(move)

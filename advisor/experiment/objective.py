@@ -100,11 +100,11 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of an objective. ``better`` and ``not_better``: what one candidate does, and several do.
+    """The words of an objective.
 
-    ``short``: what is optimised. ``ranked``: how the recommendations are ordered. ``rule``: the sentence of a report
-    about it, empty where the speed-up says it all. ``larger_batch``: why a larger batch serves it not, empty where it
-    may. ``{speed}`` stands for the speed that is asked for.
+    ``short``: what is optimised. ``ranked``: the order of the recommendations. ``better`` and ``not_better``: a verb
+    for one candidate, and for several. ``rule``: a sentence for the report, empty for none. ``larger_batch``: the
+    reason a larger batch does not help, empty where it may. ``{speed}`` stands for the least speed.
     """
 
     short: str

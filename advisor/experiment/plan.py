@@ -118,7 +118,7 @@ class Plan:
         return wanted and not set(recipes) & set(self.request.skip) and self.consent.permits(settings)
 
     def with_settings(self, settings: Settings) -> Plan:
-        """The plan with candidates of these settings that no recipe had proposed: a stack needed them."""
+        """The plan with these settings of a stack as candidates, also those that no recipe had proposed."""
         unplanned = [(key, value) for key, value in settings.items() if not self.has(key, value)]
         new = tuple(Candidate(self.catalog.by_key(key).id, key, value) for key, value in unplanned)
         added = {candidate.recipe for candidate in new}
@@ -131,7 +131,7 @@ class Plan:
 
     @cached
     def partnered(self, stack: Settings) -> list[Candidate]:
-        """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
+        """The candidates that need these settings, such as an attention kernel that needs bfloat16."""
         facts = facts_under(self.facts, stack)
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
         known = {candidate.name for candidate in self.candidates}

@@ -53,7 +53,7 @@ def _merit(record: TrialRecord, by: Yardstick) -> tuple[bool, float]:
 
 
 def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialResult | None) -> bool:
-    """Whether a batch size leaves no memory beside the trial: for validation, fragmentation, odd batches."""
+    """Whether a batch size leaves no spare memory for validation, fragmentation and odd batches."""
     peak, memory = result.peak_reserved_bytes if result else None, facts.workload.device_memory_bytes
     return "data.batch_size" in settings and bool(peak and memory) and (peak or 0) > USABLE_MEMORY * memory
 
@@ -63,8 +63,8 @@ def recommend(
 ) -> tuple[Recommendation, ...]:
     """The recommendations, ranked: the stack's settings, and candidates better beyond the noise and within the limits.
 
-    What was measured on top of a stack and did not stay in it is none, unless the person can decide on it. What the
-    person rejected from a stack stays in the list, so that the decision is seen and can be taken back.
+    A candidate that was only measured on top of a stack and left out again is not recommended, unless the person can
+    decide on it. What the person rejected stays in the list, so that it can be undone.
     """
     catalog = consent.catalog
     rejected = [recipe for recipe, decision in consent.decisions.items() if decision is Decision.REJECTED]

@@ -140,7 +140,7 @@ class Reporter:
 
 
 def _control(known: Known) -> records.TrialRecord | None:
-    """The record of the control, by its latest run that measured: a repeat that crashed replaces none."""
+    """The record of the control by its latest run; a repeat that crashed does not count."""
     judge = known.judge
     if Kind.CONTROL not in known.done or not judge.controls:
         return None

@@ -54,10 +54,12 @@ class Request:
     accept: tuple[tuple[str, Value | None], ...] = ()
 
     def continuing(self, past: Request) -> Request:
-        """This request, with the past one's value for each option that is at its default here."""
+        """This request, with the past one's target if it names none, and its value for each option at its default."""
         asked = {name: value for name, value in _choices(self).items() if name != "target"}
-        target = replace(past.target, **_choices(self.target))
-        return replace(past, target=target, **asked)
+        given = _choices(self.target)
+        if not self.target.target:  # that of the past one
+            del given["target"], given["directory"]
+        return replace(past, target=replace(past.target, **given), **asked)
 
     def check(self) -> None:
         """Raise UsageError or TargetError for a target that is not there, and for a score that cannot be taken."""

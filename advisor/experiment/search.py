@@ -48,7 +48,7 @@ class Trials(Protocol):
     """The search's interface to the world."""
 
     def measure(self, move: Move, known: Known, /) -> Evidence | None:
-        """Measure a move. Raises SessionCancelledError when the person ends the session meanwhile."""
+        """Measure a move. Raises SessionCancelledError if the person ends the session during it."""
 
     def cost_s(self, move: Move, known: Known, /) -> float:
         """The seconds that a move is expected to take."""
@@ -60,4 +60,4 @@ class Trials(Protocol):
         """Whether a move promises so much that it comes before all others."""
 
     def publish(self, known: Known, /) -> Known:
-        """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
+        """Post the events for new knowledge. Return it with the person's decisions since the last call."""

@@ -28,7 +28,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
-from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
+from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, spreads_itself, trains_in_ranks, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before, losses_compare
 from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import search
@@ -36,7 +36,7 @@ from advisor.experiment.state import SessionState
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Exported, Facts, StackRecord, TrialResult, Value
+from advisor.records import Exported, Facts, StackRecord, TrialResult, Value, World
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources, relevant
@@ -74,8 +74,10 @@ class Session:
         self._closed = False
         self._running_afterwards = ""
         self._steering = Steering()
+        self._in_ranks = spreads_itself(request)
         # Seconds of the budget that are kept for the search on several GPUs.
-        self._several_s = request.budget_s * (1 - POLICY.one_gpu) if request.wants_several else 0.0
+        is_kept = request.wants_several and not self._in_ranks
+        self._several_s = request.budget_s * (1 - POLICY.one_gpu) if is_kept else 0.0
         budget = Budget(request.budget_s - self._several_s, clock)
         emit = self._reporter.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
@@ -178,24 +180,34 @@ class Session:
         self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
         gpus = gpus_in_use(self.request, hardware)  # too few are an error before anything is measured
+        if self._in_ranks and gpus > 1:
+            self._bench.world = World(gpus, script=True)
         self._read_source()
         self._trials.enter("baseline")
         facts, result = first_run(self._bench, hardware)
+        if self._bench.world is not None and not trains_in_ranks(facts):
+            self._reporter.warn(f"the ranks of {self.request.target.target} train apart: it is measured as one process")
+            self._bench.leave_ranks()
+            self._several_s = self.request.budget_s * (1 - POLICY.one_gpu)
+            self._bench.budget.extended_s -= self._several_s
+            facts, result = first_run(self._bench, hardware)
         self._read_source(*(place.file for place in facts.workload.places))
         facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))
         if self.request.evaluate:
             result = replace(result, score=baseline_score(self._bench))
         self._reporter.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
-        if self.request.wants_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
+        tries_several = self.request.wants_several and self._bench.world is None  # a script decides how it is spread
+        if tries_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
             self._reporter.warn(f"several GPUs are not measured: {reason}")
             self._bench.budget.extended_s += self._several_s
             self.request = replace(self.request, gpus=1, machines=1)
+            tries_several = False
         known = self._trials.publish(self._current)
-        if not self.request.wants_several and not known.plan.candidates:
+        if not tries_several and not known.plan.candidates:
             self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
         self._search(known)
-        if self.request.wants_several:
+        if tries_several:
             self._search_on_several(gpus, self._current)
         self._conclude(self._current)
 

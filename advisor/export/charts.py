@@ -1,4 +1,4 @@
-"""Bars inside an HTML page, by the style of ``page.html``. All text is escaped; a long name has room on a telephone."""
+"""Bar charts for an HTML page, styled by ``page.html``. All text is escaped; long names fit on a telephone, too."""
 
 import html
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def _bars(chart: Bars) -> Iterator[str]:
 
 
 def _stacked_bars(chart: StackedBars) -> Iterator[str]:
-    """Each bar has a scale of its own: shares are compared, the times stand in the legend."""
+    """Each bar has its own scale, since shares are compared. The times are in the legend."""
     for bar in chart.bars:
         # A phase has the same colour in every bar.
         places = [_PHASES.index(part.name) if part.name in _PHASES else len(_PHASES) for part in bar.parts]

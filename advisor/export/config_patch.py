@@ -37,8 +37,8 @@ _PROBE = "a-value-of-perf-advisor"
 class Patch:
     """A patched config. ``said``: the entries that were written for settings, by their keys.
 
-    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: those that it has no place for. ``remarks``: why
-    a place that there is was not taken.
+    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: settings without a place in it. ``remarks``: why
+    an existing place was not used.
     """
 
     text: str
@@ -78,7 +78,7 @@ class Wanted:
 
     @property
     def everything(self) -> dict[str, Value]:
-        """All settings that may be written; those that were asked for replace others of the same key."""
+        """All settings that may be written. Settings that the person asked for replace others of the same key."""
         return {**self.along, **self.brought, **self.settings}
 
 
@@ -119,7 +119,7 @@ def open_document(text: str, name: str) -> Document:
 
 
 def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yaml") -> None:
-    """Raise UsageError, as ``patched`` would, where a path of ``key_map`` is not a value in the config."""
+    """Raise UsageError, as ``patched`` would, if a path of ``key_map`` is not a value in the config."""
     _paths_of(key_map, open_document(text, name))
 
 
@@ -184,7 +184,7 @@ class _Writer:
                 self.remarks.append(f"{key}: {named} may be meant: say which by --map {key}=PATH")
 
     def drop_options_of_workers(self) -> None:
-        """Switch off what a loader refuses without workers, where the config now says that there are none."""
+        """Switch off options that a loader refuses without workers, if the config now has no workers."""
         if self.wanted.settings.get(WORKERS) != 0:
             return
         written = [path for path in self._taken if "num_workers" in path[-1]]
@@ -195,7 +195,7 @@ class _Writer:
                 self.say(Phrase((key,), entries))
 
     def rest(self) -> dict[str, Value]:
-        """The settings that the config does not hold, with those that a written setting implies in a trial only."""
+        """The settings that the config does not hold, and those that a written setting implies only in a trial."""
         wanted = self.wanted
         left = {key: value for key, value in wanted.settings.items() if key not in self.said}
         for key, brought in wanted.implied.items():

@@ -53,7 +53,7 @@ _MARK = "perf-advisor"
 
 
 def check_target_of(path: str | Path, target: TargetSpec, hint: str) -> None:
-    """Raise UsageError for a file of ours that holds the settings of another target. ``hint`` says what to do."""
+    """Raise UsageError if a file of ours holds the settings of another target. ``hint`` says what to do."""
     head = _head_of(path)
     found = _OF_TARGET.search(head) if _MARK in head else None
     named = (found[1] or found[2]).strip() if found else ""
@@ -62,9 +62,9 @@ def check_target_of(path: str | Path, target: TargetSpec, hint: str) -> None:
 
 
 def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
-    """Raise UsageError for a file that an export may not replace unasked: another target's, or a person's own.
+    """Raise UsageError for a file that an export must not replace unasked: another target's, or the person's own.
 
-    Files of ours name perf-advisor at their beginning; copies of a person's files have ``.tuned`` in their names.
+    Our files name perf-advisor at their beginning; copies of a person's files have ``.tuned`` in their names.
     """
     head = _head_of(path)
     if head.strip() and _MARK not in head and ".tuned" not in Path(path).suffixes:
@@ -73,7 +73,7 @@ def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
 
 
 def _head_of(path: str | Path) -> str:
-    """The beginning of a file; empty where there is none, or where it cannot be read: whoever opens it says so."""
+    """The beginning of a file; empty if it is missing or cannot be read, which the next to open it reports."""
     if not is_file(path):
         return ""
     try:

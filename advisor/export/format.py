@@ -1,6 +1,6 @@
-"""The contract of an export format. Each is a file in ``formats/``; the command line, the app and the palette read it.
+"""The contract of an export format, for the command line, the app and the palette.
 
-A module there defines a subclass of ``Format``. Nothing heavy is imported at its top.
+Each format is a module in ``formats/`` that defines a subclass of ``Format`` and imports nothing heavy at its top.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Found:
 
     @property
     def change(self) -> str:
-        """The change of the user's own file as a diff; empty where there is none, or nothing is known of its places."""
+        """The change of the user's file as a diff; empty for no change, or if the places to change are not known."""
         from advisor.export.formats import format_of
 
         known = self.outputs.own_file and self.settings and self.state.facts and self.state.facts.workload.places
@@ -101,7 +101,7 @@ class File:
 
 
 class Format(ABC):
-    """A form in which a session is written. Methods may raise AdvisorError with what is wrong and what to do."""
+    """A file format for a session. Methods may raise AdvisorError."""
 
     id: ClassVar[str]  # its module's name
     # The command-line option that names its file, and the help's word for it.
@@ -124,7 +124,7 @@ class Format(ABC):
         return self.offered
 
     def serves(self, outputs: Outputs, path: str) -> bool:
-        """Whether it is what a session with these outputs writes to a path."""
+        """Whether a session with these outputs writes this format to a path."""
         return True
 
     def takes(self, path: str) -> bool:

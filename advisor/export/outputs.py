@@ -19,7 +19,7 @@ Verify = Callable[[Exported], None]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The outcome: a sentence for each output that was written, and an error for each one that could not be."""
+    """The outcome: a sentence for each output written, and an error for each output that failed."""
 
     sentences: tuple[str, ...]
     errors: tuple[AdvisorError, ...]
@@ -28,10 +28,10 @@ class Written:
 def write_outputs(
     state: SessionState, request: Request, outputs: Outputs, catalog: Catalog, verify: Verify | None = None
 ) -> Written:
-    """Write every output that was asked for. One that fails does not keep the others from being written.
+    """Write every output that was asked for. An output that fails does not stop the others.
 
-    A session that measured nothing leaves its JSON report only, and one that was not profiled no trace. ``verify`` is
-    called with the export once that is written, before the reports, which say what came of it.
+    A session that measured nothing leaves only its JSON report; one without a profile leaves no trace. ``verify`` is
+    called with the export once it is written, before the reports, which contain its result.
     """
     found = Found(state, request, outputs, catalog)
     wanted = [(path, format_for(option, path, outputs)) for option, path in outputs.files.items()]

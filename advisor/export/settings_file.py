@@ -1,4 +1,4 @@
-"""The settings file: a flat YAML mapping that ``advisor.load`` reads, with what was measured in its comments."""
+"""The settings file: a flat YAML mapping for ``advisor.load``, with the measurements as comments."""
 
 import datetime
 from collections.abc import Iterator, Mapping

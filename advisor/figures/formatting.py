@@ -45,7 +45,7 @@ def plain(text: str) -> str:
 
 
 def printable_in(value: Any) -> Any:
-    """Built-in values, such as JSON has, with the control characters in all their texts shown."""
+    """Built-in values, as in JSON, with control characters in all texts made visible."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -81,7 +81,7 @@ def format_interval(comparison: Comparison | None) -> str:
 
 
 def interval_or_words(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also one that shows no change; in words where that leaves all open."""
+    """A speed-up with its interval, also if it shows no change; in words if the interval says nothing."""
     tells_nothing = comparison is not None and comparison.is_open
     return Verdict.UNCLEAR.value if tells_nothing else format_interval(comparison)
 

@@ -31,7 +31,7 @@ def step_copy_share(profile: Profile) -> float | None:
 
 
 def overhead_share(profile: Profile) -> float | None:
-    """The share of the step that calling operators costs, whatever they compute, 0 to 1; None when not counted."""
+    """The share of a step, 0 to 1, that calling operators costs apart from their work; None when not counted."""
     if profile.calls_per_step is None or profile.call_overhead_s is None:
         return None
     return min(1.0, profile.calls_per_step * profile.call_overhead_s / (profile.step_ms / 1e3))
@@ -57,9 +57,9 @@ def roof_share(profile: Profile, samples_per_s: float, batch_size: int | None, d
 
 
 def dtype_under(profile: Profile, settings: Mapping[str, Value]) -> str | None:
-    """The type that most of the arithmetic runs in when these settings are applied over the user's own.
+    """The number type of most arithmetic when these settings are added to the user's own.
 
-    None where they switch off what the profile was taken with, so that nobody looked at the type behind it.
+    None if they switch off a type that the profile was taken with: the type without it was not measured.
     """
     chosen = [settings.get(key) for key in ("precision.autocast", "precision.weights")]
     half = next((dtype for dtype in chosen if dtype in _HALF), None)

@@ -18,7 +18,7 @@ _HEADINGS = ("Batch", "Step", "Call p50", "Call p95", "Call p99", "Samples/s", "
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One batch size: what a step took, samples per second and peak reserved memory; None where it did not run."""
+    """One batch size: step time, samples per second and peak reserved memory; None where it did not run."""
 
     size: int
     step_ms: float | None = None

@@ -45,13 +45,13 @@ class ConfigLoader(yaml.SafeLoader):
 
 
 class UniqueKeys(ConfigLoader):
-    """Refuses a mapping in which a key stands twice: PyYAML lets the last one win without a word."""
+    """Refuses a mapping that repeats a key; PyYAML would silently take the last value."""
 
     checked = re.compile("")  # the keys that this holds for
 
     @classmethod
     def of_pairs(cls, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Make a mapping of JSON. Raises ValueError where a key stands twice."""
+        """Make a mapping of JSON. Raises ValueError for a repeated key."""
         names = sorted(name for name, _ in pairs if cls.checked.match(name))
         for one, other in itertools.pairwise(names):
             if one == other:
@@ -59,7 +59,7 @@ class UniqueKeys(ConfigLoader):
         return dict(pairs)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Make a mapping. Raises ConstructorError where a key stands twice."""
+        """Make a mapping. Raises ConstructorError for a repeated key."""
         seen: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.value != "<<" and self.checked.match(key.value):
@@ -86,7 +86,7 @@ class TagsAsWritten(ConfigLoader):
 
 
 class TagsIgnored(UniqueKeys):
-    """Reads a tagged value as null. A key may stand twice in files of other programs, not in a settings file."""
+    """Reads a tagged value as null. Keys may repeat in files of other programs, but not in a settings file."""
 
     checked = re.compile(r"\w+\.\w|perf_advisor$")
 
@@ -178,7 +178,7 @@ def reason(error: BaseException) -> str:
 
 
 def without_comments(text: str) -> str:
-    """A JSON text with blanks for its comments and for commas behind last entries: all else stays in its place."""
+    """A JSON text with blanks in place of comments and trailing commas, so that all positions stay the same."""
     return _LAST_COMMA.sub(_blank_unless_text, _JSON_COMMENT.sub(_blank_unless_text, text))
 
 

@@ -42,7 +42,7 @@ def is_pythons_own(file: str) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file of code is Python's own, an installed package's or this package's, and not the user's."""
+    """Whether a file belongs to Python, to an installed package or to this one; else it is the user's."""
     return is_pythons_own(file) or any(part in file for part in (*INSTALLED, f"{PACKAGE}{os.sep}"))
 
 

@@ -1,6 +1,7 @@
 """The state folder: journals, hints, and the chosen theme."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,18 +41,11 @@ def read_record(name: str, empty: RecordT) -> RecordT:
 
 
 def write_record(name: str, record: object) -> None:
-    """Store a record in a file of the state folder, in place of an earlier one."""
-    replace_file(state_folder() / name, msgspec.json.encode(record).decode())
+    """Store a record in a file of the state folder, in place of an earlier one.
 
-
-def replace_file(path: Path, text: str) -> bool:
-    """Write a file of ours in one piece; return whether it worked.
-
-    What is stored here can be made again, so a disk that is full or not writable is no error.
+    Records can be made again, so a disk that is full or not writable is no error.
     """
-    try:
+    path = state_folder() / name
+    with suppress(OSError):
         make_private(path.parent)
-        replace_whole(path, text.encode(), 0o600)
-    except OSError:
-        return False
-    return True
+        replace_whole(path, msgspec.json.encode(record), 0o600)

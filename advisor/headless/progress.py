@@ -61,7 +61,7 @@ class HeadlessReporter:
             self._tell(line)
 
     def say(self, text: str) -> None:
-        """Write a line of our own. When nobody reads it any more, the session goes on all the same."""
+        """Write a line. The session goes on even if nobody reads it any more."""
         with suppress(OSError):
             print(plain(text), file=self._file, flush=True)
 

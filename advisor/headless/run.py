@@ -22,10 +22,11 @@ from advisor.export.json_report import report, strict_json
 from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
 from advisor.headless.progress import HeadlessReporter
-from advisor.headless.summary import print_summary
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Exported
+from advisor.report.terminal import print_sections
+from advisor.report.whole import summary_sections
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -87,7 +88,7 @@ def _exit_code(state: SessionState, written: Written) -> int:
     if state.failure and not cancelled:
         raise state.failure.error
     if state.finished is None:
-        raise AdvisorError("the session ended without a word.", "This is a bug of ours: please report it.")
+        raise AdvisorError("the session ended without a result.", "This is a bug of ours: please report it.")
     if written.errors:
         raise written.errors[0]
     return ExitCode.INTERRUPTED if cancelled else ExitCode.OK
@@ -129,7 +130,7 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, sess
     written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
         machine_reads = outputs.json_to_stdout or outputs.streams_events
-        print_summary(state, sys.stderr if machine_reads else sys.stdout, catalog)
+        print_sections(summary_sections(state, catalog), sys.stderr if machine_reads else sys.stdout)
     for sentence in written.sentences:
         reporter.say(sentence)
     return written

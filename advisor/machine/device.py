@@ -1,7 +1,7 @@
-"""The device that steps run on, as trials see it. The only place that knows what a backend calls things.
+"""The device that steps run on. Only this module calls functions of a backend, such as ``torch.cuda``.
 
-``backend_of`` gives the backend of a ``torch.device``. A new one is a class here that says what differs from the
-processor, where a call returns when its work is done; what a device lacks is said by ``None`` or by ``False``.
+``backend_of`` gives the backend of a ``torch.device``. A new backend is a class here that overrides what differs from
+the CPU, where a call returns when its work is done. ``None`` or ``False`` says that a device lacks something.
 """
 
 import resource
@@ -19,7 +19,7 @@ from advisor.records.workload import TENSOR_CORES_SINCE
 
 
 class Moment:
-    """A moment of the host's clock, with what is used of ``torch.cuda.Event``."""
+    """A moment of the host's clock, with the methods of ``torch.cuda.Event`` that are used here."""
 
     def __init__(self) -> None:
         self._at_s = time.perf_counter()
@@ -44,7 +44,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Peaks in bytes since the process started. Where nothing tells them apart both are the largest resident set."""
+    """Peaks in bytes since the process started. On the CPU both are the largest resident set."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -78,7 +78,7 @@ class Backend:
         """Wait until the device has done all that it was given."""
 
     def mark(self) -> Any:
-        """Return a mark at this place in the device's queue: a ``torch.cuda.Event``, or what has its methods."""
+        """Return a mark at this place in the device's queue: a ``torch.cuda.Event``, or an object with its methods."""
         return Moment()
 
     def seconds_of(self, call: Callable[[], object]) -> float:
@@ -99,7 +99,7 @@ class Backend:
         return Memory(resident, resident, None)
 
     def free_bytes(self) -> int | None:
-        """Return the device's memory that is free or held by PyTorch's cache; None where the host's counts."""
+        """Return the bytes of device memory that are free or in PyTorch's cache; None if the host's memory counts."""
         return None
 
     def peak_of(self, call: Callable[[], object]) -> int | None:
@@ -149,7 +149,7 @@ class Cuda(Backend):
         return Identity(found.name, str(found.uuid), (found.major, found.minor), found.total_memory)
 
     def memory(self) -> Memory:
-        """Return the caching allocator's peaks, and what all processes use of the device by now.
+        """Return the caching allocator's peaks, and the device memory that all processes use now.
 
         Reserved counts CUDA graph pools, allocated does not.
         """
@@ -162,7 +162,7 @@ class Cuda(Backend):
         return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
 
     def peak_of(self, call: Callable[[], object]) -> int | None:
-        """Return the peak by the allocator's count, which starts anew."""
+        """Return the allocator's peak in bytes, and reset it."""
         self.synchronize()
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
@@ -190,7 +190,7 @@ BACKENDS: dict[str, type[Backend]] = {"cpu": Backend, "cuda": Cuda}
 
 
 def backend_of(device: torch.device) -> Backend:
-    """Return the backend of a device. Raises TargetError for one that nobody has written."""
+    """Return the backend of a device. Raises TargetError for a device without one."""
     kind = BACKENDS.get(device.type)
     if kind is None:
         raise TargetError(f"the device {device} is not known.", f"Choose one of: auto, {', '.join(BACKENDS)}.")

@@ -160,7 +160,7 @@ def _reading(nvml: Nvml, uuid: str, gpu: Any, instance: Any) -> GpuReading:
 
 
 def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
-    """Bytes used and in all; zeros on GPUs that share the host's memory. The second version leaves out the reserve."""
+    """Bytes used and in total; zeros on GPUs that share the host's memory. NVML's second version omits the reserve."""
     info = nvml.ask("nvmlDeviceGetMemoryInfo", handle, nvml.constant("nvmlMemory_v2"))
     if info is None:
         info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
@@ -179,7 +179,7 @@ def _handles(nvml: Nvml, device: Device) -> Iterator[tuple[str, Any]]:
 
 
 def _find(nvml: Nvml, uuid: str) -> tuple[Any, Any]:
-    """The handle of the GPU, and that of the MIG instance on it if the UUID is an instance's, else the GPU's again."""
+    """The handles of the GPU and of the MIG instance with this UUID; the GPU's twice if it is not an instance."""
     for device in nvml.devices:
         for known, handle in _handles(nvml, device):
             if _bare(known) == _bare(uuid):
@@ -228,7 +228,7 @@ def own_pids() -> set[int]:
 
 
 def process_name(pid: int) -> str:
-    """The name of a compute process by the number that NVML gave, or a phrase where it cannot be known."""
+    """The name of a compute process by its number in NVML, or a phrase if it is not known."""
     try:
         return psutil.Process(pid).name()
     except psutil.NoSuchProcess:

@@ -57,7 +57,7 @@ def _cpu_name(cpuinfo: str) -> str:
 
 
 def _memory_limits(root: Path) -> tuple[int, int]:
-    """Bytes of memory in all and available, as the machine and its control groups allow."""
+    """Bytes of memory in total and available, within the limits of the machine and its control groups."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
     for folder in _cgroup_folders("memory", root):
@@ -111,7 +111,7 @@ def text_of_file(path: Path) -> str:
 
 
 def sample_host() -> HostSample:
-    """Return one reading; the processor's share is that of the next moment, in which the caller waits."""
+    """Return one reading. It waits a moment to measure the processor's share."""
     memory = psutil.virtual_memory()
     # psutil's share since the last call would be 0 at each thread's first one.
     return HostSample(psutil.cpu_percent(_LOOKS_FOR_S), memory.total - memory.available, memory.total)
@@ -127,7 +127,7 @@ class CpuReading:
 
 
 class CoresInUse:
-    """Watches the host's processors from its creation on. Time stolen by a hypervisor counts as others' work."""
+    """Watches the host's processors from its creation on. Time taken by a hypervisor counts as work of others."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -141,7 +141,7 @@ class CoresInUse:
         return busy, busy - (now.own_s - self._start.own_s) / elapsed_s
 
     def foreign(self) -> float:
-        """The cores that other programs have used since the start; 0 for a time too short to tell."""
+        """The cores that other programs have used since the start; 0 if too little time has passed."""
         short = time.perf_counter() - self._start.at_s < _SHORTEST_WATCH_S
         return 0.0 if short else max(0.0, self.average()[1])
 
@@ -153,9 +153,9 @@ class CoresInUse:
         return CpuReading(time.perf_counter(), sum(times) - idle_s - guests_s, self._own_s())
 
     def _own_s(self) -> float:
-        """Processor seconds of this process and its children: finished ones, and live ones with theirs.
+        """Processor seconds of this process, its finished children, and all live descendants.
 
-        Live ones are a DataLoader's workers, or the fork server, whose children are the trials.
+        Live ones are a DataLoader's workers, or the fork server and its trials.
         """
         usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
         total = sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -60,7 +60,7 @@ class Nvml:
         return self._devices
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer to one NVML call, by name; None when this GPU, driver, binding or user gets none."""
+        """The answer to one NVML call, by name; None if this GPU, driver, binding or user gets no answer."""
         call = getattr(self._library, name, None)
         try:
             return call(*arguments) if call else None

@@ -32,7 +32,7 @@ class GarbageError(OSError):
 
 
 def send_message(connection: Connection, message: Message) -> None:
-    """Send one message. Raises OSError when nobody receives it any more."""
+    """Send one message. Raises OSError when the receiver has closed the channel."""
     values = printable_in(msgspec.to_builtins(message, enc_hook=_builtin))
     connection.send_bytes(msgspec.msgpack.encode((type(message).__name__, values)))
 

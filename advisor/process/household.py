@@ -33,9 +33,9 @@ _ROUND_S = 0.02
 
 
 def keep() -> bool:
-    """Prepare the fork server before it imports anything large: it ends with the session.
+    """Make the fork server end with its session. To be called before it imports anything large.
 
-    False in a fresh interpreter, which imports the same in place of a child of the fork server.
+    Return False in a fresh interpreter, which imports the same modules but has no fork server.
     """
     if os.environ.get(SAFE_PATH) == OURS:
         del os.environ[SAFE_PATH]  # for the fork server alone
@@ -53,7 +53,7 @@ def keep() -> bool:
 
 
 def end_descendants_too() -> None:
-    """From now on, as it may have children, the fork server ends them first. While it imports, a signal ends it."""
+    """Have the fork server end its children before itself. Until this call a signal ends it at once."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _leave)
@@ -104,9 +104,9 @@ def leave() -> None:
 
 
 def lead_own_group() -> None:
-    """Leave the terminal's process group: Ctrl+C there is for the session, which ends its trials itself.
+    """Leave the terminal's process group: Ctrl+C is for the session, which ends its trials itself.
 
-    The fork server's children ignore it until then; afterwards it means what it means to Python.
+    Until this call the fork server's children ignore Ctrl+C; afterwards it raises KeyboardInterrupt as usual.
     """
     if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
         os.setsid()

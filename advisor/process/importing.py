@@ -29,12 +29,12 @@ def program(lines: str, *arguments: object) -> list[str]:
 
 
 def program_of_rank(listener: str = "") -> list[str]:
-    """The command line of a rank, for torchrun. ``listener``: the address that it reports to, if any does."""
+    """The command line of a rank, for torchrun. ``listener``: the address to report to; empty for ranks that do not."""
     return program(_RANK, listener)
 
 
 def import_main(connection: Connection, log_path: str) -> ModuleType | None:
-    """The module of a trial's stages, which imports PyTorch; None after the session was told why it cannot be had."""
+    """The module of a trial's stages, which imports PyTorch; None if that fails, and the session has the reason."""
     preload = sys.modules.get("advisor.trial.preload")
     failure: BaseException | None = preload.FAILURE if preload is not None else None
     try:

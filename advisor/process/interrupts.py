@@ -50,7 +50,7 @@ class Interrupts:
 
     @contextmanager
     def handled(self, *, for_good: bool = False) -> Iterator[None]:
-        """Take the signals. With ``for_good`` also after the block: nothing is to disturb the end of the process."""
+        """Handle the signals in this context; with ``for_good`` until the process has ended."""
         if threading.current_thread() is not threading.main_thread():
             yield  # only that one may, and it gets the signals
             return
@@ -80,7 +80,7 @@ class Interrupts:
             self._tell = None
 
     def at_once(self) -> None:
-        """From now on a signal raises KeyboardInterrupt where it comes; one that has come, here."""
+        """Have each further signal raise KeyboardInterrupt at once. If one has come already, raise it here."""
         self._at_once = True
         if self.asked:
             raise KeyboardInterrupt

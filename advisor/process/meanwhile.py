@@ -1,4 +1,4 @@
-"""Contexts in which an attribute or a variable has another value, or the garbage collector does not run."""
+"""Contexts that set an attribute or a variable, or stop the garbage collector, for a while."""
 
 import gc
 import os

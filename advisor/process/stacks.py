@@ -18,7 +18,7 @@ _FATAL = "Fatal Python error: "
 
 
 def innermost_calls(pid: int, log_path: str) -> str:
-    """The innermost calls that a process is in, by asking it; empty for one that cannot tell."""
+    """The innermost calls of a running process, which is asked for them; empty if it does not answer."""
     before, until = _place_of_stack(log_path), time.monotonic() + _WAIT_S
     try:
         os.kill(pid, TELL_WHERE)
@@ -49,7 +49,7 @@ def last_stack(log_path: str) -> str:
 
 
 def last_words(path: str) -> str:
-    """The end of the log of a process that has ended; of the stack of one that crashed the innermost calls."""
+    """The end of the log of a process that has ended; for a crash, the innermost calls of its stack."""
     said, crashed, stack = tail(path, _STACK_BYTES).rpartition(_FATAL)
     if not crashed:
         return tail(path)

@@ -48,7 +48,7 @@ class Streams:
 
     @classmethod
     def taken(cls) -> Streams:
-        """Take the streams over. One that was closed leads nowhere; what a terminal cannot show becomes ``?``."""
+        """Take the streams over. Output to a closed one is dropped; characters that a terminal lacks become ``?``."""
         _open_missing()
         out, error = Stream(1), Stream(2)
         sys.stdout, sys.stderr = _text(out, sys.__stdout__), _text(error, sys.__stderr__)

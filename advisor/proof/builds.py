@@ -22,7 +22,7 @@ _MOST_PAIRS = 6
 
 @dataclass(frozen=True, slots=True)
 class AB:
-    """Samples per second of B over those of A with its 95 % interval, and ms per step of both."""
+    """The ratio of samples per second, B over A, with its 95 % interval; and ms per step of both."""
 
     speedup: float
     ci_low: float

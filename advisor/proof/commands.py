@@ -39,7 +39,7 @@ _LINES_SHOWN = 15
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as it is typed in a shell, the folder that it runs in, and the name of its side, A or B."""
+    """A command as typed in a shell, the folder it runs in, and its name, A or B."""
 
     side: str
     text: str
@@ -100,9 +100,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The result: steps per second of B over those of A, and what the first losses say.
+    """The result: the ratio of steps per second, B over A, and a comparison of the first losses.
 
-    ``losses`` is same, close or different; varying where two runs of one command differ by as much; empty without any.
+    ``losses`` is same, close or different; varying if two runs of one command differ as much; empty without losses.
     """
 
     a: Side
@@ -186,7 +186,7 @@ def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
 
 
 def _seen(folder: Path, began: float) -> CommandRun | None:
-    """Read the steps so far of the process that made most; None before its first step."""
+    """Read the steps so far of the process with the most steps; None before the first step."""
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_size)
     seen = list(_lines(files[-1])) if files else []
     first = next((line["first"] for line in seen if "first" in line), None)
@@ -242,7 +242,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _comparison(a: Side, b: Side) -> Comparison:
-    """Steps per second of B over those of A, with its interval."""
+    """The ratio of steps per second, B over A, with its interval."""
     old, new = ([[1e3 / block.step_ms for block in run.steady] for run in side.runs] for side in (a, b))
     return Comparison(*ratio_of_processes(new, old))
 

@@ -80,7 +80,7 @@ class Convergence:
 
     @property
     def chance(self) -> float:
-        """The difference that counts as none: half of the 95 % interval of the mean, a share of what is learnt."""
+        """The largest difference that counts as chance: half of its 95 % interval, as a share of the loss learnt."""
         found, count = self.differences, len(self.plain)
         like = max(_LIKE * abs(self.learnt), _LIKE_OF_LOSS * abs(fmean(one.windows[-1] for one in self.plain)))
         if count == 1:

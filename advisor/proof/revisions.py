@@ -1,4 +1,4 @@
-"""One command at two git revisions, each in a checkout of its own."""
+"""One command at two git revisions, each in a separate checkout."""
 
 import contextlib
 import subprocess

@@ -49,7 +49,7 @@ def _reviewable(recipe: Recipe, value: Value) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """The user's files with settings in them: their new text by path, and what was left out, with the reason."""
+    """The user's files with the settings: the new text by path, and the settings left out, with the reasons."""
 
     files: dict[str, bytes]
     left_out: tuple[str, ...]
@@ -110,7 +110,7 @@ class _Patch:
 
     @contextlib.contextmanager
     def _or_left_out(self, *settings: str) -> Iterator[None]:
-        """Leave settings out where what is done in this context raises NotHereError."""
+        """Leave these settings out if the code in this context raises NotHereError."""
         try:
             yield
         except _NotHereError as error:
@@ -176,7 +176,7 @@ class _Patch:
                 raise _NotHereError(_TOO_MUCH)
 
     def _switches(self, code: str) -> None:
-        """Statements behind the imports, or in the place of those that set the same."""
+        """Put statements behind the imports, or in place of statements that set the same thing."""
         for statement in ast.parse(code).body:
             text = ast.get_source_segment(code, statement) or ""
             what = what_it_sets(text)

@@ -1,4 +1,4 @@
-"""Changes of a Python file at known places; all else in it stays as it is, byte for byte. Needs no torch."""
+"""Changes of a Python file at known places. Everything else stays the same, byte for byte. Needs no torch."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class _Editor(cst.CSTTransformer):
         return cst.parse_expression(self._edits.calls[where].format(owner), self._module.config_for_parsing)
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
-        """A call with an argument: in the place of one that is there, in ``**options``, or behind the others."""
+        """A call with an argument: it replaces an existing one, goes into ``**options``, or comes last."""
         old = next((one for one in call.args if one.keyword and one.keyword.value == name), None)
         plain = [one for one in call.args if not one.keyword and not one.star]
         if name in _OF_LOADER[: len(plain)]:
@@ -152,7 +152,7 @@ class _Editor(cst.CSTTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine:
-        """A statement that sets what a switch sets has the switch's value; the switch is not written again."""
+        """Replace a statement that sets the same as a switch; the switch is then not added at the top."""
         what = what_it_sets(self._code(original_node.body[0])) if self._edits.switches else ""
         if len(original_node.body) != 1 or what not in self._edits.switches:
             return updated_node
@@ -166,7 +166,7 @@ class _Editor(cst.CSTTransformer):
         return self._edited_block(original_node, updated_node)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> Any:
-        """The module with other statements, and the lines that stand after its imports."""
+        """The module with its changed statements, and new lines after its imports."""
         return self._with_top(original_node, self._edited_block(original_node, updated_node))
 
     def _edited_block(self, original: Any, updated: Any) -> Any:
@@ -252,7 +252,7 @@ def what_it_sets(statement: str) -> str:
 
 
 def _without(call: cst.Call, name: str) -> cst.Call:
-    """A call without a keyword argument; the end of the last argument is that of the call."""
+    """A call without this keyword argument. The formatting after its last argument stays."""
     args = [one for one in call.args if not (one.keyword and one.keyword.value == name)]
     if args and len(args) < len(call.args):
         last = call.args[-1]
@@ -261,9 +261,9 @@ def _without(call: cst.Call, name: str) -> cst.Call:
 
 
 def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
-    """Statements under a ``with``. One of the script's own enters its contexts last, or ``enabled=False`` undoes them.
+    """Statements under a ``with``. A ``with`` of the script gets the contexts added last, so that it cannot undo them.
 
-    Statements beside that, which call nothing, stay as they are.
+    Statements next to it that call nothing stay outside.
     """
     for is_own, group in itertools.groupby(statements, lambda one: isinstance(one, cst.With)):
         inside = list(group)
@@ -286,7 +286,7 @@ def _behind_blanks(statement: Any, number: int) -> Any:
 
 
 def _with_body(block: Any, parts: Sequence[Any]) -> Any:
-    """A block of these statements; comments on lines of their own stand above the statement that follows them."""
+    """A block of these statements. A comment on its own line goes above the next statement."""
     body: list[Any] = []
     waiting: list[cst.EmptyLine] = []
     for part in parts:

@@ -41,7 +41,7 @@ def python_source(
 
 @dataclass(slots=True)
 class _File:
-    """A file as it is put together: what stands at its top."""
+    """A file while it is written; the fields collect what belongs at its top."""
 
     settings: list[tuple[Recipe, Value]]
     step: StepText

@@ -49,7 +49,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A backward pass: the lines up its stack, innermost first, and those of the models' calls that came before it."""
+    """A backward pass: the lines of its stack, innermost first, and the lines of the models' calls before it."""
 
     at: tuple[Line, ...]
     calls: tuple[frozenset[Line], ...]
@@ -97,7 +97,7 @@ def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Plac
 
 
 class BuildWatch:
-    """Sees which calls of a function, and of what it calls, make optimizers and loaders, and its names at its end."""
+    """Notes the calls that make optimizers and loaders while a function runs, and the function's names at its end."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
@@ -175,7 +175,7 @@ def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
 
 
 def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
-    """The names that hold a value, and those of the attributes of ``self`` that do."""
+    """The variables that hold a value, and the attributes of ``self`` that do."""
     own = getattr(names.get("self"), "__dict__", {})
     yield from (name for name, held in names.items() if held is value)
     yield from (f"self.{name}" for name, held in {**own, **own.get("_modules", {})}.items() if held is value)
@@ -194,7 +194,7 @@ def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
 
 
 def _concerns(statement: ast.stmt, name: str) -> bool:
-    """Whether a statement binds a name, or calls a method that may change what it holds."""
+    """Whether a statement binds a name, or calls a method that may change the object."""
     if isinstance(statement, _FUNCTIONS | ast.ClassDef):
         return False
     for node in ast.walk(statement):
@@ -210,7 +210,7 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
 
 
 def places_of_call(calls: Sequence[View]) -> Iterator[Place]:
-    """The statement that calls a model, of a script that only predicts, and the copies of its inputs."""
+    """For a script that only predicts: the statement that calls the model, and the copies of its inputs."""
     for view in calls[:1]:
         scope = scope_of(view.code)
         block, begin, _ = _block_with(getattr(scope, "body", []), view.line, view.line)
@@ -389,7 +389,7 @@ class _Piece:
         return (node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines)
 
     def _on_host(self, *, on_device: bool) -> Iterator[str]:
-        """Reasons why the statements cannot become a function; with ``on_device`` one that a graph records."""
+        """Reasons why the statements cannot become a function; with ``on_device``, a function captured in a graph."""
         for node in (node for one in self.statements for node in ast.walk(one)):
             if isinstance(node, _LEAVES):
                 yield f"line {node.lineno} leaves the statements"
@@ -407,9 +407,9 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Used:
-    """The names that statements read before they bind them, and those that they bind, in their order.
+    """The names that statements read before binding them (``read``), and that they bind (``stored``), in order.
 
-    ``bound`` are those that have a value after them in any case.
+    ``bound`` are the names that certainly have a value after the statements.
     """
 
     read: dict[str, None] = field(default_factory=dict)
@@ -417,7 +417,7 @@ class _Used:
     bound: frozenset[str] = frozenset()
 
     def after(self, statements: Iterable[ast.stmt], bound: frozenset[str]) -> frozenset[str]:
-        """Note the names of statements before which some are bound; return those that are bound after them."""
+        """Collect names of statements; ``bound`` have a value before them. Return those with a value after them."""
         for one in statements:
             if isinstance(one, ast.With):
                 for item in one.items:

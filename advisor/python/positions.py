@@ -71,14 +71,8 @@ def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
     return None
 
 
-def is_read_in(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
-    """Whether a loop of this code reads batches, in its body or by what it goes through."""
-    last = loop.end_lineno or 0
-    return any(place is code and loop.lineno <= line <= last for place, line in reads)
-
-
 def reads_once(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
-    """Whether each round of a loop reads one batch: with ``next``, or by a generator that it goes through."""
+    """Whether each round of a loop reads one batch: with ``next``, or from the generator in its head."""
     last = loop.end_lineno or 0
     lines = {line for place, line in reads if place is code and loop.lineno <= line <= last}
     if len(lines) != 1:

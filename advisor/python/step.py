@@ -99,7 +99,7 @@ class StepText:
 
     @property
     def words(self) -> set[str]:
-        """The words that hold for this step, beside those of its expressions; the template says what they are for."""
+        """The conditions of the template that hold for this step, besides those of its expressions."""
         plan, kind, batch = self.plan, self.kind, self.batch.kind
         train = kind == "train"
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
@@ -123,7 +123,7 @@ class StepText:
 
     @property
     def blocks(self) -> list[str]:
-        """The classes of the blocks that are compiled by themselves, where their names tell them."""
+        """The classes of the blocks that are compiled one by one, if class names identify them."""
         facts = self.workload.facts
         names = sorted({f'"{name}"' for name, _ in facts.repeated_blocks}) if facts else []
         return names if self.plan.compile_scope == "regional" and '"Sequential"' not in names else []
@@ -133,7 +133,7 @@ class StepText:
         return f"{self.written(template.STEP)}\n\n\n{self.kind}_step = {self.kind.title()}Step"
 
     def written(self, text: str, further: Mapping[str, str] | None = None) -> str:
-        """A text of the template for this step; ``further`` are expressions beside the step's own."""
+        """A text of the template for this step; ``further`` are more expressions than the step's own."""
         expressions = {**self._expressions(), **(further or {})}
         words = self.words | {name.lower() for name, expression in expressions.items() if expression}
         expressions["UPDATE"] = _written(template.UPDATE, words, expressions)

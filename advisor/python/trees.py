@@ -12,7 +12,7 @@ def bound_in(part: ast.AST) -> set[str]:
 
 
 def bound_by(node: ast.AST) -> set[str]:
-    """Those of a node itself, without what it holds."""
+    """The names that a node itself binds, without the nodes inside it."""
     if isinstance(node, ast.Assign):
         return {name for target in node.targets for name in _bases(target)}
     if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
@@ -45,7 +45,7 @@ def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 @functools.lru_cache(maxsize=64)  # a script and what it calls are asked for many times
 def tree_of(source: str) -> ast.Module:
-    """The tree of a program, which nobody changes; an empty one where its text is not Python."""
+    """The syntax tree of a program, shared and not to be changed; an empty one if the text is not Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError):

@@ -112,7 +112,7 @@ class Catalog:
                 )
 
     def without_removed(self, settings: Mapping[str, Value]) -> Settings:
-        """The settings without those whose recipes left; a warning says so of each."""
+        """The settings without those of removed recipes, with a warning for each."""
         gone = {key: REMOVED[key] for key in settings if key in REMOVED and key not in self._by_key}
         gone |= {key: why for (key, value), why in _REMOVED_VALUES.items() if settings.get(key) == value}
         for key, why in gone.items():
@@ -200,7 +200,7 @@ class Catalog:
     ) -> Proposals:
         """Candidates for a workload. A recipe that is already on proposes its default, to show what it is worth.
 
-        Of a recipe in ``accepted`` that value is the only candidate, also where the recipe would propose others.
+        For a recipe in ``accepted`` that value is the only candidate, even if the recipe would propose others.
         """
         candidates: list[Candidate] = []
         skipped: dict[str, str] = {}
@@ -287,7 +287,7 @@ class _Source:
 
 
 def _recipes_in(module: ModuleType) -> list[Recipe]:
-    """A recipe of each class of the module with a key. Raises TypeError for one that leaves a method out."""
+    """A recipe for each class of the module that has a key. Raises TypeError for a class that lacks a method."""
     classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Recipe)]
     return [cls() for cls in classes if "key" in vars(cls) and cls.__module__ == module.__name__]
 
@@ -336,7 +336,7 @@ def _values(recipe: Recipe, facts: Facts, accepted: Value | None) -> list[Candid
 
 
 def _proposed(recipe: Recipe, facts: Facts) -> Sequence[Value] | Skip:
-    """The values that a recipe proposes; none that has the model compiled where that cannot be done."""
+    """The values that a recipe proposes, without those that compile the model where that is impossible."""
     found = recipe.candidates(facts)
     if isinstance(found, Skip) or not recipe.compiles:
         return found
@@ -344,7 +344,7 @@ def _proposed(recipe: Recipe, facts: Facts) -> Sequence[Value] | Skip:
 
 
 def _from_rung(values: list[Value], current: Value) -> list[Value]:
-    """The values of a ladder on which the person stands already: those above, or down from there at its upper end."""
+    """The values of a ladder above the person's present value; those below it if it is the highest."""
     numbers = [value for value in values if not isinstance(value, str)]
     if isinstance(current, str) or len(numbers) < len(values):
         return values

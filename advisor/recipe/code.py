@@ -1,4 +1,4 @@
-"""The code of a recipe as a person reads it: functions of the room ``step/`` as they stand there, and a call."""
+"""The code of a recipe for people: the source of functions in ``step/``, and a call of them."""
 
 import ast
 from importlib.resources import files

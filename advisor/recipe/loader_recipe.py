@@ -14,7 +14,7 @@ NO_LOADER = "the data does not come from a DataLoader"
 
 
 class Expression(str):
-    """An argument that code computes: it stands there as it is, without quotation marks."""
+    """An argument given as code: it is written without quotation marks."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -30,7 +30,7 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
 
 
 def epoch_seconds(facts: Facts) -> float | None:
-    """The duration of an epoch that no step waits for its data in; None when its length is not known."""
+    """The seconds of an epoch in which no step waits for data; None if its length is not known."""
     loader, profile = facts.workload.loader, facts.profile
     if loader is None or loader.length is None or profile is None:
         return None
@@ -38,7 +38,7 @@ def epoch_seconds(facts: Facts) -> float | None:
 
 
 class LoaderRecipe(Recipe):
-    """A recipe for a DataLoader that is made anew with other arguments of its constructor.
+    """A recipe that rebuilds a DataLoader with other constructor arguments.
 
     ``imported`` is an import of what ``code`` defines, for a script in which a person reviews every line.
     """
@@ -51,7 +51,7 @@ class LoaderRecipe(Recipe):
 
     @abstractmethod
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values to try for a loader that can be made anew."""
+        """The values to try for a loader that can be rebuilt."""
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader

@@ -85,7 +85,7 @@ class StepPlan:
 
     @property
     def compiles_with(self) -> str:
-        """The mode in which the model is compiled, ``none`` when it is not."""
+        """The mode of torch.compile for the model; ``none`` if it is not compiled."""
         asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing or self.combo_kernels
         return "default" if asked and self.compile_mode == "none" else self.compile_mode
 
@@ -98,7 +98,7 @@ class StepPlan:
 
     @property
     def converts_batches(self) -> bool:
-        """Whether a batch that is on the device still has to get another layout or type."""
+        """Whether a batch on the device still needs another layout or type."""
         return self.memory_format != "none" or self.input_dtype != "none"
 
     @property

@@ -138,7 +138,7 @@ def _read(text: str, source: str) -> Any:
 
 
 def _dotted(section: Any) -> Any:
-    """A TOML table with its tables' keys joined: there ``compile.mode = "default"`` is a table of a table."""
+    """A TOML table as flat keys: TOML reads ``compile.mode = "default"`` as a table in a table."""
     if not isinstance(section, dict):
         return section
     flat: dict[str, Any] = {}

@@ -90,15 +90,15 @@ class HostInfo:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether other programs leave no core beside the one that a step is called on."""
+        """Whether other programs leave only the one core that runs the step."""
         return self.free_cores <= 1 < self.logical_cores
 
     @property
     def crowding(self) -> float:
-        """The factor by which what keeps a core busy takes longer than on a quiet machine; 1.0 where cores are free.
+        """The factor by which work on the CPU takes longer than on a quiet machine; 1.0 while cores are free.
 
-        The load is that of all the machine's cores, also of those that a container may not use. It is an average of the
-        minute before: programs that came since show in the cores that they used meanwhile.
+        The load is that of all cores of the machine, also those that a container may not use, averaged over a minute.
+        Programs that started since then count by the cores that they used.
         """
         shared = 1 + self.foreign_cores / self.logical_cores if self.is_crowded else 1.0
         return max(shared, self.load / self.logical_cores)

@@ -158,7 +158,7 @@ class Objective(StrEnum):
 
 
 class Shell(StrEnum):
-    """A shell whose completion there is a script for."""
+    """A shell that has a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"

@@ -19,7 +19,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The workload's facts, the versions of what it runs on, and fingerprints of the user's own modules by path."""
+    """The workload's facts, the versions of its libraries, and fingerprints of the user's modules by path."""
 
     workload: WorkloadFacts
     versions: dict[str, str]

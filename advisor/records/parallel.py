@@ -16,6 +16,7 @@ class World:
     weak: bool = False  # each rank gets one GPU's batch (weak scaling); else the global batch is divided
     options: tuple[str, ...] = ()  # given to torchrun as they are
     machines: int = 1  # that take part, with as many ranks each
+    script: bool = False  # the target is a script for torchrun: it joins the ranks, and divides its data, itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Arguments that look like secrets, by their names or by themselves: they are shown and recorded as ``***``."""
+"""Arguments that look like secrets, by name or by value: they are shown and recorded as ``***``."""
 
 import re
 from collections.abc import Sequence

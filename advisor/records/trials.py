@@ -360,7 +360,7 @@ class TrialRecord:
 
     @property
     def label(self) -> str:
-        """The candidate's name, with the words that it was measured on top of the stack when it was."""
+        """The candidate's name; with a remark if it was measured on top of the stack."""
         return self.candidate.name if self.alone else f"{self.candidate.name}, with the stack"
 
     @property

@@ -59,7 +59,7 @@ class OptimizerFacts:
 
     @property
     def full_name(self) -> str:
-        """The class's name, which says so where it is not PyTorch's own."""
+        """The class's name, with a remark if it is not PyTorch's own."""
         return self.name if self.builtin else f"{self.name} of another package"
 
 
@@ -160,9 +160,9 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The machine's peak rates, measured on it: the roof that a step is compared with.
+    """The measured peak rates of the machine, which a step is compared with.
 
-    What does not apply, or found no room beside the model, is left out or None.
+    Rates that do not apply, or that needed more free memory than there was, are left out or None.
     """
 
     matmul_flops_per_s: dict[str, float]  # by type: float32, tf32, bfloat16, float16
@@ -174,7 +174,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class HabitRow:
-    """One way of a habit, measured beside the others in the instrumented pass. None is what was not measured."""
+    """One way of doing the same thing, measured in the instrumented pass. Fields are None where not measured."""
 
     habit: str  # the recipe's id
     way: str  # one of its values

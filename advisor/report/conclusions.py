@@ -11,7 +11,7 @@ from advisor.records import Outcome, TrialRecord, Value, Verdict
 
 @dataclass(frozen=True, slots=True)
 class RoofShare:
-    """A throughput as a share, about 0 to 1, of the machine's peak rate of matrix products in a type."""
+    """A throughput as a share, about 0 to 1, of the machine's peak rate of matrix products in a number type."""
 
     share: float
     ceiling_flops_per_s: float

@@ -74,7 +74,7 @@ Tone = Literal["baseline", "stack", "faster", "slower", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` stand beside it."""
+    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` follow it."""
 
     name: str
     start: float

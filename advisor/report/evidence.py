@@ -41,7 +41,7 @@ _MOST_OF_A_PEAK = 1.5
 
 
 def caveats_section(state: SessionState) -> Iterator[Section]:
-    """What casts doubt on the figures, if anything does."""
+    """A section of doubts about the figures, if there are any."""
     if caveats := tuple(_caveats(state)):
         yield Section("Read this first", (Bullets(caveats),), warns=True)
 
@@ -100,7 +100,7 @@ def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iter
 
 
 def workload_rows(facts: Facts | None, catalog: Catalog | None = None) -> Iterator[tuple[str, str]]:
-    """The workload; of the user's present settings those that are not at their default, which the catalogue knows."""
+    """The workload, and the user's present settings that differ from the defaults in the catalogue."""
     if facts is None:
         return
     workload, dtypes = facts.workload, "/".join(facts.workload.parameter_dtypes)
@@ -242,7 +242,7 @@ def roof_section(state: SessionState) -> Iterator[Section]:
 
 
 def _step_rows(profile: Profile) -> Iterator[tuple[str, Inline]]:
-    """The work of a step and its distance to the machine's peaks; what was not measured is left out."""
+    """The work of a step and its share of the machine's peaks, as far as measured."""
     if profile.flops_per_step:
         yield "Arithmetic", f"{format_amount(profile.flops_per_step, 'FLOP')} a step"
         if profile.ceiling_flops_per_s is None:  # else the share of the roof says it
@@ -262,7 +262,7 @@ def _step_rows(profile: Profile) -> Iterator[tuple[str, Inline]]:
 
 
 def _ceiling_rows(ceilings: Ceilings) -> Iterator[tuple[str, Inline]]:
-    """The machine's peak rates; those of matrix products first, by their type, the slowest first."""
+    """The machine's peak rates: matrix products by number type, slowest first, then memory and calls."""
     for dtype, rate in sorted(ceilings.matmul_flops_per_s.items(), key=lambda item: item[1]):
         yield dtype, format_rate(rate, "FLOP")
     if ceilings.copy_bytes_per_s is not None:

@@ -68,7 +68,7 @@ def interval_words(baseline: BaselineRecord) -> str:
 def how_confirmed(stack: StackRecord) -> str:
     """The certainty of the stack's figure: ``confirmed`` in turn with the baseline, or ``measured once``.
 
-    Beside other programs, turns confirm nothing while their interval reaches below 1.1x.
+    On a busy machine a figure is only confirmed if its whole interval is above 1.1x.
     """
     if stack.confirmed:
         return "confirmed"

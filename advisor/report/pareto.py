@@ -1,16 +1,10 @@
-"""Speed against memory: all that was measured and is allowed, and its front. Pure functions of a session's state.
-
-A point is on the front when nothing is both as fast and as small.
-"""
-
-from collections.abc import Iterable
+"""Speed against memory: all that was measured and is allowed, and its front. Pure functions of a session's state."""
 
 from advisor.experiment.consent import may_use
-from advisor.experiment.objective import Yardstick
 from advisor.experiment.ranking import CONTROL, fills_the_device
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records import Objective, ParetoPoint, TrialRecord
+from advisor.records import ParetoPoint, TrialRecord
 
 BASELINE = "baseline"
 STACK = "stack"
@@ -47,21 +41,12 @@ def _of_trial(record: TrialRecord, state: SessionState) -> ParetoPoint | None:
     return ParetoPoint(record.label, dict(record.settings), record.comparison, peak_bytes)
 
 
-def pareto_front(
-    points: Iterable[ParetoPoint], *, saving_floor: float = 0.0, within: float = 0.0
-) -> tuple[ParetoPoint, ...]:
-    """The points that nothing else is both as fast as and as small as, the smallest first.
-
-    A point is on it when it is faster than all smaller ones by more than ``within``, half the width of the baseline's
-    interval; of points whose peaks differ by less than ``saving_floor`` the fastest stays (both are shares).
-    """
+def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
+    """The points that nothing else is both as fast as and as small as, the smallest first."""
     front: list[ParetoPoint] = []
-    for point in sorted(points, key=lambda one: (one.peak_reserved_bytes, -_certain(one), len(one.settings))):
-        if front and _certain(point) <= (1 + within) * _certain(front[-1]):
-            continue
-        if front and point.peak_reserved_bytes <= (1 + saving_floor) * front[-1].peak_reserved_bytes:
-            front.pop()
-        front.append(point)
+    for point in sorted(measured_points(state), key=lambda one: (one.peak_reserved_bytes, -_certain(one))):
+        if not front or _certain(point) > _certain(front[-1]):
+            front.append(point)
     return tuple(front)
 
 
@@ -70,11 +55,3 @@ def _certain(point: ParetoPoint) -> float:
     if point.comparison is None or point.comparison.paired:
         return point.speedup
     return max(0.0, point.comparison.ci_low)
-
-
-def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
-    """The front of a session so far; empty before the baseline is measured."""
-    if state.baseline is None:
-        return ()
-    floor = Yardstick(state.goal, state.baseline).least_difference(Objective.MEMORY)
-    return pareto_front(measured_points(state), saving_floor=floor, within=state.baseline.half_width)

@@ -122,7 +122,7 @@ class Figures:
 
 
 def before_and_after(before: str, after: str) -> str:
-    """Two figures with their unit, which stands once where it is the same."""
+    """Two figures with their unit, written once if it is the same."""
     number, _, unit = before.partition(" ")
     return f"{number if unit and after.endswith(f' {unit}') else before} → {after}"
 
@@ -207,7 +207,7 @@ def ranking(state: SessionState, catalog: Catalog | None = None, *, working: boo
 
 
 def _reference_ms(state: SessionState) -> float | None:
-    """The baseline's step time that all others refer to: that of the turns with the combination, where there were."""
+    """The baseline's step time that all others refer to: timed in turn with the combination, if there is one."""
     beside = state.stack.baseline_step_ms if state.stack and not state.stack.pending else None
     return beside or (state.baseline.step_ms if state.baseline else None)
 
@@ -330,7 +330,7 @@ def _row(
 
 
 def _tick_of(candidate: Candidate, record: TrialRecord | None, state: SessionState, *, working: bool) -> Tick:
-    """Whether a setting is exported; one that was accepted and is not exported waits, or is refused."""
+    """Whether a setting is exported. An accepted one that is not exported is waiting or refused."""
     if settings_to_export(state).get(candidate.key) == candidate.value:
         return Tick.ON
     value = state.accepted_values.get(candidate.recipe, candidate.value)
@@ -342,7 +342,7 @@ def _tick_of(candidate: Candidate, record: TrialRecord | None, state: SessionSta
 
 
 def _note(candidate: Candidate, record: TrialRecord | None, state: SessionState, tick: Tick) -> str:
-    """The reason for no figures; of a setting that is not exported, why; else what casts doubt on its figures."""
+    """The reason a setting has no figures or is not exported; else a doubt about its figures."""
     if record is not None and not record.result.measured:
         reason = format_outcome(record.result)
         return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason

@@ -1,4 +1,4 @@
-"""Several GPUs: each strategy and option beside the one-GPU stack, and the command that starts a script on them."""
+"""Several GPUs: strategies and options compared with one GPU, and the command that starts a script on them."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,10 +1,9 @@
 """Text on a terminal or in a file: never markup, control characters shown, tables without frames.
 
-The blocks of a report are drawn by rich: for the terminal by :func:`print_sections`, for the app by :func:`lines_of`.
+The blocks of a report are drawn by rich, for the terminal and for the app.
 """
 
-import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -61,13 +60,6 @@ def print_sections(sections: Iterable[Section], file: TextIO) -> None:
             print_text(Group(Text(f"\n{section.title}", style="bold"), body), file)
 
 
-def lines_of(text: RenderableType, width: int, colours: Mapping[str, str]) -> Text:
-    """A text in lines of a width, in the colours of these names."""
-    console = Console(file=io.StringIO(), width=max(8, width), markup=False, emoji=False, theme=Theme(dict(colours)))
-    lines = console.render_lines(_Shown(text), pad=False)
-    return Text("\n").join(Text.assemble(*((one.text, one.style or "") for one in line)) for line in lines)
-
-
 class _Shown:
     """A text whose control characters are shown as text; rich adds those for colours later."""
 
@@ -83,7 +75,7 @@ class _Shown:
 
 
 def body_of(blocks: Iterable[Block], *, warns: bool = False) -> Group:
-    """Blocks under one another; what ``warns`` stands out."""
+    """Blocks under one another; with ``warns`` in the colour of warnings."""
     return Group(*(_shown(block, "warning" if warns else "") for block in blocks))
 
 

@@ -59,7 +59,7 @@ def result_line(state: SessionState) -> str:
 
 
 def _has_result(state: SessionState) -> bool:
-    """Whether there is a combination that helps, or of which that is unclear."""
+    """Whether there is a combination that helps, or may help."""
     return bool(state.stack and not state.stack.pending and (stack_helps(state) or stack_is_unclear(state)))
 
 
@@ -125,7 +125,7 @@ _DECIDES = "more budget or a machine without other programs decides"
 
 
 def no_result(state: SessionState) -> NoResult:
-    """The reason no candidate is known to help, for a session in which none does."""
+    """The reason that no candidate is known to help."""
     tried = candidates_tried(state)
     own = [(one.candidate.name, one.comparison if one.alone else one.contribution) for one in tried]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]

@@ -8,7 +8,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
-from advisor.report.document import Block, Bullets, Document, Listing, Section
+from advisor.report.document import Block, Bullets, Document, Listing, Paragraph, Section
 from advisor.report.habits import habits_section, source_section
 from advisor.report.pictures import pictures
 from advisor.report.reproduce import method, reproduce_section
@@ -32,6 +32,13 @@ def document_of(
         (*changed, *sections(state, catalog, pictures(state) if drawn else ()), *_background(state, request)),
         f"Made by perf-advisor {__version__}.",
     )
+
+
+def summary_sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    """The result, then the sections of the report: of a summary at the end of a session, which shows some of them."""
+    if state.baseline:
+        yield Section("Result", (Paragraph(verdict(state)),))
+    yield from sections(state, catalog)
 
 
 def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = ()) -> Iterator[Section]:

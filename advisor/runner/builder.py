@@ -92,9 +92,9 @@ class Builder:
     ) -> str:
         """Start the process, and wait until the target is built.
 
-        ``timeout_s`` is for building alone, ``within_s`` for the process's start too, in which torch is imported;
-        ``imports_slowly`` is called when that takes long.
-        Returns why no trial can be forked from it; empty when they can.
+        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch;
+        ``imports_slowly`` is called if that takes long. Returns the reason that no trial can be forked from it; empty
+        if trials can.
         """
         until = time.monotonic() + within_s
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
@@ -123,7 +123,7 @@ class Builder:
         return "the process that builds the model ended"
 
     def serves(self, spec: TrialSpec) -> bool:
-        """Whether this trial can be forked: it runs the same target and needs nothing from before it was built."""
+        """Whether this trial can be forked: the same target, and no settings that must be applied before building."""
         same = spec.target == self.target and spec.seed == self.seed
         # An export is verified as in a program of its own.
         by_itself = spec.kind in (TrialKind.TURNS, TrialKind.VERIFY, TrialKind.PACKAGE) or spec.world is not None

@@ -16,7 +16,7 @@ _PAUSE_S = 0.5
 
 
 def follow(launch: Sequence[str], gpus: int, say: Callable[[str], None]) -> None:
-    """Take part in trials until none was asked for in so long. ``gpus``: this machine's, 0 for all."""
+    """Take part in trials until none was asked for within a limit. ``gpus``: this machine's, 0 for all."""
     numbers = ["--nproc-per-node", str(gpus or "gpu"), "--no-python"]
     command = [sys.executable, "-P", "-m", "torch.distributed.run", *launch, *numbers, *program_of_rank()]
     environment = {SAFE_PATH: OURS, **os.environ}

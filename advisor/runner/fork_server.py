@@ -103,9 +103,9 @@ def start(
 
 
 def end_strays(known: set[int]) -> None:
-    """End the processes that the fork server adopted: they left their trial's group, as daemons do, and outlived it.
+    """End processes that the fork server adopted: they outlived their trial outside its process group, as daemons do.
 
-    ``known`` are the ids of its children that are wanted.
+    ``known`` are the ids of its children to keep.
     """
     for _ in range(_SWEEPS):
         strays = [child for child in children() if child not in known]
@@ -123,7 +123,7 @@ def children() -> set[int]:
 
 
 def descendants(pid: int, *, recursive: bool = True) -> set[int]:
-    """The ids of a process's children, and of theirs and so on unless ``recursive`` is false."""
+    """The ids of a process's children; of all descendants unless ``recursive`` is false."""
     with contextlib.suppress(psutil.Error):
         return {child.pid for child in psutil.Process(pid).children(recursive=recursive)}
     return set()
@@ -153,7 +153,7 @@ def _end() -> os.waitid_result | None:
 
 
 def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports_slowly: Callable[[], None]) -> None:
-    """Start the process in a thread: the fork server's answer has no time limit, and nothing here may wait for ever."""
+    """Start the process in a thread, since the fork server may not answer and the caller must not wait for ever."""
     start = _Start(made)
     began, imports, told = time.monotonic(), _pid() != _SERVES.pid, False
     if not imports:
@@ -176,7 +176,7 @@ def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports
 
 
 class _Start:
-    """The start of a process, in a thread of its own; ``done`` is set at its end, ``error`` is what it raised."""
+    """Starts a process in a separate thread. ``done`` is set at the end; ``error`` is the exception, if any."""
 
     def __init__(self, made: BaseProcess) -> None:
         self.done = threading.Event()
@@ -213,10 +213,10 @@ def _why(error: OSError | EOFError) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside this context, discard a started process's standard error.
+    """In this context, discard the standard error of a process that is started.
 
-    A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback. It
-    cleans up the semaphores of trials that were killed, as it should, and would warn of them on the user's terminal.
+    A target may write to the resource tracker's descriptor, and the tracker prints a traceback for each such line. It
+    also warns on the user's terminal about semaphores of killed trials, which it cleans up.
     """
     kept = os.dup(2)
     with Path(os.devnull).open("wb") as nowhere:
@@ -230,7 +230,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptions_blocked() -> Iterator[None]:
-    """Have a process that is started meanwhile begin with SIGINT blocked: it takes care of that signal itself."""
+    """In this context processes start with SIGINT blocked, until they handle it themselves."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""The logs of trials and builds, kept from filling the disk: their beginning and their end stay."""
+"""The logs of trials and builds. Large ones lose their middle, so that they do not fill the disk."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def bounded(path: str) -> Iterator[None]:
 
 
 def shorten(path: str, most: int) -> None:
-    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may go on to append to it."""
+    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it."""
     with contextlib.suppress(OSError):
         log = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -48,7 +48,7 @@ def shorten(path: str, most: int) -> None:
 
 
 def _end_of(log: int, length: int) -> tuple[int, bytes]:
-    """The size and the end of a log; read again where its process wrote meanwhile."""
+    """The size and the end of a log; read again if its process wrote to it during the reading."""
     for _ in range(_READS):
         size = os.fstat(log).st_size
         end = os.pread(log, length, size - length)

@@ -101,7 +101,7 @@ class Trial:
         self._deadline = time.monotonic() + self.spec.timeout_s
 
     def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
-        """Whether the builder forked this trial; False when it has died meanwhile."""
+        """Whether the builder forked this trial; False if the builder has died."""
         with contextlib.suppress(EOFError, OSError):
             self._process = builder.fork(self.spec, theirs, asked_at)
         return self._process is not None
@@ -123,7 +123,7 @@ class Trial:
         return self._result
 
     def result_by(self, moment: float) -> TrialResult | None:
-        """The trial's result, if it has one at a moment of ``time.monotonic()``, or has one already."""
+        """The trial's result, if it has one before this moment of ``time.monotonic()``."""
         while self._result is None and self._connection is not None:
             left_s = max(0.0, moment - time.monotonic())
             if not left_s and not self._connection.poll():
@@ -139,7 +139,7 @@ class Trial:
         return self._result
 
     def measure_block(self, seconds: float) -> BlockDone | TrialResult:
-        """Have an interactive trial time one block; its result instead when it ended."""
+        """Have an interactive trial time one block. Return the trial's result instead if it has ended."""
         self._send(seconds)
         while self._result is None:
             message = self._receive()
@@ -162,7 +162,7 @@ class Trial:
     def kill(self) -> None:
         """Kill the trial's processes and free its resources.
 
-        Its end is waited for, but for one that was forked and has reported: the next trial waits for that.
+        Its end is awaited, unless it was forked and has reported: then the next trial waits for it.
         """
         self._kill_group()
         if self._builder is not None and isinstance(self._process, ForkedTrial) and self._has_reported:
@@ -180,7 +180,7 @@ class Trial:
                 self._connection.send(command)
 
     def _receive(self, within_s: float = math.inf) -> TrialMessage | None:
-        """The next message, after telling the listener; None when there is none yet, or the trial ended without one."""
+        """The next message, which the listener gets first; None if there is none yet, or the trial ended without."""
         if self._cancelled or self._connection is None or self._process is None:
             self._result = self._ended(Outcome.CANCELLED, "cancelled")
             return None
@@ -228,7 +228,7 @@ class Trial:
         return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
 
     def _killed(self, number: signal.Signals) -> TrialResult:
-        """The process ended by a signal. The system sends SIGKILL for want of memory, and counts how often."""
+        """The result of a process ended by a signal. The system sends SIGKILL when memory runs out, and counts that."""
         ended = f"the trial process was ended by {number.name}"
         if number is not signal.SIGKILL:
             return self._ended(Outcome.CRASHED, ended, _CRASHED if number in _CRASHES else _SENT)
@@ -283,9 +283,9 @@ def out_of_memory_kills() -> int | None:
 
 
 def advice(calls: str, hint: str) -> tuple[str, str]:
-    """The hint for a process that was given up in these calls, with the calls where they help.
+    """The hint for a process that was stopped in these calls, and the calls if they help.
 
-    ``hint`` is that of a process that did not wait for another machine.
+    ``hint`` is used unless the process was waiting for the network.
     """
     if any(part in calls for part in _NETWORK):
         return _NO_NETWORK, ""

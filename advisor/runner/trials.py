@@ -48,9 +48,9 @@ class Runner:
     ) -> str:
         """Build a target in a process from which later trials of it are forked.
 
-        ``timeout_s`` is for building alone, ``within_s`` for the process's start too, in which torch is imported;
-        ``imports_slowly`` is called when that takes long.
-        Returns why that cannot be done, or an empty text; then each trial builds the target for itself.
+        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch;
+        ``imports_slowly`` is called if that takes long. Returns the reason that it failed, or an empty text; each trial
+        then builds the target itself.
         """
         self.forget_build()
         builder = Builder(target, seed, log_path)
@@ -71,7 +71,7 @@ class Runner:
         self._end_strays()
 
     def _end_strays(self) -> None:
-        """End what left its trial's process group and outlived it. What building started so belongs to the build."""
+        """End processes that left their trial's process group and outlived it, except those that building started."""
         builder = self._builder
         if builder is not None and builder.helpers is None:
             # A daemon is its starter's child until that ends, then the fork server's: hence this order.
@@ -89,10 +89,10 @@ class Runner:
             return trial.result()
 
     def compile_beside(self, spec: TrialSpec) -> None:
-        """Start a trial that only compiles, which leaves its code in the compiler's cache; others run meanwhile.
+        """Start a trial that only compiles, to fill the compiler's cache; other trials run meanwhile.
 
-        There is one at a time. :meth:`compiled_beside` tells its end; :meth:`end_beside` and :meth:`cancel` end it
-        before.
+        There is one at a time. :meth:`compiled_beside` returns its result; :meth:`end_beside` and :meth:`cancel` stop
+        it.
         """
         self.end_beside()
         with self._leaving_beside as leaving:
@@ -100,7 +100,7 @@ class Runner:
             self._leaving_beside = leaving.pop_all()
 
     def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
-        """The result of what compiles beside the trials; None where it has none within so long, or nothing compiles."""
+        """The result of the background compilation; None if there is none within the time, or nothing compiles."""
         beside = self._beside
         result = beside.result_by(time.monotonic() + within_s) if beside is not None else None
         if result is not None:
@@ -108,7 +108,7 @@ class Runner:
         return result
 
     def end_beside(self) -> None:
-        """End what compiles beside the trials, if anything does."""
+        """End the background compilation, if there is one."""
         self._beside = None
         self._leaving_beside.close()
 
@@ -146,7 +146,7 @@ class Runner:
             trial.cancel()
 
     def skip(self) -> None:
-        """End every live trial at once, except what compiles beside them. Later trials start as usual."""
+        """End every live trial at once, except the background compilation. Later trials start as usual."""
         with self._lock:
             live = [trial for trial in self._live if trial is not self._beside]
         for trial in live:

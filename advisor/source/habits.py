@@ -1,7 +1,7 @@
 """The habits that reading a program finds: a table of rules, each with its pattern, its sentence, and what to do.
 
 A habit is added here, as one function under ``@rule``. It speaks only where the text is plain: in a loop that trains,
-at every step of it, about a value that lies on the device as far as the text tells.
+at every step of it. Other lines that make the host wait are found by the profile, with what they cost.
 """
 
 import ast
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.records import Finding
-from advisor.source.program import Function, Loop, Program, is_backward, moves_to_device
+from advisor.source.program import Function, Loop, Program, is_backward
 
 # Nothing for no habit; True; the text for the braces of the docstring; or the place of the habit, and that text.
 Match = bool | str | tuple[ast.expr, str] | None
@@ -65,7 +65,6 @@ def habits_of(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, Finding]]
 
 # --- what makes the host wait ---------------------------------------------------------------------------------
 
-_SIZES = frozenset({"nonzero", "masked_select", "unique", "unique_consecutive"})
 _LOGS = frozenset({"info", "warning", "error", "write"})
 _READS = ast.Call | ast.If | ast.IfExp | ast.Assert | ast.FormattedValue
 
@@ -76,16 +75,6 @@ def loss_read_on_host(program: Program, node: ast.AST) -> Match:
     read the sum at the end."""
     read = (*_copied(program, node), *_looked_at(program, node))
     return next((how for value, how in read if _is_of_loss(program, value)), None)
-
-
-@rule("host_sync", ast.Call, value="as_written", each_step=True, on_gpu=True)
-def value_read_on_host(program: Program, call: ast.Call) -> Match:
-    """{} makes the host wait for the device at every step: keep the computation on the device, and read values every
-    hundredth step."""
-    if program.called(call) == "torch.cuda.synchronize":
-        return "torch.cuda.synchronize()"
-    read = _copied(program, call)
-    return next((how for value, how in read if program.is_on_device(value) and not _is_of_loss(program, value)), None)
 
 
 def _is_of_loss(program: Program, value: ast.expr) -> bool:
@@ -102,9 +91,6 @@ def _copied(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
             yield value, f".{name}() copies to the host and"
         case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[place]) if _names_cpu(place):
             yield value, ".to() copies to the host and"
-        case ast.Call(func=ast.Attribute(value=value, attr=name), args=given) if name in _SIZES:
-            of_torch = program.name(value) == "torch" and given
-            yield given[0] if of_torch else value, f"{name}() has a result whose size depends on the values, so it"
 
 
 def _looked_at(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
@@ -209,6 +195,8 @@ def zeros_asked_for(program: Program, call: ast.Call) -> Match:
 _HARMLESS = frozenset(
     ("autocast", "profile", "record_function", "open", "tqdm", "Timer", "staticmethod", "classmethod", "override")
 )
+# A file with one of these may switch gradients off for all that follows, or for parameters.
+_SWITCHES = frozenset({"requires_grad", "requires_grad_", "set_grad_enabled"})
 _USES_GRADIENTS = frozenset({"torch.autograd.grad", "torch.func.grad", "torch.jit.trace", "torch.export.export"})
 
 
@@ -223,7 +211,7 @@ def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> M
             model = program.name(target)
         case _:
             return None
-    if not model or _gradients_off(program) or _without_grad(program, statement):
+    if not model or not _words(program.tree).isdisjoint(_SWITCHES) or _without_grad(program, statement):
         return None
     found: ast.Call | None = None
     block = next(block for block in _blocks(program.parents[statement]) if statement in block)
@@ -241,14 +229,6 @@ def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> M
 def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
     found = (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
     return [block for block in found if isinstance(block, list)]
-
-
-def _gradients_off(program: Program) -> bool:
-    """Whether the file switches gradients off for all that follows, or for parameters."""
-    attributes = [node for node in program.nodes if isinstance(node, ast.Attribute)]
-    frozen = {node.attr for node in attributes if isinstance(node.ctx, ast.Store) or node.attr == "requires_grad_"}
-    alone = [_last(program, node.value) for node in program.nodes if isinstance(node, ast.Expr)]
-    return not frozen.isdisjoint({"requires_grad", "requires_grad_"}) or "set_grad_enabled" in alone
 
 
 def _without_grad(program: Program, node: ast.AST) -> bool:
@@ -273,24 +253,7 @@ def _contexts(program: Program, node: ast.AST) -> set[str]:
     return found
 
 
-# --- data and models -----------------------------------------------------------------------------------------
-
-_FACTORY_NAMES = ("zeros", "ones", "rand", "randn", "randint", "randperm", "full", "empty", "eye", "arange", "linspace")
-_FACTORIES = frozenset(f"torch.{name}" for name in _FACTORY_NAMES)
-
-
-@rule("create_on_device", ast.Call, each_step=True, on_gpu=True)
-def made_on_host(program: Program, call: ast.Call) -> Match:
-    """a tensor is made on the host at every step and copied to the device: make it there, {}(…, device=device)."""
-    if not isinstance(call.func, ast.Attribute) or not moves_to_device(call):
-        return None
-    value = call.func.value
-    made = program.latest(value) or value
-    calls = [part for part in ast.walk(made) if isinstance(part, ast.Call) and program.called(part) in _FACTORIES]
-    if program.region(made) is not program.region(call) or any(one.keywords for one in calls):
-        return None
-    return next(map(program.called, calls), None)
-
+# --- models ---------------------------------------------------------------------------------------------------
 
 _CELLS = {f"torch.nn.{name}Cell": name for name in ("LSTM", "GRU", "RNN")}
 

@@ -14,7 +14,6 @@ Scope = Function | ast.Lambda | ast.Module
 
 # A loop that breaks off ran every step until then; one that continues skips the rest of this step alone.
 _SKIPS = (ast.Continue, ast.Return)
-_MODULES = ("torch.nn.Module", "torch.nn.modules.Module")
 # Methods whose results lie on the host, and attributes that do.
 _OF_HOST = frozenset({"item", "tolist", "numpy", "cpu", "size", "numel", "shape", "dtype", "device", "ndim"})
 # Methods that many classes have: only one of ``self`` is known to be this file's.
@@ -25,7 +24,7 @@ class Program:
     """A module's tree as rules need it: with parents, imported names, and the places that run at every step.
 
     ``steps`` has the backward passes, and the calls of functions that make one, of each loop or function that runs
-    once for each of them. ``regions`` are these, and methods that run once a step.
+    once for each of them. ``regions`` are these, and Lightning's ``training_step``.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -42,15 +41,12 @@ class Program:
         self._aliases = dict(_imported(self.nodes))
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self._assigned = self._assignments()
-        self.models = frozenset(self._asked_as_models())
-        modules = self._module_classes()
-        methods = [node for node in self.nodes if isinstance(node, Function) and self.parents[node] in modules]
-        self.forwards = {method for method in methods if method.name == "forward"}
         self.losses: dict[ast.AST, set[str]] = defaultdict(set)
         for call in filter(is_backward, self.calls):
             self.losses[self.scope(call)] |= {self.name(_loss(call))} - {""}
         self.steps = self._steps()
-        self.regions = {*self.steps, *self.forwards, *(one for one in methods if one.name == "training_step")}
+        named = (node for node in self.nodes if isinstance(node, Function) and node.name == "training_step")
+        self.regions = {*self.steps, *named}
         self._branches: dict[ast.AST, set[tuple[ast.AST, str]]] = {}
         skipping = (node for node in self.nodes if isinstance(node, ast.If))
         ends = ((node.lineno, part[-1]) for node in skipping for part in (node.body, node.orelse) if part)
@@ -79,7 +75,7 @@ class Program:
     def assigned(self, node: ast.AST) -> list[ast.AST]:
         """All that is assigned to a name: in its function, else in the module; for a dotted name in the whole file.
 
-        A parameter, a loop's variable, and a part of an unpacked or an added value: the node that assigns it.
+        For a parameter, a loop's variable, and a part of an unpacked or added value, it is the node that assigns it.
         """
         name = self.name(node)
         found = self._assigned[None if "." in name else self.scope(node), name]
@@ -93,10 +89,6 @@ class Program:
         """Whether a value lies on the host as far as its text, and those of the values of its names, tell."""
         return any(self._is_of_host(part) for part in self._parts(value))
 
-    def is_on_device(self, value: ast.AST) -> bool:
-        """Whether a value comes from a model, or from what is moved to the device, and is not read already."""
-        return not self.is_on_host(value) and any(self._is_of_device(part) for part in self._parts(value))
-
     def _parts(self, value: ast.AST) -> Iterator[ast.AST]:
         """The parts of a value, and those of the values that its names were given above."""
         for part in ast.walk(value):
@@ -104,20 +96,13 @@ class Program:
             if isinstance(part, ast.Name):
                 latest = self.latest(part)
                 latest = latest.iter if isinstance(latest, ast.For) else latest
-                if isinstance(latest, ast.arg):
-                    yield latest
-                elif isinstance(latest, ast.expr) and _end(latest) < (part.lineno, part.col_offset):
+                if isinstance(latest, ast.expr) and _end(latest) < (part.lineno, part.col_offset):
                     yield from self._parts(latest)
 
     def _is_of_host(self, part: ast.AST) -> bool:
         if isinstance(part, ast.Attribute):
             return part.attr in _OF_HOST or self.name(part).startswith("numpy.")
         return isinstance(part, ast.Call) and self.called(part) in ("float", "int", "len", "bool")
-
-    def _is_of_device(self, part: ast.AST) -> bool:
-        if isinstance(part, ast.arg):
-            return part.arg != "self" and self.scope(part) in self.forwards
-        return isinstance(part, ast.Call) and (self.called(part) in self.models or moves_to_device(part))
 
     def latest(self, node: ast.expr) -> ast.AST | None:
         """The last value that a name was given above this place in its function, or anywhere in the module; or None."""
@@ -199,23 +184,6 @@ class Program:
 
     # --- what the module holds ---------------------------------------------------------------------------------
 
-    def _asked_as_models(self) -> Iterator[str]:
-        """Names that are used as a model: asked for their parameters, or put into a mode."""
-        most = {"parameters": 9, "named_parameters": 9, "train": 1, "eval": 0}  # arguments
-        for call in self.calls:
-            if isinstance(call.func, ast.Attribute) and len(call.args) <= most.get(call.func.attr, -1):
-                yield from {self.name(call.func.value)} - {""}
-
-    def _module_classes(self) -> set[ast.ClassDef]:
-        """Classes that inherit from ``nn.Module``, directly or through one that stands before them."""
-        found: dict[str, ast.ClassDef] = {}
-        for node in self.nodes:
-            if isinstance(node, ast.ClassDef):
-                bases = [self.name(base) for base in node.bases]
-                if any(base in _MODULES or base.endswith("LightningModule") or base in found for base in bases):
-                    found[node.name] = node
-        return set(found.values())
-
     def _steps(self) -> dict[ast.AST, list[ast.Call]]:
         """Backward passes by the loop that runs once for each, or by the function that a loop calls for each.
 
@@ -246,14 +214,6 @@ def is_backward(call: ast.Call) -> bool:
 
 def _end(node: ast.expr) -> Place:
     return node.end_lineno or 0, node.end_col_offset or 0
-
-
-def moves_to_device(call: ast.Call) -> bool:
-    """Whether a call moves a tensor to the device, as ``x.cuda()`` and ``x.to(device)`` do."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("cuda", "to"):
-        return False
-    place = ast.unparse(call.args[0]) if call.args else "".join(keyword.arg or "" for keyword in call.keywords)
-    return call.func.attr == "cuda" or "device" in place or "cuda" in place
 
 
 def _loss(node: ast.expr) -> ast.expr:

@@ -1,11 +1,10 @@
 """Reading the user's source for habits, with file and line. It is parsed, never imported and never run.
 
-What is read is the file of the target and the files given with ``--script``, Python or notebooks. A file that cannot
-be read is a sentence, never an error.
+What is read is the file of the target and the files given with ``--script``. A file that cannot be read is a sentence,
+never an error.
 """
 
 import ast
-import json
 import sys
 import tokenize
 import warnings
@@ -20,7 +19,6 @@ from advisor.source.habits import RULES, habits_of
 
 _LARGEST_BYTES = 1_000_000
 _LONGEST_LINE = 160
-_PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")
 # Recipes whose habits cost time on a GPU only: reading a value, or copying, waits for nothing on a CPU.
 ON_GPU_ONLY = frozenset(rule.recipe for rule in RULES if rule.on_gpu)
 IN_TRAINING_ONLY = frozenset(rule.recipe for rule in RULES if rule.in_training)
@@ -44,14 +42,12 @@ def read_sources(target: str, directory: str, scripts: Iterable[str] = ()) -> tu
 
 
 def read_file(path: Path, shown: str = "") -> Reading:
-    """The findings of a Python file or a notebook. ``shown`` is its name in the findings. Never raises."""
+    """The findings of a Python file. ``shown`` is its name in the findings. Never raises."""
     shown = shown or str(path)
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             return Reading(shown, problem=f"{shown} is larger than {_LARGEST_BYTES // 10**6} MB, so it was not read")
         content = path.read_bytes()
-        if path.suffix == ".ipynb":
-            return _read_notebook(content, shown)
         return read_text(content.decode(tokenize.detect_encoding(BytesIO(content).readline)[0]), shown)
     except (SyntaxError, UnicodeDecodeError, LookupError):
         return Reading(shown, problem=f"{shown} is not text, so it was not read for habits")
@@ -96,18 +92,15 @@ def target_file(target: str, directory: str) -> Path | None:
 
 
 def _parsed(text: str) -> ast.Module | str:
-    """A text's tree, or why it has none. Cells of a notebook may await at their top level."""
-    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    """A text's tree, or why it has none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = compile(text, "<source>", "exec", flags=flags, dont_inherit=True)
+            return ast.parse(text)
     except SyntaxError as error:
         return f"{f'line {error.lineno}: ' if error.lineno else ''}{error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error).partition("\n")[0] or "it is nested too deeply"
-    assert isinstance(tree, ast.Module)
-    return tree
 
 
 def _line_of(node: ast.expr | ast.stmt) -> int:
@@ -115,43 +108,6 @@ def _line_of(node: ast.expr | ast.stmt) -> int:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.end_lineno or node.lineno
     return node.lineno
-
-
-# --- notebooks ------------------------------------------------------------------------------------------------
-
-
-def _read_notebook(content: bytes, shown: str) -> Reading:
-    """The code cells as one program, in their order; a cell that cannot be parsed is left out."""
-    try:
-        cells = json.loads(content)["cells"]
-        texts = {number: _without_magics("".join(cell["source"])) for number, cell in enumerate(cells, start=1)
-                 if cell["cell_type"] == "code"}  # fmt: skip
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return Reading(shown, problem=f"{shown} is not a notebook that can be read")
-    unread = [str(number) for number, text in texts.items() if isinstance(_parsed(text), str)]
-    lines = [
-        (number, line, text)
-        for number, cell in texts.items()
-        if str(number) not in unread
-        for line, text in enumerate(cell.splitlines(), start=1)
-    ]
-    reading = read_text("\n".join(text for _, _, text in lines), shown)
-    problem = f"{shown}: cell {', '.join(unread)} cannot be parsed" if unread else reading.problem
-    placed = ((finding, *lines[finding.line - 1]) for finding in reading.findings)
-    findings = tuple(replace(finding, file=f"{shown} cell {cell}", line=line) for finding, cell, line, _ in placed)
-    return Reading(shown, findings, problem)
-
-
-def _without_magics(cell: str) -> str:
-    """A cell's Python, with the same lines: commands of the notebook become ``pass``."""
-    if cell.lstrip().startswith("%%") and not cell.lstrip().startswith(_PYTHON_MAGICS):
-        return ""
-    lines = []
-    for line in cell.splitlines():
-        stripped = line.lstrip()
-        command = stripped.startswith(("%", "!", "?")) or (stripped.endswith("?") and "#" not in stripped)
-        lines.append(f"{line[: len(line) - len(stripped)]}pass" if command else line)
-    return "\n".join(lines)
 
 
 # --- the measured loop ----------------------------------------------------------------------------------------

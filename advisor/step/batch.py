@@ -169,11 +169,11 @@ class SplitBatch(NamedTuple):
 
 
 class ForwardInputs:
-    """The inputs of a model, by the signature of the forward pass that the user wrote; anything where it has none.
+    """The inputs of a model, by the signature of its forward pass; any input if there is none.
 
-    ``required`` are the names of those without which it cannot be called, in its order; ``names`` of all that can be
-    given by name. ``places`` are those that can be given by position, None for any number. ``takes_list``: by its
-    annotation the first is a list, as detectors take images.
+    ``required`` are the names of inputs without a default, in order; ``names`` are all inputs that can be given by
+    name. ``places`` are the inputs that can be given by position, None for any number. ``takes_list``: the first input
+    is annotated as a list, as detectors take images.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -205,19 +205,19 @@ class ForwardInputs:
 def splitter(
     model: torch.nn.Module, *, with_target: bool, with_labels: bool = False, target_name: str = ""
 ) -> Callable[[Any], SplitBatch]:
-    """The function that takes this model's batches apart, by the names and the number of its inputs.
+    """The function that divides this model's batches into inputs and target, by the names and the number of inputs.
 
-    - A mapping becomes keyword arguments, without what the model has no parameter for. The target is what is called
-      ``target_name``, ``labels``, ``target``, ``y`` ..., else the mapping. Where it names no input of a model of one,
-      that gets what alone stands beside the target, or is the only tensor there; else the whole mapping.
-    - An object with the model's inputs as attributes, such as a batch of graphs or a dataclass, is such a mapping.
-    - Of a tuple or a list the last part is the target, the others are the inputs. Of more parts than the model takes it
-      gets those that it needs, and the target is the tuple of the others. ``((x1, x2), y)`` is ``(x1, x2, y)``, and a
-      mapping of several inputs in the place of one is taken for them.
-    - Anything else is the one input, and so is a batch for a model whose only parameter is called ``batch``.
+    - A mapping becomes keyword arguments; keys that the model has no parameter for are left out. The target is the
+      entry called ``target_name``, ``labels``, ``target``, ``y`` ..., else the whole mapping. If no key names an input
+      and the model has one input, it gets the only entry besides a target, or the only tensor; else the whole mapping.
+    - An object with the model's inputs as attributes, such as a batch of graphs or a dataclass, is used like a mapping.
+    - The last part of a tuple or a list is the target, the others are inputs. If there are more parts than the model
+      takes, it gets those that it needs, and the target is a tuple of the rest. ``((x1, x2), y)`` means ``(x1, x2,
+      y)``; a mapping of several inputs in the place of one is unpacked.
+    - Anything else is the only input, and so is any batch if the model's only parameter is called ``batch``.
 
-    ``with_target``: the target is wanted, and kept from a model that can do without it. ``with_labels``: the model gets
-    labels that it can do without, as one that computes its own loss; with a target only those of mappings.
+    ``with_target``: a target is wanted, and not given to a model that does not need it. ``with_labels``: the model gets
+    optional labels, as it computes its own loss; with a target only those of mappings.
     """
     inputs = ForwardInputs(model)
     required, needed = frozenset(inputs.required), inputs.count(with_labels=with_labels and not with_target)
@@ -279,9 +279,9 @@ def splitter(
 
 
 def _fields_of(batch: Any, inputs: ForwardInputs) -> dict[str, Any]:
-    """The inputs and the target that an object holds by name; empty where the model takes the object itself.
+    """The inputs and the target that an object holds by name; empty if the model takes the object itself.
 
-    A model of one input gets it by its name from what the object itself holds, or as the only tensor beside a target.
+    A model with one input gets the object's own attribute of that name, or the only tensor besides a target.
     """
     required = inputs.required
     if isinstance(batch, torch.Tensor) or not required:

@@ -8,9 +8,9 @@ LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Module]]]:
     """Return the blocks that a model repeats, as groups of (qualified name, module); most parameters first.
 
-    A block is a module with parameters and parts of its own that stands in a Sequential, ModuleList or ModuleDict
-    beside another of its class. Of nested ones the outer count, as long as two of them have the same shapes: so the
-    layers of a transformer are found rather than its stages or its experts.
+    A block has parameters and submodules, and stands in a Sequential, ModuleList or ModuleDict beside another of its
+    class. Outer blocks count before inner ones, if two of them have the same shapes: this finds the layers of a
+    transformer, not its stages or experts.
     """
     groups: dict[object, list[tuple[str, torch.nn.Module]]] = {}
     for name, block in {id(block): (name, block) for name, block in blocks_below("", model)}.values():
@@ -20,10 +20,10 @@ def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Mod
 
 
 def blocks_to_compile(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the repeated blocks to compile by themselves: kinds with three blocks or more to a shape, taken together.
+    """Return the repeated blocks to compile one by one: kinds with at least three blocks per shape.
 
-    Other kinds, as in the stages of a convolutional network, would take as long as the whole model. All blocks are
-    returned where no kind has so many.
+    Other kinds, such as the stages of a convolutional network, would take as long to compile as the whole model. All
+    blocks are returned if no kind has enough.
     """
     groups = [[block for _, block in group] for group in repeated_blocks(model)]
     chosen: list[torch.nn.Module] = []

@@ -24,7 +24,7 @@ def recomputed(block: torch.nn.Module, *args: typing.Any, **kwargs: typing.Any) 
 
 
 class StatisticsAside:
-    """A context in which a block's norms write to copies of their running statistics. It can be entered again."""
+    """A context in which a block's norms update copies of their running statistics. It is reentrant."""
 
     def __init__(self, block: torch.nn.Module) -> None:
         self.block = block
@@ -42,7 +42,7 @@ class StatisticsAside:
 
 
 def checkpoint_blocks(blocks: typing.Iterable[torch.nn.Module]) -> None:
-    """Put each block under an activation checkpoint, in place; not one that has a forward among its own attributes."""
+    """Put each block under an activation checkpoint, in place, except blocks whose ``forward`` was replaced."""
     for block in blocks:
         if "forward" not in vars(block):
             vars(block)["forward"] = functools.partial(recomputed, block)

@@ -56,7 +56,7 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
 def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:
     """The modules to compile: the model, its blocks, or the blocks that ``fully_shard`` gathers one at a time.
 
-    Of DistributedDataParallel it is the model inside, and of a list or a dict of modules its parts: they are called.
+    For DistributedDataParallel it is the model inside; for a list or a dict of modules, its items.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         return _units_of(model.module, plan)
@@ -170,7 +170,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """A model as it is written, beside the compiled one: both share all parts."""
+    """A copy of a model that runs uncompiled. It shares all submodules and weights with the compiled one."""
     return copy.copy(getattr(model, "_orig_mod", model)) if is_compiled(model) else model
 
 

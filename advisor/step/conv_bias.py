@@ -16,7 +16,7 @@ NORMS = (
 
 
 def removable_biases(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Return the convolutions with a bias and the norm behind each; not those whose norm alone is frozen."""
+    """Return the convolutions with a bias and the norm after each, except where only the norm is frozen."""
     return [
         (layer, norm)
         for layer, norm in pairs
@@ -26,11 +26,11 @@ def removable_biases(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> li
 
 
 def remove_conv_biases(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> None:
-    """Let convolutions compute without a bias that the norm behind them subtracts, in place.
+    """Remove biases of convolutions that the batch norm after them subtracts, in place.
 
-    ``pairs`` are layers of which the second alone takes what the first gives. The parameters stay in the model and its
-    state dict, as zeros that nothing reads and that are not trained. What they were is taken off the running means, and
-    so is a bias that is loaded later.
+    ``pairs`` are a convolution and the norm that alone takes its output. The bias parameters stay in the model and its
+    state dict as zeros, unused and not trained. Their values, also those loaded later, are subtracted from the running
+    means.
     """
     biased = removable_biases(model, pairs)
     take_off(biased)

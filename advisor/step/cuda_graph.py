@@ -40,10 +40,10 @@ class CudaGraph:
     def capture(
         self, call: Callable[[], Any], generators: Iterable[torch.Generator] = (), beside: "CudaGraph | None" = None
     ) -> None:
-        """Capture a call, without running its kernels; ``generators`` are those of the device that it draws from.
+        """Capture a call without running its kernels. It draws random numbers from ``generators`` of the device.
 
-        ``beside`` is another graph whose memory is used as well: nothing that a replay leaves there is needed after the
-        next replay of either began. Raises what the call raises, or PyTorch's error of the capture.
+        It shares the memory of the graph ``beside``: a replay of either overwrites the results of the other. Raises
+        what the call raises, or PyTorch's error of the capture.
         """
         for generator in generators:
             self.graph.register_generator_state(generator)
@@ -85,11 +85,11 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def forget_accumulators(modules: Iterable[torch.nn.Module], parameters: Iterable[torch.Tensor]) -> None:
-    """Have autograd make the nodes that add up gradients anew, on the stream that uses them next.
+    """Have autograd create its gradient accumulation nodes again, on the stream that uses them next.
 
-    A node lives as long as a loss that was computed before, in a variable of the user's say, and stays on the stream of
-    that time. Captures cannot wait for that one. Assigning data of another type makes autograd forget the node. Nothing
-    is done for DistributedDataParallel, whose hooks are on those nodes, as other libraries' may be.
+    A node lives as long as an earlier loss, for example in a variable of the user, and stays on that loss's stream, for
+    which a capture cannot wait. Assigning data of another type makes autograd forget the node. Nothing is done for
+    DistributedDataParallel, whose hooks are on those nodes.
     """
     layers = [layer for module in modules for layer in module.modules()]
     if any(isinstance(layer, torch.nn.parallel.DistributedDataParallel) for layer in layers):
@@ -119,11 +119,11 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def as_if_captured() -> Iterator[None]:
-    """Have code that asks whether a graph is being captured hear that one is, in eager steps too.
+    """Make code that asks whether a graph is being captured hear yes, in eager steps too.
 
-    Some goes another way then (Hugging Face's attention masks are made without a look at their values), and what a
-    compiler has to make for that way it cannot make in a capture. PyTorch's transformers (2.6 to 2.14) ask whether a
-    mask is the causal one, for which the host waits; the answer only chooses among kernels.
+    Some code then behaves differently: Hugging Face makes attention masks without reading their values. What a compiler
+    generates for that case cannot be generated during a capture. PyTorch's transformers (2.6 to 2.14) otherwise check
+    whether a mask is causal, which makes the host wait and only chooses among kernels.
     """
     # The same functions each time, or compilers compile anew.
     asked = replaced(torch.cuda, "is_current_stream_capturing", _yes)

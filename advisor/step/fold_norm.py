@@ -11,16 +11,16 @@ NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch
 
 
 def is_foldable(layer: Any, norm: Any) -> bool:
-    """Whether PyTorch can fold a norm into a layer, whose weight is a parameter of its own."""
+    """Whether PyTorch can fold a norm into a layer; the layer must own its weight."""
     simple = type(layer) in (torch.nn.Linear, *CONVOLUTIONS) or (type(layer) in TRANSPOSED and layer.groups == 1)
     has_statistics = isinstance(norm, NORMS) and norm.running_mean is not None
     return simple and has_statistics and isinstance(layer.weight, torch.nn.Parameter)
 
 
 def fold_batch_norms(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> None:
-    """Fold every batch norm that can be into the layer before it, in place; it becomes an Identity.
+    """Fold batch norms into the layers before them where possible, in place. A folded norm becomes an Identity.
 
-    ``pairs`` are layers of which the second alone takes what the first gives.
+    ``pairs`` are a layer and the norm that alone takes its output.
     """
     folded = {norm: layer for layer, norm in pairs if is_foldable(layer, norm)}
     for norm, layer in folded.items():

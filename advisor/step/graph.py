@@ -37,11 +37,11 @@ _SAME_ROUGHLY = 5e-2  # of the sizes of two updates, and beside compiled code, w
 
 @dataclass(slots=True)
 class Recorded:
-    """A captured step: its graph, the batch that it reads, and what a replay leaves to be done.
+    """A captured step: its graph, the batch that it reads, and the work that remains after a replay.
 
-    ``gradients`` are those that the graph writes; ``others`` the same of parameters of other optimizers, which add them
-    up; ``kept`` the parameters whose gradients were there before, to which it adds. ``updates``: the graph makes the
-    update too, with the learning rates in ``rates``.
+    ``gradients`` are those that the graph writes; ``others`` the gradients of parameters of other optimizers, which are
+    accumulated; ``kept`` the parameters whose gradients existed before, to which the graph adds. ``updates``: the graph
+    also makes the update, with the learning rates in ``rates``.
     """
 
     graph: Any
@@ -201,10 +201,10 @@ class GraphedStep:
             warnings.warn(f"step.cuda_graph is left out, the step runs as it is: {reason}.", stacklevel=5)
 
     def _record(self, batch: Any, gradients: Mapping[torch.Tensor, Any]) -> Recorded:
-        """Capture a step on this batch. Its gradients lie in memory of the graph, which each replay overwrites.
+        """Capture a step on this batch. Each replay overwrites its gradients, which are in the graph's memory.
 
-        ``gradients`` are those of all parameters before. Raises ValueError where a number near the step is another one
-        after each step.
+        ``gradients`` are those of all parameters before. Raises ValueError where a number near the step changes in
+        every step.
         """
         numbers = [(place, value) for place in self._places() if type(value := place.value()) in PLAIN]
         updates, device = self._updates_inside, self.step.device
@@ -308,11 +308,11 @@ class GraphedStep:
 
 
 class GraphedAroundLoss(GraphedStep):
-    """A captured training step whose loss is computed eagerly, for a loss that the host has a part in.
+    """A captured training step whose loss is computed eagerly, because the loss uses the host.
 
-    One graph has the forward pass, the other the model's backward pass, which begins with the loss's gradients of the
-    outputs. The loss may look at values, match boxes or read lengths as it likes. The update is made eagerly too. As
-    with ``torch.cuda.make_graphed_callables``, but for outputs of any structure.
+    One graph has the forward pass, the other the model's backward pass, which starts from the loss's gradients of the
+    outputs. The loss may look at values, match boxes or read lengths. The update is eager, too. It is
+    ``torch.cuda.make_graphed_callables`` for outputs of any structure.
     """
 
     @property

@@ -13,14 +13,14 @@ _USUAL_SIZE = 32  # of those batches, where the loader's is not known
 
 
 class PadsToMultiple:
-    """A collate function whose batches of sequences have a multiple as their length: the second size of their tensors.
+    """A collate function that pads sequences to a multiple of a length, the second size of their tensors.
 
-    The length is that of the ``leading`` tensor, the first whose samples end in padding; others of the same length,
-    such as masks and labels, are padded with it, each with the value that it has there. A batch that holds a tensor of
-    this length with different values there is left as it is. ``fills`` are those values, by the place of the tensor.
+    The length is that of the ``leading`` tensor, the first whose samples end in padding. Other tensors of that length,
+    such as masks and labels, are padded too, each with its own padding value. A batch with a tensor of this length but
+    other padding values stays unchanged. ``fills`` are the padding values, by the place of the tensor.
 
-    A batch no longer than the ``longest`` that it learnt from is made no longer than that: there a table of positions
-    may end. What was not learnt before the loader's workers start, each of them learns from its own batches.
+    A batch is never padded beyond the ``longest`` length seen while learning, where a table of positions may end.
+    Workers learn from their own batches what was not learnt before they started.
     """
 
     def __init__(self, collate: Callable[[Any], Any], multiple: int) -> None:
@@ -76,7 +76,7 @@ def padding(loader: Any, multiple: int) -> PadsToMultiple:
 
 
 def _copy_of(dataset: Any) -> Any:
-    """A copy of a dataset and of those inside: what it opens at its first sample is its own, workers share no file."""
+    """A copy of a dataset and of datasets inside it, so that workers do not share files opened at the first sample."""
     copied = copy.copy(dataset)
     if hasattr(dataset, "dataset"):
         copied.dataset = _copy_of(dataset.dataset)
@@ -99,9 +99,10 @@ def _is_sequence(tensor: torch.Tensor) -> bool:
 
 
 def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Where the samples of a batch are filled up; None where they do not show it.
+    """The padding value of each sample of a batch; None if the batch does not show it.
 
-    At least half of them end in the same value, in different numbers of it, and none holds nothing else.
+    At least half of the samples must end in the same value, repeated a different number of times, and no sample may
+    hold only that value.
     """
     last = tensor[:, -1].flatten().sort().values
     value = last[len(last) // 2]

@@ -1,4 +1,4 @@
-"""A DataLoader made anew by its constructor's arguments, as Lightning and Accelerate do, with some of them changed."""
+"""A DataLoader rebuilt from its constructor's arguments, some of them changed, as Lightning and Accelerate do."""
 
 import inspect
 import multiprocessing
@@ -18,14 +18,14 @@ _OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "multiprocessi
 
 
 def rebuild(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
-    """Make a loader anew with these arguments of the DataLoader's constructor changed; it is of the same class.
+    """Rebuild a loader with some arguments of the DataLoader's constructor changed; the class stays the same.
 
-    Dataset, sampler, collate function, generator and the other arguments are those of ``loader``, taken from its
-    attributes; so are the arguments that a subclass adds. A sampler keeps the order, so ``shuffle`` needs no mention.
-    Options that only workers take are dropped where there are none. What was set on the object later is not kept.
+    Dataset, sampler, collate function, generator and the other arguments are read from the attributes of ``loader``,
+    also those that a subclass adds. The sampler keeps the order, so ``shuffle`` is not passed. Options for workers are
+    dropped if there are no workers. Attributes that were set after the construction are lost.
 
-    Raises RefusedError, with a sentence that says why, where the constructor does not take the arguments, or an option
-    would change the samples, or import the user's script again.
+    Raises RefusedError with a reason if the constructor does not take the arguments, or if an option would change the
+    samples or import the user's script again.
     """
     workers = options.get("num_workers", loader.num_workers)
     if workers > loader.num_workers and (reason := workers_problem(loader)):
@@ -60,7 +60,7 @@ def workers_problem(loader: DataLoader[Any]) -> str:
 
 
 def one_by_one_problem(loader: DataLoader[Any]) -> str:
-    """The reason that a loader has to read its samples one by one; empty for a TensorDataset and a Subset of one."""
+    """The reason that a loader must read its samples one by one; empty for a TensorDataset or a Subset of one."""
     dataset = loader.dataset
     while type(dataset) is Subset:
         dataset = dataset.dataset
@@ -107,15 +107,15 @@ def _has_batched_form(transform: Any) -> bool:
 
 
 def hears_of_epochs(dataset: Any) -> bool:
-    """Whether a dataset, or the one that it wraps as its ``dataset``, is told of each epoch by ``set_epoch``."""
+    """Whether a dataset, or the ``dataset`` that it wraps, has ``set_epoch``."""
     inner = getattr(dataset, "__dict__", {}).get("dataset")
     return hasattr(dataset, "set_epoch") or (inner is not None and hears_of_epochs(inner))
 
 
 def divides_samples(loader: DataLoader[Any]) -> bool:
-    """Whether the workers of an iterable dataset divide its samples: its code asks for ``get_worker_info``.
+    """Whether an iterable dataset divides its samples among workers: its code calls ``get_worker_info``.
 
-    The files of its classes and of ``worker_init_fn`` are read, without PyTorch's own.
+    The source of its classes and of ``worker_init_fn`` is searched, but not PyTorch's own.
     """
     modules = {getattr(one, "__module__", "") for one in (*type(loader.dataset).__mro__, loader.worker_init_fn)}
     for name in modules:
@@ -133,11 +133,11 @@ def length_of(sized: Any) -> int | None:
 
 
 def _arguments_of(loader: DataLoader[Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by which a loader's class makes such a loader with these options.
+    """The constructor arguments that make the same loader with these options.
 
-    A loader without a batch size has a batch sampler, or a dataset that yields whole batches. What a subclass gives to
-    PyTorch's constructor itself is left to it: its own names no such argument, or the value is a method of the loader.
-    Raises RefusedError where it takes no argument that is to change.
+    A loader without a batch size has a batch sampler, or a dataset of whole batches. Arguments that a subclass passes
+    to PyTorch's constructor itself are left out: its own constructor does not have them, or the value is a method of
+    the loader. Raises RefusedError if it does not take an argument that is to change.
     """
     left_out = {"shuffle"}
     if isinstance(loader.dataset, IterableDataset):

@@ -34,12 +34,12 @@ class LossForm(StrEnum):
 
     @property
     def call(self) -> str:
-        """The first two as they are called, such as ``loss(model, batch)``."""
+        """The first two forms as a call, such as ``loss(model, batch)``."""
         return f"loss({self.replace('_', ', ')})"
 
 
 class LossError(TypeError):
-    """A loss that cannot be trained with: what is wrong, and what to do."""
+    """The loss cannot be used for training; the message says what is wrong and what to do."""
 
     def __init__(self, message: str, hint: str = FORMS) -> None:
         super().__init__(f"{message} {hint}")
@@ -48,10 +48,10 @@ class LossError(TypeError):
 
 
 def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
-    """The form that a loss's signature tells; None where it leaves that open.
+    """The form of a loss by its signature; None if that leaves it open.
 
-    The first parameter decides, by its name or annotation; failing that, a second one that is named as labels are. A
-    module is always called with output and target, and so is a loss of one argument or of more than two targets.
+    The name or annotation of the first parameter decides, else a second parameter with a name for labels. A module is
+    always called with output and target, and so is a loss of one argument or of more than two targets.
     """
     if loss is None:
         return LossForm.OWN
@@ -71,8 +71,8 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
 class LossCall:
     """The calls of a model and its loss on a batch, in a form that is known.
 
-    A loss of an output gets what the batch has beside the model's inputs: the target, several targets one by one, or
-    the whole batch where its second parameter is called ``batch``. PyTorch's own losses get the first of several parts.
+    A loss of an output gets the rest of the batch after the model's inputs: one target, several targets one by one, or
+    the whole batch if its second parameter is called ``batch``. PyTorch's own losses get the first target only.
     ``takes`` says which: ``target``, ``targets``, ``batch``, or empty for a loss of the output alone.
     """
 
@@ -97,7 +97,7 @@ class LossCall:
         self.split_of = splitter(model, with_target=with_target, with_labels=not apart, target_name=name)
 
     def forward(self, batch: Any) -> Any:
-        """The model's output; of a loss that calls the model itself, what the loss returns."""
+        """The model's output; or the loss, where the loss function calls the model itself."""
         if self.form is LossForm.MODEL_BATCH:
             return self._of_model(batch)
         split = self.split_of(batch)
@@ -168,7 +168,7 @@ def takes_output_only(loss: Callable[..., Any]) -> bool:
 
 
 def is_callable_with(signature: inspect.Signature, count: int) -> bool:
-    """Whether a signature allows a call with so many positional arguments and nothing else."""
+    """Whether a signature allows a call with this number of positional arguments and nothing else."""
     with contextlib.suppress(TypeError):
         signature.bind(*[None] * count)
         return True
@@ -186,11 +186,11 @@ def is_number(value: Any) -> bool:
 
 
 def number_in(value: Any) -> torch.Tensor | None:
-    """The loss in what a loss function returns; None when it holds none, or several that could be it.
+    """The loss in the result of a loss function; None if there is none, or if several could be it.
 
-    That is one number, the ``loss`` of a mapping or an object (Hugging Face), or the one in a tuple: its first element
-    where that is a number, as in ``(loss, metrics)``, else the only element that is. A list of several numbers with
-    gradients holds no loss: nothing tells which of them it is.
+    It is the result itself if that is one number; ``loss`` of a mapping or an object (Hugging Face); in a tuple the
+    first element if that is a number, as in ``(loss, metrics)``, else the only number. A list of several numbers with
+    gradients is ambiguous.
     """
     if isinstance(value, Mapping):
         value = value.get("loss")
@@ -226,10 +226,10 @@ def loss_in(value: Any) -> torch.Tensor:
 
 
 def default_loss(output: Any, target: Any = None) -> torch.Tensor:
-    """The loss of a workload that brings none. The first of these that fits:
+    """The loss of a workload without one. The first of these that fits:
 
-    - the model's own, where its output has one (Hugging Face), is one, is a mapping of several or begins with one, or
-      where the model took the target too and one is anywhere in the output;
+    - the model's own: the output has one (Hugging Face), is one, is a mapping of several, or begins with one; or the
+      model takes the target and one is anywhere in the output;
     - cross-entropy for whole-number targets;
     - the mean squared error for targets of the output's shape;
     - the mean square of the outputs, which exercises the same backward pass.

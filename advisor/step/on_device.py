@@ -114,7 +114,17 @@ class _ToTensor(_Step):
     """Bytes become numbers from 0 to 1."""
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        return images.to(torch.get_default_dtype()).div(255)
+        return images.to(torch.get_default_dtype()).div_(255)  # a copy already
+
+
+class _Normalize(_Step):
+    """The same in place: the batch is a copy of the images already."""
+
+    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        from torchvision.transforms.functional import normalize
+
+        normalized: torch.Tensor = normalize(images, self.transform.mean, self.transform.std, inplace=True)
+        return normalized
 
 
 class _Flip(_Step):
@@ -170,6 +180,7 @@ def batched_form(transform: typing.Any) -> type[_Step] | None:
         "RandomHorizontalFlip": _Flip,
         "RandomVerticalFlip": _FlipUpsideDown,
         "RandomCrop": _Crop,
-        **dict.fromkeys(("Normalize", "ToDtype", "ConvertImageDtype", "CenterCrop", "Pad"), _Step),
+        "Normalize": _Normalize,
+        **dict.fromkeys(("ToDtype", "ConvertImageDtype", "CenterCrop", "Pad"), _Step),
     }
     return forms.get(type(transform).__name__)

@@ -27,7 +27,7 @@ PLAIN_OPTIONS = "_plain_options_hooks"
 
 
 def torch_class(optimizer: Optimizer) -> type[Optimizer] | None:
-    """Return the class of torch.optim whose step an optimizer runs, None for a step of its own."""
+    """Return the class of torch.optim whose step an optimizer runs; None if it defines its own step."""
     owner = next(cls for cls in type(optimizer).__mro__ if "step" in vars(cls))
     from_torch = getattr(optimizer.step, "__module__", "").startswith("torch.optim.")
     return owner if from_torch and owner is not Optimizer else None
@@ -40,10 +40,10 @@ def needs_closure(optimizer: Any) -> bool:
 
 
 def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection[Tensor] = ()) -> str:
-    """Return the reason why an optimizer cannot have these options; empty where it can.
+    """Return the reason why an optimizer cannot have these options; empty if it can.
 
-    The constructor of its class says which options there are and which exclude each other; on which devices a fused
-    step runs, a first step on a parameter of one number.
+    The constructor of its class decides which options exist and which exclude each other. For fused steps, one step on
+    a parameter with one number shows whether the device supports it.
     """
     name, base = type(optimizer).__name__, torch_class(optimizer)
     if base is None:
@@ -129,9 +129,9 @@ def follow_parameters(optimizer: Any) -> None:
 
 
 def plain_options(optimizer: Any) -> dict[str, Any]:
-    """Return the owner's values of the options that were changed.
+    """Return the user's own values of the options that were changed.
 
-    An optimizer that is asked for the first time gets the hooks by which it saves and loads the state of a plain one.
+    The first call for an optimizer adds hooks, so that its saved state has these values.
     """
     options: dict[str, Any] = vars(optimizer).get(PLAIN_OPTIONS, {})
     if PLAIN_OPTIONS not in vars(optimizer):
@@ -154,9 +154,9 @@ def _settle(optimizer: Optimizer) -> None:
 
 
 def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state dict with these options, contiguous, and with its step counts where a step with them reads them.
+    """Return a state dict with these options and contiguous tensors.
 
-    It shares tensors with the given one, as usual. PyTorch brings the counts to the device when it loads them.
+    Step counts are on the host unless the options need them on the device. The tensors are shared with ``saved``.
     """
     groups = [{**group, **options} for group in saved["param_groups"]]
     counts_on_host = {key for group in groups if not on_device(group) for key in group["params"]}
@@ -208,7 +208,7 @@ class TensorRates:
 
 
 def make_capturable(optimizer: Any, device: torch.device) -> None:
-    """Let an optimizer count its steps on the device, so that its step needs no host; where its class knows how."""
+    """Let an optimizer count its steps on the device, so that a graph can hold its step; only where its class can."""
     if device.type == "cuda" and "capturable" in optimizer.defaults and torch_class(optimizer) is not None:
         set_options(optimizer, capturable=True)
 
@@ -244,7 +244,7 @@ def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
 
 
 def change_class(workload: Components, classes: Collection[str], code: Callable[[], None]) -> None:
-    """Turn an optimizer of one of these classes into that which ``code`` puts in its place; it stays the same object.
+    """Have ``code`` turn an optimizer of one of these classes into another class; it stays the same object.
 
     A scheduler made before goes on; PyTorch warns once that the step is another one. Raises RefusedError for another
     class, for state, and where a package is missing.
@@ -281,7 +281,7 @@ class Together:
 
     @property
     def state(self) -> dict[Tensor, Any]:
-        """The state of all, by parameter: each has its own in one of them at most."""
+        """The state of all optimizers by parameter. A parameter has state in one optimizer at most."""
         return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
 
 

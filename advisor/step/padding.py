@@ -20,7 +20,7 @@ class PaddedLinear(torch.nn.Linear):
 
 
 def padded_size(size: int, multiple: int) -> int:
-    """The next multiple, where that adds an eighth at most; else the size as it is."""
+    """The next multiple if it is at most an eighth larger; else the size itself."""
     padded = -(-size // multiple) * multiple
     return padded if 8 * (padded - size) <= size else size
 

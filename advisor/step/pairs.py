@@ -1,4 +1,4 @@
-"""Layers whose result goes to one other layer alone, as torch.fx sees a model's forward pass."""
+"""Layers whose result goes to one other layer only, found by torch.fx in the forward pass."""
 
 import collections
 from typing import Any
@@ -7,9 +7,10 @@ import torch
 
 
 def layers_in_a_row(model: torch.nn.Module) -> list[tuple[Any, Any]]:
-    """Return pairs of layers where the second alone takes what the first gives, and each is called once.
+    """Return pairs of layers: the second is the only user of the first one's result, and both are called once.
 
-    Where it cannot follow the whole model, as with one that branches on its input, it follows each part by itself.
+    If a model cannot be traced as a whole, for example because it branches on its input, its parts are traced one by
+    one.
     """
     try:
         graph = torch.fx.symbolic_trace(model).graph

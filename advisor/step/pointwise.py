@@ -16,7 +16,7 @@ def is_pointwise(_: typing.Any, node: torch.fx.Node) -> bool:
 
 
 def compile_chains(graph: torch.fx.GraphModule, inputs: list[typing.Any]) -> typing.Any:
-    """Return the graph with its groups of two and more pointwise operators compiled; the rest runs as it is."""
+    """Return the graph with groups of two or more pointwise operators compiled; the rest runs eagerly."""
     grouped = CapabilityBasedPartitioner(graph, create_op_support(is_pointwise)).partition_and_fuse()
     for name in [str(node.target) for node in grouped.graph.find_nodes(op="call_module")]:
         group = grouped.get_submodule(name)

@@ -15,9 +15,8 @@ from advisor.step.step import mover_of
 class DeviceLoader:
     """Yields a loader's batches after ``move``: a copy of each on the device.
 
-    With ``ahead`` the next batch is copied on a CUDA stream of its own while the present one is computed on; elsewhere
-    than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. ``len`` and
-    attributes such as ``sampler`` are those of the loader.
+    With ``ahead`` the next batch is copied on a separate CUDA stream while the step computes; on other devices nothing
+    is copied ahead. ``move`` must not wait for the device. ``len`` and attributes such as ``sampler`` are the loader's.
     """
 
     def __init__(self, loader: Any, device: torch.device, move: Callable[[Any], Any], ahead: bool) -> None:
@@ -54,9 +53,9 @@ class DeviceLoader:
 
 
 def loop_loader(data: Any, plan: StepPlan) -> Any:
-    """``data`` as the loop gets it: a DataLoader wrapped as the plan says; anything else as it is.
+    """``data`` for the loop: a DataLoader wrapped as the plan says; anything else unchanged.
 
-    Accelerate reads a batch ahead itself, and says by that when an epoch ends: under it nothing else runs ahead.
+    Accelerate reads a batch ahead itself to know when an epoch ends, so nothing else is read ahead with it.
     """
     if not isinstance(data, DataLoader) or not (plan.device_prefetch or plan.device_transform):
         return data

@@ -30,8 +30,8 @@ BATCHES_IN_A_BUCKET = 50
 def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     """Return the model wrapped by the plan's strategy; compile it before, and make steps of the result.
 
-    All ranks begin with the weights of rank 0. ``fully_shard`` changes the model in place, and gives the optimizer the
-    new parameters; it raises RefusedError where that has made steps. Without a process group the model stays as it is.
+    All ranks begin with the weights of rank 0. ``fully_shard`` changes the model in place and gives the optimizer the
+    new parameters; it raises RefusedError if the optimizer has made steps. Without a process group nothing changes.
     """
     if plan.strategy == "single" or not distributed.is_initialized():
         return model
@@ -90,13 +90,14 @@ def synchronise_gradients(model: Any, wanted: bool) -> None:
 class ShareOfBatches:
     """A batch sampler that gives each rank its part of every batch.
 
-    A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. Rank 0 draws a
-    seed for each epoch, so the ranks have to iterate at the same time; a sampler that draws by PyTorch's generator
-    draws by that seed, in the order of a loop without ranks. Any other sampler has to draw alike in all ranks.
+    A batch that the ranks cannot divide equally is filled up with its own first samples, so that all parts have the
+    same size. Rank 0 draws a seed for each epoch, so all ranks must iterate at the same time. A sampler with PyTorch's
+    generator uses that seed and draws the order of a loop without ranks. Any other sampler must draw the same in all
+    ranks.
 
-    With ``lengths``, those of all samples, batches are of like lengths: the samples of fifty batches are sorted, and
-    their batches come in random order. Neighbours in a batch go to different ranks, so that none waits for another's
-    long samples.
+    With ``lengths`` of all samples, each batch has samples of similar lengths: the samples of fifty batches are sorted,
+    and their batches come in random order. Neighbours go to different ranks, so that no rank waits for another's long
+    samples.
     """
 
     def __init__(self, batches: Any, rank: int, ranks: int, lengths: list[int] | None = None) -> None:
@@ -124,7 +125,7 @@ class ShareOfBatches:
             yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
 
     def of_like_lengths(self, drawn: Iterator[list[Any]], lengths: list[int]) -> Iterator[list[Any]]:
-        """Yield batches of like lengths, each in the order in which it is cut into parts."""
+        """Yield batches of similar lengths, each in the order in which it is divided into parts."""
         while bucket := list(itertools.islice(drawn, BATCHES_IN_A_BUCKET)):
             samples = iter(sorted(itertools.chain.from_iterable(bucket), key=lengths.__getitem__))
             alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
@@ -136,7 +137,7 @@ class ShareOfBatches:
 def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int) -> Any:
     """Return a copy of a DataLoader that yields a rank's part of each batch.
 
-    One rank of one draws the same batches, whole. Raises RefusedError for a loader that cannot be divided.
+    With one rank it yields whole batches. Raises RefusedError for a loader that cannot be divided.
     """
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise RefusedError("the loader draws no batches of samples that could be divided: its dataset is iterable")
@@ -170,7 +171,7 @@ def _length_of(sample: Any) -> int:
 
 
 def why_not_spread(strategy: str, model: nn.Module) -> str:
-    """Return the reason why settings for several devices are not applied; empty where they are, or there are none."""
+    """Return the reason that settings for several devices are not applied; empty if they are, or if there are none."""
     if strategy == "single":
         return ""
     if unwrapped(model) is not model or hasattr(model, "set_requires_gradient_sync"):
@@ -208,9 +209,9 @@ def join_ranks(model: nn.Module) -> None:
 
 
 def share_of_loader(loader: Any, plan: StepPlan) -> Any:
-    """Return a copy of a loader with this rank's part of each batch; itself, with a warning, where none can be.
+    """Return a copy of a loader with this rank's part of each batch; the loader itself, with a warning, if that fails.
 
-    One with a ``DistributedSampler`` is divided already, and stays as it is.
+    A loader with a ``DistributedSampler`` is divided already, and is returned as it is.
     """
     if plan.strategy == "single" or hasattr(loader.sampler, "num_replicas"):
         return loader

@@ -88,9 +88,9 @@ class Step:
 class TrainStep(Step):
     """A training step: zero_grad, forward, loss, backward, optimizer. Called with a batch it returns the detached loss.
 
-    ``form`` is the form of the loss; None has its signature tell. ``scaler`` is the gradient scaler, None without one.
-    ``state_dict`` and ``load_state_dict`` hold what a checkpoint needs beside the model and the optimizer. Raises
-    ValueError for an optimizer that calls the loss itself.
+    ``form`` is the form of the loss; with None its signature decides. ``scaler`` is the gradient scaler, if any.
+    ``state_dict`` and ``load_state_dict`` cover the rest of a checkpoint, after model and optimizer. Raises ValueError
+    for an optimizer that calls the loss itself.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class TrainStep(Step):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The optimizer's parameters, those of groups that were added later among them."""
+        """The optimizer's parameters, including groups that were added later."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class TrainStep(Step):
         self._accumulated = state["accumulated"] % self.plan.accumulate
 
     def zero_grad(self) -> None:
-        """Clear the gradients in the way that the plan says; those that are being added up stay."""
+        """Clear the gradients as the plan says, but not while they are accumulated."""
         self._begun += 1
         if self._begun == 2 and (problem := self._problem_of_gradients()):
             warnings.warn(problem, stacklevel=4)
@@ -160,7 +160,7 @@ class TrainStep(Step):
         return ""
 
     def forward(self, batch: Any) -> Any:
-        """The model's output; the whole loss where the loss calls the model or is compiled with it."""
+        """The model's output; or the loss, if the loss function calls the model or is compiled with it."""
         with self.contexts():
             return self._whole(batch) if self._whole is not None else self.call.forward(batch)
 
@@ -181,7 +181,7 @@ class TrainStep(Step):
             (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
-        """The optimizer's step, after clipping the gradients where the plan says so, once enough batches are in."""
+        """Run the optimizer's step after enough batches, with clipped gradients if the plan says so."""
         self._accumulated = (self._accumulated + 1) % self.plan.accumulate
         if self._accumulated:
             return
@@ -197,7 +197,7 @@ class TrainStep(Step):
             self.scaler.update()
 
     def body(self, batch: Any, *, update: bool = True) -> torch.Tensor:
-        """Forward, loss, backward and the ``update``, which is what a graph records; the detached loss."""
+        """Run forward, loss, backward and ``update``; a graph records this. Return the detached loss."""
         loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         if update:
@@ -225,10 +225,10 @@ class TrainStep(Step):
 
 
 class InferStep(Step):
-    """A forward pass in the grad mode that the plan says; called with a batch, the output.
+    """A forward pass in the plan's grad mode. Called with a batch it returns the output.
 
-    The output is the caller's: no later call changes it. A step that ``evaluates`` puts a model in training mode into
-    evaluation mode for the pass and gives it its mode back, each of its modules its own.
+    The output belongs to the caller: no later call changes it. A step that ``evaluates`` switches a model in training
+    mode to evaluation for the pass, then restores the mode of each module.
     """
 
     def __init__(self, model: nn.Module, plan: StepPlan, *, with_target: bool = False, evaluates: bool = False) -> None:
@@ -260,12 +260,12 @@ class InferStep(Step):
 
 
 class OwnStep(InferStep):
-    """A function ``step(batch)`` of the user's. Called with a batch it returns what the function returns.
+    """The user's function ``step(batch)``. Called with a batch it returns the function's result.
 
-    The batch is brought to the device in the layout and type that the plan says. Autocast, the attention kernel, the
-    device of new tensors and the grad mode are contexts around the whole step. Autocast keeps no casts of weights: the
-    step may change them between two calls of the model. ``optimizers`` are those that it is known to use; ``result``
-    changes what the step returns.
+    The batch is moved to the device in the plan's layout and type. Autocast, the attention kernel, the device of new
+    tensors and the grad mode are contexts around the whole step. Autocast does not cache casts of weights, since the
+    step may change them between two calls of the model. ``optimizers`` are those that the step is known to use;
+    ``result`` converts the result.
     """
 
     caches_casts = False
@@ -336,9 +336,9 @@ def make_step(components: Components, loss: Loss, *, form: LossForm | None = Non
 
 
 def loss_of_own(result: Any) -> torch.Tensor:
-    """The detached loss in what a step of the user's own returned, or the sum of several, by which trials compare.
+    """The detached loss in the result of the user's own step, or the sum of several; trials compare it.
 
-    Raises LossError where the step returns none.
+    Raises LossError if the step returns none.
     """
     numbers = [one for one in (number_in(result), number_in(_as_tensors(result))) if one is not None][:1]
     several = [part.detach() for part in numbers or tensors_of(result) if is_number(part)]

@@ -1,4 +1,4 @@
-"""The keys and values that a Hugging Face decoder returns of each call, which nobody reads while it trains."""
+"""The key-value cache that a Hugging Face decoder returns from each call, which training never reads."""
 
 import typing
 
@@ -6,10 +6,10 @@ import torch
 
 
 def decoders(model: torch.nn.Module) -> list[typing.Any]:
-    """The parts of a model that attend to the past, and whose configuration says whether they keep keys and values.
+    """The parts of a model with causal attention whose configuration says whether they cache keys and values.
 
-    Those have causal attention, by the attributes of Hugging Face's layers. An encoder's configuration may say so too,
-    and it keeps nothing.
+    Hugging Face's layers have an attribute for causal attention. An encoder's configuration may ask for a cache, but an
+    encoder has none.
     """
     parts = [part for part in model.modules() if hasattr(getattr(part, "config", None), "use_cache")]
     names = "is_causal", "is_decoder"
@@ -18,6 +18,6 @@ def decoders(model: torch.nn.Module) -> list[typing.Any]:
 
 
 def keep_no_cache(model: torch.nn.Module) -> None:
-    """Have no part of the model keep keys and values, except in ``generate``, which has a setting of its own."""
+    """Switch the key-value cache off in all parts of the model. ``generate`` has its own setting and keeps it."""
     for part in decoders(model):
         part.config.use_cache = False

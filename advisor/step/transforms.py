@@ -38,10 +38,10 @@ class Normalize:
 
 
 def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
-    """A copy of a dataset without the transforms at its end that can run on batches, and those.
+    """A copy of a dataset without its last transforms that can run on batches, and those transforms.
 
-    They are the last of its attribute ``transform``, one or a ``Compose``; the dataset inside a ``Subset`` is looked at
-    too. Where there are none, the list is empty.
+    They are taken from the end of its attribute ``transform``, one transform or a ``Compose``, also of the dataset
+    inside a ``Subset``. The list is empty if there are none.
     """
     if not hasattr(dataset, "transform"):
         if not hasattr(dataset, "dataset"):
@@ -65,6 +65,6 @@ def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
 
 
 def is_movable(transform: Any) -> bool:
-    """Whether a transform of torchvision's, told by its name, does the same to each image, without random numbers."""
+    """Whether a torchvision transform of this name treats every image the same, without random numbers."""
     of_torchvision = type(transform).__module__.startswith("torchvision.transforms")
     return of_torchvision and type(transform).__name__ in ("ToDtype", "ConvertImageDtype", "Normalize")

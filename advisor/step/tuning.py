@@ -41,8 +41,8 @@ def apply_settings(
 ) -> None:
     """Change ``components`` (and the process's global flags) as the settings say.
 
-    A setting whose recipe refuses these objects is left out where ``refused`` is given, which is told. Raises
-    UsageError when two settings cannot be combined or one is unknown; whatever else a recipe raises passes through.
+    With ``refused`` given, a setting that its recipe refuses for these objects is left out and reported there. Raises
+    UsageError if two settings cannot be combined or one is unknown; other errors of a recipe pass through.
     """
     catalog.check(settings)
     if reason := catalog.conflict(settings):
@@ -89,20 +89,20 @@ class Tuning:
     def prepare(self, *objects: Any) -> Any:
         """Apply the settings to models, optimizers and DataLoaders, and return all objects in the order given.
 
-        The order and the meaning are those of Accelerate's ``prepare``. It takes any number of each, but one model at
-        least. One object comes back bare, and what settings are not about comes back as it is. Models and optimizers
-        are changed in place and stay the same objects, with their hooks, so schedulers made before or after work on.
-        State dicts keep the names and the values of a plain loop. Each optimizer goes with the model whose parameters
-        it holds; with an optimizer all models are prepared for training. The first loader is the one that trains: the
-        others keep their batch size. A setting that an object does not take is left out for it, with a warning that
-        says why. Models stay on their devices. Train no model that was prepared for inference by settings that change
-        its layers for good, such as ``model.fold_batch_norm``: build it anew.
+        The order and the meaning are those of Accelerate's ``prepare``. It takes at least one model and any number of
+        others. A single object is returned bare; objects that no setting concerns are returned unchanged. Models and
+        optimizers are changed in place and stay the same objects with their hooks, so schedulers keep working. State
+        dicts keep the names and the values of a plain loop. Each optimizer belongs to the model whose parameters it
+        holds; with an optimizer all models are prepared for training. The first loader is for training: the others keep
+        their batch size. A setting that an object does not take is left out with a warning. Models stay on their
+        devices. Do not train a model that was prepared for inference by settings that change its layers for good, such
+        as ``model.fold_batch_norm``: build a new one.
 
-        Settings for several GPUs apply in processes that torchrun started, and leave one device alone with a warning
-        elsewhere. There the process group is joined, and each model is moved to the GPU of its process and exchanges
-        gradients when it is called in training: for ``ddp`` the model that comes back is the one given in PyTorch's
-        DistributedDataParallel. The first loader gives each process its part of every batch: its batch size is that of
-        all processes together. The other loaders stay whole.
+        Settings for several GPUs apply in processes that torchrun started; elsewhere a warning says that they do not.
+        There the process group is joined, and each model is moved to the GPU of its process and exchanges gradients
+        when it is called in training: for ``ddp`` the returned model is the given one in PyTorch's
+        DistributedDataParallel. The first loader gives each process its part of every batch: its batch size is for all
+        processes together. The other loaders stay whole.
         """
         once = list({id(item): item for item in objects}.values())
         modules = [item for item in once if isinstance(item, nn.Module)]
@@ -139,7 +139,7 @@ class Tuning:
         return prepared[0] if len(prepared) == 1 else prepared
 
     def _prepare_model(self, model: nn.Module, optimizers: list[Any], mode: Mode) -> Components:
-        """A model with its optimizers; of one that is prepared already only the settings about optimizers."""
+        """Prepare a model with its optimizers; a model that is prepared already only gets the optimizer settings."""
         optimizer = Together(optimizers) if len(optimizers) > 1 else next(iter(optimizers), None)
         present = self._prepared.get(as_prepared(model))
         if present is not None and (present.mode is mode or mode is Mode.INFER):
@@ -150,7 +150,7 @@ class Tuning:
         return self._apply(model, optimizer, mode)
 
     def _prepare_loader(self, loader: Any, plan: StepPlan, *, trains: bool) -> tuple[Any, StepPlan]:
-        """A loader, and the plan of its batches; the one that ``trains`` may get another batch size."""
+        """A loader and the plan of its batches. Only the loader that ``trains`` may get another batch size."""
         components = Components(None, None, loader, plan, loader.batch_size)
         kept = "" if trains else "data.batch_size"
         self._apply_again(components, lambda recipe: recipe.key.startswith("data.") and recipe.key != kept)
@@ -176,21 +176,21 @@ class Tuning:
     ) -> TrainStep | GraphedStep:
         """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
 
-        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; without one the model's own is taken. Its
-        parameters' names tell which; where they do not, it is called with output and target unless ``loss_form`` is
-        ``"model_batch"``. ``clip_grad`` is the norm that the model's gradients are clipped to before the update. Pass
-        what ``prepare`` returned. A model that is not in training mode is put into it now, once. Afterwards the mode is
-        the loop's: one that validates in between switches with ``eval()`` and ``train()``, or evaluates with the step
-        of ``infer``, which leaves the mode as it is.
+        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; without it the model's own loss is used. The
+        names of its parameters show the form; if they do not, it is called with output and target unless ``loss_form``
+        is ``"model_batch"``. ``clip_grad`` is the norm to clip the model's gradients to before the update. Pass the
+        objects that ``prepare`` returned. The model is put into training mode now, once. Afterwards the mode is the
+        loop's: to validate in between, switch with ``eval()`` and ``train()``, or use the step of ``infer``, which
+        restores the mode.
 
-        The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
-        ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
-        how many batches of an update are in.
+        The step's ``scaler`` is the gradient scaler of float16 training, else None. Its ``state_dict()`` and
+        ``load_state_dict()`` hold the rest of a checkpoint, besides the model and the optimizer: the scaler's state,
+        and the number of batches accumulated so far.
 
-        A step in a CUDA graph looks at a few things before each replay and is captured anew where they changed
-        (:class:`~advisor.step.graph.GraphedStep` lists them). After a change of anything else that the step reads, call
-        ``step.recapture()``. It copies a batch in pinned memory while the host goes on: do not fill that memory anew
-        before the device is done.
+        A step in a CUDA graph checks a few things before each replay and is captured again if they changed
+        (:class:`~advisor.step.graph.GraphedStep` lists them). If anything else that the step reads has changed, call
+        ``step.recapture()``. The step copies a batch from pinned memory while the host goes on: do not write to that
+        memory again before the device is done.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
@@ -204,21 +204,20 @@ class Tuning:
         return captured(TrainStep(model, optimizer, loss, replace(plan, clip_norm=clip_grad), form))
 
     def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep | GraphedStep:
-        """A step of your own, ``step(batch)``, under what the settings put around it: autocast, a CUDA graph.
+        """Your own ``step(batch)`` with the settings around it: autocast, a CUDA graph.
 
-        It returns what your step returns. ``model`` is one of those that the step works with, as ``prepare`` returned
-        it. Settings that change what happens inside a step are not applied: the step stays as you wrote it. Its
-        optimizers are found among the variables that it names and the attributes of objects there. Where a CUDA graph
-        cannot hold it, a warning says why, and it runs uncaptured.
+        It returns the result of your step. ``model`` is one of the models that the step uses, as ``prepare`` returned
+        it. Settings that change the inside of a step are not applied: the step stays as you wrote it. Its optimizers
+        are found among the variables that it names and the attributes of objects there. If a CUDA graph cannot hold it,
+        a warning says why, and it runs without one.
         """
         return captured(OwnStep(step, model, self._plan_of(model)))
 
     def infer(self, model: nn.Module) -> InferStep | GraphedStep:
-        """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet.
+        """A callable ``step(inputs) -> output`` for inference; prepares the model if ``prepare`` has not.
 
-        A step evaluates whatever mode the model is in. A model that is being trained gets its mode back after each
-        call, every layer its own; any other one is put into evaluation mode for good. What a step returns is the
-        caller's: no later call changes it.
+        The step always evaluates. A model in training mode gets its mode back after each call, layer by layer; any
+        other model is put into evaluation mode for good. The output belongs to the caller: no later call changes it.
         """
         plan = self._prepared.get(as_prepared(model))
         if plan is None or plan.mode is not Mode.TRAIN:

@@ -1,8 +1,8 @@
-"""What a captured step looks for before a replay, the values near it, and copies of its state, to run it twice.
+"""What a captured step checks before a replay, the values near it, and copies of its state.
 
-Values near a function are the variables that it names, and the attributes of the objects in those variables. A captured
-step watches the plain numbers there, and a step of the user's own has its optimizers there. Nothing that lies further
-is looked for: keep such a number in a tensor, or call ``recapture()`` after it changed.
+Values near a function are the variables that it names, and the attributes of the objects in them. A captured step
+watches the plain numbers there, and finds the optimizers of a user's own step there. Values further away are not
+watched: keep such a number in a tensor, or call ``recapture()`` after it changes.
 """
 
 import functools
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     name: str
 
     def value(self) -> Any:
-        """The present value; None where there is none, as in the cell of a variable that is assigned later."""
+        """The present value; None for a variable that is not assigned yet."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.name)
         try:
@@ -53,7 +53,7 @@ def places_near(call: Any) -> list[Place]:
 
 
 def numbers_of_modules(model: torch.nn.Module) -> list[Place]:
-    """Places of plain attributes of a model's modules; of PyTorch's own only numbers with a point, such as rates."""
+    """Plain attributes of a model's modules to watch; of PyTorch's modules only floats, such as rates."""
     found = []
     for module in unwrapped(model).modules():
         of_torch = type(module).__module__.startswith("torch.nn.")
@@ -85,7 +85,7 @@ def _places_of(call: Any) -> Iterator[Place]:
 
 
 def _variables_of(function: Any) -> Iterator[Place]:
-    """The cells of a function's closure, and the globals whose names stand in its code; none of anything else."""
+    """The cells of a function's closure, and the globals that its code names; empty for other objects."""
     if not isinstance(function, FunctionType):
         return
     code = function.__code__
@@ -96,7 +96,7 @@ def _variables_of(function: Any) -> Iterator[Place]:
 
 
 def _attributes_of(value: Any) -> Iterator[Place]:
-    """The attributes of an object; of a dictionary its items with a text for a key; none of modules and classes."""
+    """The attributes of an object, or the items of a dictionary with string keys; none for modules and classes."""
     if isinstance(value, type | ModuleType):
         return
     attributes = value if isinstance(value, dict) else getattr(value, "__dict__", None)
@@ -142,7 +142,7 @@ class Watch:
         self._checks = [(words, read, read()) for words, read in checks]
 
     def changed(self) -> str:
-        """The first change, in words; empty where there is none."""
+        """The first change in words; empty if nothing changed."""
         return next((words for words, read, before in self._checks if read() != before), "")
 
 
@@ -175,7 +175,7 @@ class Saved:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Give the tensors and the generator back what was saved."""
+        """Restore the tensors and the generator from the saved state."""
         for tensor, copied in self.copies:
             tensor.copy_(copied)
         self.generator.set_state(self.draws)

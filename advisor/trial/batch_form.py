@@ -1,4 +1,4 @@
-"""The form of a batch, by which the exported Python file is written: each part by the code that reads it."""
+"""The form of a batch, for the exported Python file: the code that reads each part."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from advisor.step.step import InferStep, OwnStep, TrainStep
 
 
 def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
-    """The form of a batch of this step; None where there is none."""
+    """The form of the batch that this step takes; None if no form fits."""
     if batch is None:
         return None
     if isinstance(step, OwnStep):
@@ -30,9 +30,10 @@ def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
 
 
 def with_own_loss(form: BatchForm, loss_at: str) -> BatchForm | None:
-    """The form of a batch whose loss the model computes, at this place in its output; None where it is no such loss.
+    """The form of a batch whose loss the model computes, at this place in its output; None if there is none.
 
-    Beside scores that a target is for, a number that comes later is a part of the loss, as in ``default_loss``.
+    If a target belongs to the output's scores, a later number in the output is only a part of the loss, as in
+    ``default_loss``.
     """
     part = form.target not in ("", "batch") and re.fullmatch(r"output\[[1-9]\d*\]", loss_at)
     return replace(form, target=loss_at) if loss_at and not part else None
@@ -69,7 +70,7 @@ def _kind(batch: Any) -> str:
 
 
 def _places(whole: Any, names: Sequence[str], text: str = "batch", depth: int = 2) -> Iterator[tuple[str, Any]]:
-    """Each part of a batch after the code that reads it; ``names`` are the attributes of objects to look at."""
+    """The code that reads each part of a batch; ``names`` are the attributes of objects to search."""
     yield text, whole
     if isinstance(whole, torch.Tensor) or depth == 0:
         return
@@ -88,7 +89,7 @@ def _place(part: Any, places: list[tuple[str, Any]]) -> str:
 
 
 def _inputs(split: SplitBatch, places: list[tuple[str, Any]]) -> tuple[str, ...]:
-    """The arguments of the model, one by one, or with stars where they are all that is in a part of the batch."""
+    """The model's arguments: one by one, or with a star where they are a whole part of the batch."""
     for text, whole in places:
         if isinstance(whole, Mapping) and whole.keys() == split.kwargs.keys():
             return (f"**{text}",)
@@ -103,7 +104,7 @@ def _inputs(split: SplitBatch, places: list[tuple[str, Any]]) -> tuple[str, ...]
 
 
 def _target(target: Any, places: list[tuple[str, Any]], takes: str) -> str:
-    """The arguments of the loss after the output. A target of several parts may have been put together of them."""
+    """The arguments of the loss after the output; a target of several parts may be made of several of them."""
     together = any(target is part for _, part in places) or not isinstance(target, Mapping | tuple | list)
     if takes != "targets" and together:
         return _place(target, places)

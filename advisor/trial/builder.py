@@ -104,6 +104,8 @@ def _build(target: TargetSpec, seed: int) -> tuple[Loop, int, str]:
 def _problem_of_forks(threads_before: frozenset[int]) -> str:
     if processes := multiprocessing.active_children():
         return f"building the model starts processes ({processes[0].name}): {_HINT}"
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return "the target starts a process group, whose threads no fork has"
     if torch.cuda.is_initialized():
         return "building the model, or a library that it imports, uses CUDA: leave the model on the CPU"
     if not (started := _started_threads(threads_before)):

@@ -37,7 +37,7 @@ def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) ->
 
 
 def resume(channel: int, told: int) -> None:
-    """Run the trial, in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, the spec."""
+    """Run the trial in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, the spec."""
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
 
     connection = Connection(channel)
@@ -49,7 +49,7 @@ def resume(channel: int, told: int) -> None:
 
 
 def merged_environment(wanted: dict[str, str]) -> dict[str, str]:
-    """The environment with these variables, without those that are empty; libraries go before the user's own."""
+    """The environment with these variables; empty ones are removed, and libraries are put before the user's."""
     merged = {**os.environ, **wanted}
     if wanted.get(_LIBRARIES) and os.environ.get(_LIBRARIES):
         merged[_LIBRARIES] = f"{wanted[_LIBRARIES]}:{os.environ[_LIBRARIES]}"

@@ -1,4 +1,4 @@
-"""Inspection: the facts about a loaded workload that recipes look at. Classes are told by inheritance, not by name."""
+"""Inspection: the facts about a loaded workload for the recipes. Classes are recognised by inheritance, not by name."""
 
 import math
 import os
@@ -132,14 +132,14 @@ def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
 
 
 def block_shapes(model: nn.Module) -> int:
-    """The number of shapes among the repeated blocks that would be compiled by themselves."""
+    """How many different shapes the repeated blocks have; each is compiled once."""
     return len({shape_of(block) for block in blocks_to_compile(model)})
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
-    """The settings as the user has them: read off the objects and the global flags, overridden by the declared ones.
+    """The user's present settings: read from the objects and the global flags, overridden by declared ones.
 
-    Batch size and threads are facts of their own: they have no value that means "off".
+    Batch size and threads are not among them: they have no value that means "off".
     """
     # Variables of the environment decided these two before the process started.
     preloaded = os.environ.get("LD_PRELOAD", "")
@@ -171,7 +171,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
 
 
 def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
-    """Multiple, layers and widest output for each multiple that would pad layers, and not to the same sizes."""
+    """For each multiple that would pad layers to new sizes: itself, the number of layers, the widest output."""
     found: dict[tuple[int, ...], tuple[int, int, int]] = {}
     for multiple in (8, 64):
         outputs = [layer.out_features for layer in padding.layers_to_pad(model, multiple)]
@@ -251,7 +251,7 @@ _FURTHER_MOMENTS = {"RMSprop": 1, "Adagrad": 1, "Adadelta": 2, "Rprop": 2, "ASGD
 
 
 def expected_state_bytes(optimizer: Any) -> int:
-    """The bytes that an optimizer keeps after its first step: as many moments of each parameter as its options say."""
+    """The bytes of an optimizer's state after its first step, from the number of moments that its options imply."""
     options = optimizer.defaults
     moments: int = len(options.get("betas") or ()) or bool(options.get("momentum"))
     moments += bool(options.get("amsgrad")) + _FURTHER_MOMENTS.get(type(optimizer).__name__, 0)
@@ -284,11 +284,10 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
 
 
 def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: PadsToMultiple) -> str:
-    """The reason not to pad a model's batches further: with more padding its loss, or in inference its output, changes.
+    """The reason not to pad a model's batches further: its loss, or its output in inference, changes.
 
-    Compared in evaluation mode. Empty where they are the same but for rounding, where no batch is shorter, and where
-    the model fails: then its first step will say how. ``pads`` pads all batches to the longest of them. Nothing is run
-    of a step of the user's own.
+    It is compared in evaluation mode. Empty if only rounding differs, if no batch is shorter, or if the model fails,
+    which its first step will report. ``pads`` pads all batches to the longest of them. A user's own step is not run.
     """
     if isinstance(step, OwnStep):
         return "the step is your own: nobody can see whether its model masks padding"

@@ -172,20 +172,9 @@ class Stages:
             doing, result_of_loop = _OTHER_LOOPS[self.spec.kind]
             self._say(doing)
             return result_of_loop(loop, device, self.catalog, self.spec)
-        self._say("applying the settings")
-        started = time.perf_counter()
-        components = components_of(loop, device, self.catalog, self.spec.settings)
-        gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
-        form = form_of_loss(loop, components, self.spec)
-        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
-        parts = _Parts(loop, device, components, step, form, build_s, time.perf_counter() - started)
+        parts = self._applied(loop, device, build_s)
         began = time.perf_counter()
-        self._say("reading the first batches")
-        batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
-        if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=components.has_loader)
-            facts = inspect_loop(loop, device, batches, loss_form=form, step=parts.eager)
-            self.channel.send(Inspected(facts, versions(), imported_sources()))
+        batches = self._first_batches(parts)
         probe = self._probe(parts, batches)
         del batches[1:]  # they may lie on the device
         if self.spec.kind is TrialKind.COMPILE:
@@ -203,6 +192,27 @@ class Stages:
         loop.to(device)
         set_mode(loop)
         return loop, device
+
+    def _applied(self, loop: Loop, device: torch.device, build_s: float) -> _Parts:
+        """The workload under the trial's settings."""
+        self._say("applying the settings")
+        started = time.perf_counter()
+        components = components_of(loop, device, self.catalog, self.spec.settings)
+        gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
+        form = form_of_loss(loop, components, self.spec)
+        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
+        return _Parts(loop, device, components, step, form, build_s, time.perf_counter() - started)
+
+    def _first_batches(self, parts: _Parts) -> list[Any]:
+        """The batches of the first steps, which an inspection looks at too."""
+        self._say("reading the first batches")
+        components = parts.components
+        batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
+        if self.spec.kind.inspects:
+            draws.check_batches(batches, of_loader=components.has_loader)
+            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.eager)
+            self.channel.send(Inspected(facts, versions(), imported_sources()))
+        return batches
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
         """The first steps, whose losses and outputs are compared. They also compile, so they count as warm-up.
@@ -232,9 +242,9 @@ class Stages:
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _measured(self, parts: _Parts, batches: list[Any], probe: Probe, began: float) -> TrialResult:
-        """Warm up and time blocks of steps; then whatever else this kind of trial measures.
+        """Warm up, time blocks of steps, then do what else this kind of trial measures.
 
-        All since the moment ``began`` is measuring or warming up.
+        The time since ``began`` counts as warming up or measuring.
         """
         step, components, spec = parts.step, parts.components, self.spec
         feed = Feed(resident_data(components), spec.seed)

@@ -32,7 +32,7 @@ _BACKWARD = "_engine_run_backward"
 
 
 def result_of(error: BaseException) -> TrialResult:
-    """The result of a trial that raised an error; running out of memory anywhere in the user's code is told apart."""
+    """The result of a trial that raised an error. Running out of memory is recognised anywhere in the user's code."""
     cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
     if _ran_out_of_memory(cause):
         # The first sentences are about the request; the rest is about the allocator.
@@ -51,7 +51,7 @@ def result_of(error: BaseException) -> TrialResult:
 
 
 def causes_of(error: BaseException) -> tuple[Cause, ...]:
-    """What failed, as far as the error tells."""
+    """The part that failed, as far as the error says."""
     causes = [cause for text, cause in _TEXTS.items() if text in message_of(error)]
     if isinstance(error, CaptureError):
         called = {frame.name for frame in traceback.extract_tb((error.__cause__ or error).__traceback__)}

@@ -31,7 +31,7 @@ _SHARE_OF_TIME = 0.4
 def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """The losses and outputs of a loop, whose model is on ``device``, in a higher precision; no blocks.
 
-    Skipped, with the reason, where the steps draw random numbers: the generators draw others for another type.
+    Skipped, with the reason, if the steps draw random numbers, which depend on the number type.
     Raises what the user's code raises when it does not work in that precision.
     """
     started = time.perf_counter()

@@ -27,7 +27,7 @@ from advisor.workloads.resizing import resize_batch
 
 
 def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: Mapping[str, Value]) -> Components:
-    """The parts of a workload on ``device`` under its own settings and these; batches that it makes have their size."""
+    """The parts of a workload on ``device`` under its own settings and these; generated batches have their size."""
     plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
     components = loop.components(plan, loop.make_batch or loop.data)
     apply_settings(catalog, components, {**loop.current, **settings})
@@ -40,9 +40,9 @@ def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: 
 
 
 def set_mode(loop: Loop) -> None:
-    """Put a model into the mode of its loop, unless it is in it: its frozen layers keep theirs then.
+    """Put a model into the mode of its loop. If it is in that mode already, its frozen layers keep theirs.
 
-    A training step of somebody's own sees to that itself: some train in evaluation mode.
+    A user's own training step is left alone: some train in evaluation mode.
     """
     training = loop.mode is Mode.TRAIN
     if loop.model.training is not training and not (training and loop.step is not None):
@@ -50,9 +50,9 @@ def set_mode(loop: Loop) -> None:
 
 
 def resident_data(components: Components) -> Any:
-    """The data that the steps consume: a DataLoader as it is; one batch moved to the device once.
+    """The data for the steps: the DataLoader itself, or one batch, moved to the device once.
 
-    What a plan converts, types and layouts, is converted in each step, as it would be of each new batch.
+    Types and layouts are converted in each step, as they would be for each new batch.
     """
     if components.has_loader:
         return loop_loader(components.data, components.plan)
@@ -60,7 +60,7 @@ def resident_data(components: Components) -> Any:
 
 
 def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
-    """Runs steps of the timed loop, returning the samples in them. A resident batch is not moved again."""
+    """A function that runs steps of the timed loop and returns their samples. A resident batch is not moved again."""
     moved_already = feed.resident and not step.plan.converts_batches
     run = step.run if moved_already and not isinstance(step, GraphedStep) else step
 
@@ -139,7 +139,7 @@ def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any
 
 @contextmanager
 def schedules_that_go_on() -> Iterator[None]:
-    """Keep a ``OneCycleLR`` at its last rate where it would refuse a step beyond its end; no other schedule refuses."""
+    """Keep a ``OneCycleLR`` at its last rate after its end, where it would raise an error; no other schedule does."""
     original: Any = OneCycleLR.get_lr
 
     def get_lr(schedule: Any) -> Any:

@@ -41,7 +41,7 @@ _LOSSES = 5
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Time the user's loop: with the file of ``spec.export_path`` applied, or as it is where that is empty."""
     started = time.perf_counter()
-    step, data = _applied(loop, device, catalog, spec)
+    step, data = applied_step(loop, device, catalog, spec)
     prepare_s = time.perf_counter() - started
     size = spec.settings.get("data.batch_size") if spec.export_path else None
     batch_size = int(size) if isinstance(size, int) and size else loop.batch_size
@@ -99,7 +99,9 @@ def _curve(step: Callable[[], Any], first: Any, loop: Loop, steps: int) -> Trial
     return TrialResult(Outcome.MEASURED, batch_size=loop.batch_size, blocks=(block,), losses=losses)
 
 
-def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[Any], Any], Any]:
+def applied_step(
+    loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
+) -> tuple[Callable[[Any], Any], Any]:
     """The step and the data of the loop, with the file applied to them as its usage says."""
     path = "" if spec.target.read_as else spec.export_path  # the settings are in the user's own file
     if spec.target.read_as and loop.whole_round is not None and loop.whole_round[1] is loop.data:

@@ -26,12 +26,12 @@ from textual.worker import Worker, WorkerState
 
 from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
-from advisor.tui.exporting import FileExporter
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.leaving import Then, bug_of, closing_words, exit_code_of
 from advisor.tui.main_screen import MainScreen
@@ -69,7 +69,7 @@ class AdvisorApp(ThemedApp[Then]):
     def __init__(
         self,
         request: Request,
-        exporter: FileExporter,
+        outputs: Outputs,
         *,
         control: Session | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
@@ -80,7 +80,7 @@ class AdvisorApp(ThemedApp[Then]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.context = Context(request, exporter, control, countdown=Countdown(clock), recorded=recorded)
+        self.context = Context(request, outputs, control, countdown=Countdown(clock), recorded=recorded)
         for event in recorded.events() if recorded else ():
             self.context.take(event)
         self._load_catalog = load_catalog
@@ -136,7 +136,7 @@ class AdvisorApp(ThemedApp[Then]):
         self.call_from_thread(self._take_catalog, catalog)
 
     def _take_catalog(self, catalog: Catalog) -> None:
-        self.context.catalog = self.context.exporter.catalog = catalog
+        self.context.catalog = catalog
         gc.freeze()
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning")
@@ -222,7 +222,7 @@ class AdvisorApp(ThemedApp[Then]):
 
     @property
     def alive(self) -> bool:
-        """Whether there are widgets to draw on: not before the start, nor while leaving."""
+        """Whether there are widgets to draw on: not before the start and not while leaving."""
         return self.is_running and not self._stopping and bool(self.screen_stack) and self.base_screen.is_mounted
 
     @property

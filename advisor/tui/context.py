@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, SessionFailed, SessionFinished
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.export.format import Found
 from advisor.recipe import Recipe
-from advisor.recipe.catalog import Catalog
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Value
 from advisor.report.rows import Ranking, ranking
-from advisor.tui.exporting import FileExporter
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -101,7 +102,7 @@ class Context:
     """
 
     request: Request
-    exporter: FileExporter
+    outputs: Outputs
     control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
@@ -122,11 +123,15 @@ class Context:
 
     @property
     def ranking(self) -> Ranking:
-        """The ranked settings; made once for each version of what is known."""
+        """The ranked settings, computed once per version."""
         wanted = (self.version, self.busy_with, self.catalog is None)
         if self._ranked is None or self._ranked[0] != wanted:
             self._ranked = wanted, ranking(self.state, self.catalog, working=bool(self.busy_with))
         return self._ranked[1]
+
+    def found(self, state: SessionState) -> Found:
+        """What a format needs to write a file. It may be called beside the UI thread."""
+        return Found(state, self.request, self.outputs, self.catalog or load_catalog(self.request.recipe_folders))
 
     @property
     def can_wait(self) -> bool:

@@ -20,6 +20,7 @@ from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.measuring.verification import may_be_verified
 from advisor.experiment.state import SessionState
+from advisor.export.formats import format_of
 from advisor.figures.formatting import counted
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import CoresInUse
@@ -272,8 +273,9 @@ class Controller:
 
     def verify(self, format_id: str, path: Path) -> None:
         """Time a plain loop with an exported file, once the present measurement has ended."""
-        state, control, exporter = self._context.state, self._context.control, self._context.exporter
-        exported = exporter.to_verify(format_id, path, state) if may_be_verified(state) else None
+        state, control = self._context.state, self._context.control
+        verifies = self._context.outputs.verify and may_be_verified(state)
+        exported = format_of(format_id).verifiable(self._context.found(state), str(path)) if verifies else None
         if control is not None and exported is not None and state.stack is not None:
             self.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
             self._changed()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from advisor.errors import AdvisorError, ExitCode, UsageError
+from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession, open_session
@@ -26,7 +26,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
-from advisor.tui.exporting import FileExporter
 from advisor.tui.leaving import Then
 from advisor.tui.widgets.gauges import Reading
 
@@ -87,7 +86,7 @@ def _shown(app: AdvisorApp) -> Then | None:
     with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
         then = app.run()
     if app.return_code is None:
-        raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
+        raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
     return then
 
 
@@ -95,23 +94,12 @@ def _go_on_with(then: Then) -> int:
     """Show or continue a recorded session. Raises UsageError where it cannot be continued as it was measured."""
     if not then.measures:
         return show_session(then.session_id)
-    past = open_session(then.session_id)
-    budget_s = past.request.budget_s if then.budget_s is None else then.budget_s
-    return run_app(replace(_as_it_was(past), budget_s=budget_s), Outputs(), past)
-
-
-def _as_it_was(past: PastSession) -> Request:
-    """The request of a session, if it would measure the same today."""
     from advisor.experiment.past.sameness import taken_up_request
 
+    past = open_session(then.session_id)
     past.check_arguments()
-    request, changed = taken_up_request(past.request, past)
-    if changed:
-        raise UsageError(
-            f"the session {past.session_id} measured something else: {changed}.",
-            f"Undo that, or measure anew: `perf-advisor {past.request.target.target}`.",
-        )
-    return request
+    request = taken_up_request(past.request, past)
+    return run_app(replace(request, budget_s=then.budget_s or request.budget_s), Outputs(), past)
 
 
 def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:
@@ -119,8 +107,8 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
     request = replace(past.request, recipe_folders=recipe_folders)
     config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
-    exporter = FileExporter(request, Outputs(config_path=still_there, key_map=request.key_map, verify=False))
-    return AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(recipe_folders), recorded=Recorded(past))
+    outputs = Outputs(config_path=still_there, key_map=request.key_map, verify=False)
+    return AdvisorApp(request, outputs, load_catalog=lambda: load_catalog(recipe_folders), recorded=Recorded(past))
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -130,8 +118,7 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     if request.recipe_folders:
         load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
     journal = Journal.create(request) if past is None else Journal(past.path, request)
-    exporter = FileExporter(request, outputs)
-    app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
+    app = AdvisorApp(request, outputs, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
 
     def session() -> Session:
         from advisor.experiment.session import Session  # with the whole search, after the first picture

@@ -36,7 +36,7 @@ def exit_code_of(state: SessionState) -> int:
 def closing_words(
     state: SessionState, session_id: str, saved: Sequence[str] = (), *, measured: bool = True, kept_trials: int = 0
 ) -> Iterator[str]:
-    """The result, what was kept and written, and how to go on: three lines where all went well.
+    """The result, the files and how to go on: three lines if all went well.
 
     A recorded session has ``measured`` nothing now; one that was taken up may have ``kept_trials``.
     """

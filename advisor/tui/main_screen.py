@@ -50,7 +50,7 @@ class MainScreen(Screen[object]):
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     class Ticked(Message):
-        """A second has passed, in which what always changes has changed."""
+        """A second has passed: draw what changes all the time."""
 
     class Shown(Message):
         """The screen has been painted for the first time."""
@@ -78,7 +78,7 @@ class MainScreen(Screen[object]):
         self.call_after_refresh(self.post_message, self.Shown())
 
     async def mount_hidden_views(self) -> None:
-        """Add the views that nobody sees yet. The first paint does not wait for them, nor a key for their modules."""
+        """Add the hidden views after the first paint, and import the modules that a key would have to wait for."""
         await asyncio.to_thread(_import_what_opens_later)
         if not self.is_attached or not self.query("#views"):  # the app was left meanwhile
             return

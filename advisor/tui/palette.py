@@ -9,12 +9,13 @@ from textual.app import App, SystemCommand
 
 from advisor.figures.formatting import format_setting
 from advisor.tui.main_screen import MainScreen
+from advisor.tui.views.export import offers
 
 
 def commands(app: App[Any], screen: MainScreen) -> Iterator[SystemCommand]:
     """The actions that do something now and the files that can be written; once words are typed, what was found."""
     yield from _actions(app, screen)
-    for item in screen.context.exporter.formats():
+    for item in offers(screen.context.outputs):
         yield _command(f"Export {item.title}: {item.default_name}", item.description, _goes(screen, "export", item.id))
     yield from _things(screen)
     yield SystemCommand("Theme", "Choose another theme", app.action_change_theme)

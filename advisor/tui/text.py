@@ -47,7 +47,7 @@ def meter(share: float | None, width: int, style: str) -> Content:
 
 
 def waiting_text(state: SessionState, waiting: str) -> str:
-    """The placeholder for an unknown figure: ``waiting``, or that it will not come any more."""
+    """The placeholder for an unknown figure: ``waiting``, or that it will not be measured."""
     if state.failure:
         return "Not known: the session failed before this."
     return "Not known: the session ended before this." if state.finished else waiting
@@ -87,7 +87,7 @@ def trial_name(name: str, width: int) -> str:
 
 
 def trial_label(name: str, state: SessionState, width: int) -> str:
-    """A trial's name in so many cells; one that is too long becomes the recipe's, if that has one candidate only."""
+    """A trial's name, at most ``width`` cells; if it is too long, the recipe's if it has one candidate only."""
     candidate = state.candidates.get(name)
     if candidate is None:
         return trial_name(name, width)

@@ -1,6 +1,5 @@
 """Batches that come from something else than a DataLoader: an iterable, a generator, a list of batches."""
 
-import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +10,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from advisor.errors import TargetError
 from advisor.step.batch import attributes_with_tensors, tensors_of
-from advisor.step.loss import is_callable_with
 from advisor.workloads.loop import GivenBatches
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
@@ -38,8 +36,6 @@ def batches_in_data(data: Any, notes: list[str]) -> Any:
     A tuple is one batch. So is a list of a few tensors; any other list is one of batches. What can be read only once
     is read ahead and repeated, and a note says so.
     """
-    if inspect.isfunction(data) or inspect.ismethod(data):
-        return _batches_of(data, notes)
     if isinstance(data, DataLoader | torch.Tensor | Mapping | str | tuple) or data is None:
         return data
     if isinstance(data, list):
@@ -60,21 +56,6 @@ def _are_batches(data: list[Any]) -> bool:
     tensors = all(isinstance(part, torch.Tensor) for part in data)
     parts = all(isinstance(part, tuple | Mapping) for part in data) or bool(attributes_with_tensors(data[0]))
     return len(data) > _PARTS if tensors else parts
-
-
-def _batches_of(function: Callable[..., Any], notes: list[str]) -> Any:
-    """The batches of a function that takes no size: it yields them, or is called for each. One of a size, as it is."""
-    signature, name = inspect.signature(function), function.__name__
-    yields = inspect.isgeneratorfunction(function) and is_callable_with(signature, 0)
-    if not yields and is_callable_with(signature, 1):
-        return function
-    made = function()
-    if isinstance(made, DataLoader):
-        return made
-    if yields or isinstance(made, Iterator):
-        return GivenBatches(_Source(function), name)
-    notes.append(f"{name} is called for each batch")
-    return GivenBatches(_Source(lambda: (function() for _ in itertools.count())), name)
 
 
 def _read_ahead(iterator: Iterator[Any]) -> list[Any]:

@@ -1,7 +1,7 @@
 """The built-in target ``demo``: a small image classifier that trains on made-up images, on any machine.
 
-Its loader makes and augments them in the training process, as long as decoding a photograph takes, so the input is a
-visible part of the step, as it is in many a real loop.
+Its loader makes and augments them in the training process and takes as long as decoding a photograph, so that loading
+is a visible part of the step, as in many real loops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The random generators of the host (PyTorch's, Python's, NumPy's): seeded, and kept as they were."""
+"""The random generators of the host (PyTorch, Python, NumPy): seeding them, and restoring their state."""
 
 import contextlib
 import random

@@ -83,9 +83,8 @@ _HINTS = (
     ),
     (
         _OWN_RANKS,
-        "In a build(), return the plain model and loader: with --gpus N perf-advisor starts the ranks. A script for "
-        "torchrun is its only rank after `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
-        "MASTER_PORT=0`.",
+        "In a build(), return the plain model and loader: with --gpus N perf-advisor starts the ranks, as it does for "
+        "a script that torchrun starts.",
     ),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.

@@ -34,9 +34,10 @@ def whole_numbers(below: int, *shape: int, at_least: int = 0) -> torch.Tensor:
 
 
 def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Callable[[int], Any] | None:
-    """Batches ``(*inputs, labels)``, with labels that fit the ``output`` of a model on ``size`` samples.
+    """Batches ``(*inputs, labels)``, with labels that fit the model's ``output`` on ``size`` samples.
 
-    A class per sample, or per pixel or position where the output has a score for each. None for another output.
+    The labels are a class per sample, or per pixel or position if the output has a score for each. None for other
+    outputs.
     """
     try:
         scores = main_output(output)
@@ -122,12 +123,12 @@ def _random(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers that tell of the inputs that they take; one with a parameter of the user's own does not."""
+    """The layers that show which inputs they take; not layers with the user's own parameters."""
     return (module for module in model.modules() if _shapes_for(module))
 
 
 def _shapes_for(layer: nn.Module) -> list[tuple[int, ...]]:
-    """Shapes of a sample that a layer may take, usual ones first; none for a layer that tells of none."""
+    """Sample shapes that a layer may take, the usual ones first; none if the layer gives no hint."""
     return next((shapes(layer) for kind, shapes in _BY_LAYER.items() if isinstance(layer, kind)), [])
 
 

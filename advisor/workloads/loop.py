@@ -69,7 +69,7 @@ class Loop:
 
     @property
     def spread_already(self) -> str:
-        """The part that is spread over several processes or GPUs already, in words; empty where none is."""
+        """The part that is already spread over several processes or GPUs, in words; empty if none is."""
         if isinstance(self.model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             return f"the model is wrapped in {type(self.model).__name__} already"
         if hasattr(self.model, "set_requires_gradient_sync"):
@@ -99,7 +99,7 @@ def has_target(batch: Any, model: nn.Module) -> bool:
 
 
 class GivenBatches(DataLoader[Any]):
-    """Batches from something else than a DataLoader: its way of making them cannot be changed."""
+    """Batches that do not come from a DataLoader, so that the way they are made cannot be changed."""
 
     def __init__(self, dataset: Any, made_by: str) -> None:
         super().__init__(dataset, batch_size=None, collate_fn=as_given)
@@ -107,5 +107,5 @@ class GivenBatches(DataLoader[Any]):
 
 
 def as_given(batch: Any) -> Any:
-    """A batch with tensors as it is; PyTorch would make lists of its tuples. What has none is made to tensors."""
+    """A batch with tensors, unchanged, since PyTorch would turn tuples into lists. Other batches become tensors."""
     return batch if next(tensors_of(batch), None) is not None else default_convert(batch)

@@ -95,7 +95,7 @@ def _as_workload(value: Any, notes: list[str]) -> Workload:
 
 
 def _as_written(workload: Workload, notes: list[str]) -> Workload:
-    """A model that was compiled as a whole, taken back: the settings say it then, and it can be measured without."""
+    """The original of a model that was compiled as a whole: compiling is now a setting, and is measured off, too."""
     compiled = compiled_as(workload.model)
     if compiled is None:
         notes.append("the model is compiled in a way that no setting says (its backend or its options): it is kept so")
@@ -129,7 +129,7 @@ def _checked(workload: Workload) -> Workload:
 
 
 def _check_model(model: Any) -> None:
-    """Refuse a model that could not make a step. A frozen TorchScript model, which has no mode, gets one."""
+    """Refuse a model that cannot run a step. Add a training mode to a frozen TorchScript model, which has none."""
     if isinstance(model, type):
         name = model.__name__
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
@@ -169,6 +169,11 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
     if isinstance(data, DataLoader):
         return _sized_loader(data, spec), None
     if callable(data) and not _is_batch(data):
+        if inspect.isfunction(data) and not losses.is_callable_with(inspect.signature(data), 1):
+            raise TargetError(
+                f"the target's data function {data.__name__} takes no batch size.",
+                "Write it as `def batch(batch_size):`; or give a loader or a list of batches.",
+            )
         usual = getattr(workload, "usual_size", None) or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
         made = data(size)
@@ -210,7 +215,7 @@ def _checked_batch(batch: Any, what: str) -> Any:
 
 
 def _has_items(data: Any) -> bool:
-    """Whether data is an object of a class with items that are asked for by their index, as a dataset's."""
+    """Whether data is an object with items by index, such as a dataset."""
     known = isinstance(data, Mapping | list | tuple | str) or hasattr(data, "__array__")
     return not known and hasattr(type(data), "__getitem__") and hasattr(type(data), "__len__")
 

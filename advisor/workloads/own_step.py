@@ -78,7 +78,7 @@ def optimizers_of(workload: Workload) -> Any:
 
 
 def _several(value: Any) -> list[Any]:
-    """The elements of a list, a tuple or a mapping; one thing by itself as a list of it."""
+    """The elements of a list, a tuple or a mapping; any other object as a list with one element."""
     if value is None:
         return []
     if isinstance(value, Mapping):

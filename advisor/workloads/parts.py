@@ -23,10 +23,10 @@ ALIASES = {
 
 
 def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
-    """The parts of a returned tuple by their names; None where they are more, or others, than a loop has.
+    """The parts of a returned tuple by name; None if a loop does not have these parts.
 
-    A part that can be one thing only has its name wherever it stands; others have the names that are left, in the
-    documented order. ``notes`` get what is left out.
+    A part that can only be one thing is recognised anywhere in the tuple. The others get the remaining names in the
+    documented order. ``notes`` get the parts that are left out.
     """
     parts: dict[str, Any] = {}
     open_ones = []

@@ -36,7 +36,7 @@ def resize_batch(batch: Any, size: int) -> Any:
 
 
 def resizing_problem(batch: Any) -> str:
-    """The reason that a batch cannot be resized: no dimension surely counts samples. Empty where it can."""
+    """The reason a batch cannot be resized: it is unclear which dimension counts samples. Empty where it can."""
     tensors = [tensor for tensor in tensors_of(batch) if tensor.dim() > 0]
     plain = [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_nested]
     sizes = list(dict.fromkeys(tensor.shape[0] for tensor in plain))

@@ -42,9 +42,9 @@ _RUNS: dict[nn.Module, dict[tuple[Any, ...], tuple[Any, int] | Exception]] = {}
 
 
 def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> tuple[int, str]:
-    """Choose the size of a batch: as ``--batch-size`` or ``--input`` say, else as much as the machine steps through.
+    """Choose the batch size: from ``--batch-size`` or ``--input``, else as large as the machine can compute quickly.
 
-    Returns it with a note on how it came about, which is empty where the person chose it.
+    Returns it with a note on the choice, which is empty if the person made it.
     """
     wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.fixed_size
     if wanted is not None:
@@ -80,7 +80,7 @@ def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
 
 
 def takes(model: nn.Module, batch: Any) -> bool:
-    """Whether a model can take a batch: by its shapes, or by a forward pass where the model looks at the contents."""
+    """Whether a model accepts a batch: checked by shapes, or by a real forward pass if the model reads values."""
     ran = _without_contents(model, batch)
     if not isinstance(ran, Exception) or _META not in str(ran).lower():
         return not isinstance(ran, Exception)
@@ -95,7 +95,7 @@ def takes(model: nn.Module, batch: Any) -> bool:
 
 
 def _without_contents(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
-    """The output and the operations of a forward pass, or its error; without masks where the model needs none."""
+    """The output and the operations of a forward pass, or its error; without masks if the model requires that."""
     if isinstance(batch, Mapping):  # models look at the values of masks, which change next to nothing of the work
         bare = {name: value for name, value in batch.items() if not name.endswith("mask")}
         ran = _run_on_meta(model, bare)
@@ -104,7 +104,7 @@ def _without_contents(model: nn.Module, batch: Any) -> tuple[Any, int] | Excepti
 
 
 def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
-    """The output and the operations of a forward pass on a batch without contents, or its error, once for each form."""
+    """The output and the operations of a forward pass on the meta device, or its error; once per kind of call."""
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
     form = signature_of((split.args, dict(split.kwargs), model.training, *model.parameters()))
     if model not in _RUNS:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from sample_session import cancelled_history, failed_history, journaled, sample_
 
 from advisor.cli import grammar
 from advisor.cli import main as cli
-from advisor.errors import ExitCode, TargetError
+from advisor.errors import ExitCode
 from advisor.experiment.state import SessionState
 from advisor.recipe import HEADINGS
 from advisor.recipe.catalog import load_catalog
@@ -80,7 +79,7 @@ def test_starting_loads_nothing_heavy(statement):
     assert imported_by(statement).isdisjoint({"torch", "textual", "rich", "numpy", "pynvml", "psutil", "msgspec"})
 
 
-@pytest.mark.parametrize("module", ["advisor.headless.run", "advisor.cli.grammar", "advisor.machine.hardware"])
+@pytest.mark.parametrize("module", ["advisor.headless.run", "advisor.machine.hardware"])
 def test_a_session_without_the_app_loads_neither_torch_nor_textual(module):
     assert imported_by(f"import {module}").isdisjoint({"torch", "textual"})
 
@@ -110,11 +109,6 @@ def test_no_target_prints_the_commands_to_begin_with(program):
     "arguments",
     [
         ("m:b", "--bugdet", "5m"),
-        ("m:b", "--budget", "never"),
-        ("m:b", "--gpus", "none"),
-        ("m:b", "--gpus", "0"),
-        ("m:b", "--gpus", "2", "--device", "cuda:1"),
-        ("--headless",),
         ("recipes", "autocats"),
         ("report", "none"),
         ("export",),
@@ -131,7 +125,7 @@ def test_a_mistake_is_two_lines_and_exit_code_2(command, arguments):
     assert what_to_do
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "text"])
+@pytest.mark.parametrize("text", ["[1, 2]", "a: ["])
 def test_a_bad_config_is_a_usage_error(command, tmp_path, text):
     (tmp_path / "c.yaml").write_text(text)
     done = command("m:b", "--config", "c.yaml")
@@ -156,15 +150,6 @@ def test_the_module_and_the_version(program):
     done = program("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("perf-advisor 0.")
-
-
-def test_recipes_are_listed_and_explained(command):
-    listed = command("recipes")
-    assert listed.returncode == 0
-    assert "precision.autocast" in listed.stdout
-    shown = command("recipes", "autocast")
-    assert "When it does not" in shown.stdout
-    assert "precision.autocast" in shown.stdout
 
 
 def test_recipes_of_a_folder_are_listed_and_broken_ones_named(command, tmp_path):
@@ -247,13 +232,6 @@ def test_damage_is_told_by_each_command_that_reads_a_session(command, state):
     for name in (good, failed):
         (folder / f"{name}.jsonl").unlink()
     assert command("sessions").stdout == ""
-
-
-def test_a_session_is_shown_again(command):
-    done = command("report", journaled(sample_history()))
-    assert done.returncode == 0
-    assert "Settings, best first" in done.stdout
-    assert "1.97x" in done.stdout
 
 
 def test_a_failed_session_is_shown_with_its_reason(command):
@@ -355,8 +333,10 @@ def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_pat
     assert (tmp_path / "tuned.yaml").read_text().endswith("{}\n")
 
 
-def test_json_of_a_session_goes_alone_to_standard_output(command):
-    done = command("report", journaled(sample_history()), "--json", "-")
+def test_a_session_is_shown_again_and_its_json_goes_alone_to_standard_output(command):
+    session_id = journaled(sample_history())
+    assert "Settings, best first" in command("report", session_id).stdout
+    done = command("report", session_id, "--json", "-")
     assert json.loads(done.stdout)["schema"] == 2
     assert "Settings, " in done.stderr
 
@@ -402,34 +382,18 @@ def test_a_working_directory_that_was_removed_is_told(tmp_path, monkeypatch, cap
     assert capsys.readouterr().err.splitlines()[0] == "perf-advisor: the working directory was removed."
 
 
-def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
+def test_a_bug_of_ours_is_told_with_its_traceback(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run", raising(ZeroDivisionError("oh\nno")))
     assert cli.main(["demo"]) == ExitCode.BUG
-    wrong, what_to_do = capsys.readouterr().err.splitlines()
+    wrong, what_to_do, *details = capsys.readouterr().err.splitlines()
     assert "ZeroDivisionError: oh no" in wrong
-    path = state / f"crash-{os.getpid()}.log"
-    assert str(path) in what_to_do
-    assert "Traceback" in path.read_text()
-    path.unlink()
-    path.mkdir()  # nothing can be written there
-    assert cli.main(["demo"]) == ExitCode.BUG
-    assert "with this traceback: Traceback" in capsys.readouterr().err
+    assert "report it" in what_to_do
+    assert details[0].startswith("Traceback")
 
 
 def test_an_interrupt_exits_130(monkeypatch):
     monkeypatch.setattr(cli, "_run", raising(KeyboardInterrupt()))
     assert cli.main(["demo"]) == 130
-
-
-def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_run", raising(TargetError("no\nbuild", "define \x1b[31mit", "frame 1\nframe 2")))
-    assert cli.main(["demo"]) == 3
-    assert capsys.readouterr().err.splitlines() == [
-        "perf-advisor: no build",
-        "define \\x1b[31mit",
-        "frame 1",
-        "frame 2",
-    ]
 
 
 # --- taking up a session --------------------------------------------------------------------------------------
@@ -458,10 +422,11 @@ def test_the_arguments_of_a_target_are_kept(state, capsys):
         return invocation.wanted()[0]
 
     assert request_of("--resume") == asked
+    assert request_of("--resume", "--only", "compile").only == ("compile",)
     assert request_of("mymodel:build", "--resume").target.arguments == ("--lr", "0.1")
     assert request_of("mymodel:build", "--resume", first, "--", "--lr", "0.1").target.arguments == ("--lr", "0.1")
-    for session in ((), (first,)):
-        assert cli.main(["mymodel:build", "--resume", *session, "--", "--lr", "0.2"]) == 2
+    for named in (["mymodel:build", "--resume"], ["mymodel:build", "--resume", first], ["--resume"]):
+        assert cli.main([*named, "--", "--lr", "0.2"]) == 2
         assert "mymodel:build -- --lr 0.2" in capsys.readouterr().err
     assert cli.main(["sessions"]) == 0
     assert "mymodel:build -- --lr 0.1" in capsys.readouterr().out

@@ -21,8 +21,9 @@ from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
 from advisor.headless.progress import HeadlessReporter
-from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
+from advisor.report.terminal import print_sections
+from advisor.report.whole import summary_sections
 
 STEERS = "\x1b[2J\x9b31m\x1b]0;title\x07"
 SHOWN = r"\x1b[2J\x9b31m\x1b]0;title\x07"
@@ -67,7 +68,7 @@ def test_nothing_reaches_the_terminal(told, file):
     reporter = HeadlessReporter(out)
     for event in made:
         reporter.handle(event)
-    print_summary(SessionState.of(made), out, load_catalog())
+    print_sections(summary_sections(SessionState.of(made), load_catalog()), out)
     text = COLOURS.sub("", out.getvalue()) if out.isatty() else out.getvalue()
     assert not CONTROLS.search(text)
     assert told is failed_history or r"\x9b31m" in text

@@ -21,10 +21,11 @@ from advisor.export.formats.html import html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
-from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
+from advisor.report.terminal import print_sections
 from advisor.report.verdict import result_line
+from advisor.report.whole import summary_sections
 from advisor.source.reading import read_sources
 from advisor.workloads.entrypoint import load_target
 
@@ -138,7 +139,7 @@ def recorded(history):
 
 def summary(state, request, catalog):
     out = io.StringIO()
-    print_summary(state, out, catalog)
+    print_sections(summary_sections(state, catalog), out)
     return out.getvalue()
 
 

@@ -14,12 +14,13 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text
 from advisor.export.outputs import write_outputs
-from advisor.headless.summary import print_summary
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Verdict
 from advisor.report.conclusions import settings_to_export
+from advisor.report.terminal import print_sections
 from advisor.report.verdict import result_line, verdict
+from advisor.report.whole import summary_sections
 
 AUTOCAST, OTHERS = "precision.autocast", {"model.memory_format", "optimizer.implementation"}
 WHY = "not measured since you rejected autocast"
@@ -38,7 +39,7 @@ def pending(measured):
 
 def summary_of(state):
     file = io.StringIO()
-    print_summary(state, file, load_catalog())
+    print_sections(summary_sections(state, load_catalog()), file)
     return " ".join(file.getvalue().split())
 
 

@@ -13,7 +13,7 @@ from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, open_session
-from advisor.files.state_folder import make_private, replace_file, state_folder
+from advisor.files.state_folder import make_private, state_folder, write_record
 from advisor.records.secrets import arguments_without_secrets, names_a_secret
 
 
@@ -153,7 +153,7 @@ def test_state_is_its_users_alone_under_any_umask(tmp_path, monkeypatch, usual):
     before = os.umask(0)
     try:
         recorded()
-        assert replace_file(state_folder() / "hints.json", "{}")
+        write_record("hints.json", {})
     finally:
         os.umask(before)
     every = [state_folder(), *state_folder().rglob("*")]

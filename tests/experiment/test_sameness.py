@@ -65,16 +65,7 @@ def test_another_option_of_the_workload_is_refused(given, told, capsys):
     assert cli.main(["mymodel:build", "--resume", session, *given]) == 2
     wrong, what_to_do = capsys.readouterr().err.splitlines()
     assert told in wrong
-    assert "--anew" in what_to_do
-
-
-def test_it_is_measured_anew_when_asked(capsys):
-    recorded(batch_size=16)
-    request, past = taken_up("mymodel:build", "--resume", "--anew", "--batch-size", "1024")
-    assert past is None
-    assert request.target.batch_size == 1024
-    assert "measuring anew" in capsys.readouterr().err
-    assert taken_up("mymodel:build", "--resume", "--anew")[1] is not None  # nothing changed
+    assert "leave --resume out" in what_to_do
 
 
 def test_the_same_and_what_only_steers_the_search_are_taken_up():
@@ -99,7 +90,6 @@ def test_a_config_that_changed_or_is_gone_is_refused():
             taken_up("mymodel:build", "--resume", "--config", "c.yaml")
     with pytest.raises(UsageError, match="the config has changed"):
         taken_up("--resume")
-    assert taken_up("--resume", "--anew")[0].target.config["labels"] == {0: "cat"}
     os.remove("c.yaml")  # noqa: PTH107
     with pytest.raises(UsageError, match=r"c\.yaml"):
         taken_up("--resume")

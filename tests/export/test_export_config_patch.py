@@ -2,8 +2,6 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from advisor.errors import UsageError
 from advisor.export.config_patch import Patch, Wanted, diff
@@ -333,107 +331,7 @@ def test_a_config_without_workers_keeps_none_of_their_options(name):
     assert [str(entry) for entry in patch.said["data.prefetch_factor"]] == ["prefetch_factor: null"]
 
 
-# --- properties -----------------------------------------------------------------------------------------------
-
-NAMES = st.sampled_from(["batch_size", "pin_memory", "mode", "lr", "x", "train", "a.b", "data", "0", "perf_advisor_"])
-SCALARS = st.one_of(
-    st.booleans(),
-    st.integers(-5, 5000),
-    st.floats(allow_nan=False, width=16),
-    st.none(),
-    st.sampled_from(["none", "fast lane", "yes", "a: b", "# no comment", "it's", "a\nb\n", "  lead", "tail\n\n", ""]),
-)
-TREES = st.recursive(
-    SCALARS,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=4)),
-    max_leaves=10,
-)
-SETTINGS = st.dictionaries(
-    st.sampled_from(["data.batch_size", "data.pin_memory", "compile.mode", "precision.autocast", "step.lr", "x.x"]),
-    st.one_of(st.booleans(), st.integers(1, 99), st.floats(0, 1), st.sampled_from(["none", "default", "no", "a: b"])),
-    max_size=4,
-)
-
-
-@st.composite
-def configs(draw) -> str:
-    tree = draw(st.dictionaries(NAMES, TREES, max_size=5))
-    if draw(st.booleans()):
-        tree["perf_advisor"] = draw(st.one_of(st.none(), SETTINGS))
-    style = {"default_flow_style": draw(st.sampled_from([True, False, None])), "indent": draw(st.sampled_from([2, 4]))}
-    text = yaml.safe_dump(tree, sort_keys=False, **style) if tree else draw(st.sampled_from(["", "{}\n", "---\n"]))
-    lines = text.splitlines(keepends=True)
-    if (
-        "'" not in text
-        and '"' not in text
-        and "|" not in text
-        and ">" not in text
-        and style["default_flow_style"] is False
-    ):
-        lines = [line if line.isspace() else _commented(draw, line) for line in lines]
-    text = "".join(lines)
-    if draw(st.booleans()):
-        text = draw(st.sampled_from(["# head\n", "---\n", "\n\n"])) + text if not text.startswith("---") else text
-    if draw(st.booleans()):
-        text = text.rstrip("\n")
-    return text.replace("\n", "\r\n") if draw(st.booleans()) else text
-
-
-def _commented(draw, line: str) -> str:
-    comment = draw(st.sampled_from(["", "", "   # why: because", " #"]))
-    return line.rstrip("\n") + comment + "\n" + draw(st.sampled_from(["", "", "\n", "# between\n", "      # deep\n"]))
-
-
 def test_switches_of_one_section_are_a_pair_and_those_of_two_are_not():
     settings = {"precision.autocast": "bfloat16"}
     assert "train:\n  bf16: true\n  fp16: false\n" in patched("train:\n  bf16: false\n  fp16: true\n", settings).text
     assert patched("first:\n  bf16: false\nsecond:\n  fp16: false\n", settings).said == {}
-
-
-@given(configs(), SETTINGS)
-def test_any_config_loads_as_expected_and_keeps_its_lines(text, settings):
-    before = yaml.safe_load(text) or {}
-    patch = patched(text, settings, {"compile.mode": "none"})
-    after = yaml.safe_load(patch.text) or {}
-
-    assert set(paths(patch)) | set(patch.added) == set(settings)
-    expected = _with_settings(before, patch, settings)
-    assert after == expected
-    touched = len(paths(patch)) + len(patch.added) + 2
-    assert _lines_changed(text, patch.text) <= touched
-    assert ("\r\n" in patch.text) == ("\r\n" in text) or "\n" not in text
-    assert "\n" not in patch.text.replace("\r\n", "") or "\r\n" not in text
-    again = patched(patch.text, settings, {"compile.mode": "none"})
-    assert again.text == patch.text
-
-
-def _with_settings(before: dict, patch: Patch, settings: dict) -> dict:
-    for key, path in paths(patch).items():
-        _set(before, path.split("."), settings[key])
-    if patch.added:
-        before["perf_advisor"] = (before.get("perf_advisor") or {}) | patch.added
-    return before
-
-
-def _set(node, parts, value) -> bool:
-    """Put a value at a dotted path, whatever the keys' own dots and types."""
-    if isinstance(node, list):
-        if len(parts) == 1:
-            node[int(parts[0])] = value
-            return True
-        return _set(node[int(parts[0])], parts[1:], value)
-    for taken in range(len(parts), 0, -1):
-        name = ".".join(parts[:taken])
-        key = next((key for key in node if str(key) == name), None) if isinstance(node, dict) else None
-        if key is None:
-            continue
-        if taken == len(parts):
-            node[key] = value
-            return True
-        if _set(node[key], parts[taken:], value):
-            return True
-    return False
-
-
-def _lines_changed(old: str, new: str) -> int:
-    return sum(1 for line in diff(old, new, "c").splitlines()[2:] if line.startswith("-"))

@@ -1,4 +1,4 @@
-"""What a setting that is on already is worth, and candidates by name. The figures: tests/tui/test_tui_formatting.py."""
+"""What a setting that is on already is worth, and candidates by name. The figures: test_numbers.py."""
 
 # ruff: noqa: RUF001 - the en dash stands between the ends of an interval
 

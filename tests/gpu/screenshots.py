@@ -24,7 +24,6 @@ from advisor.experiment.past.journal import PastSession, open_session
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block
 from advisor.tui.app import AdvisorApp
-from advisor.tui.launch import FileExporter
 
 SIZES = {"": (120, 36), "-80x24": (80, 24)}
 THEMES = {"": "advisor", "-light": "advisor-light"}
@@ -137,8 +136,7 @@ def app_over(past: PastSession) -> tuple[AdvisorApp, Replay]:
     """The app over a session that is replayed, and the replay."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # or the app asks on how many of the recorded machine's GPUs to train
     replay = Replay(past)
-    exporter = FileExporter(past.request, Outputs())
-    app = AdvisorApp(past.request, exporter, load_catalog=load_catalog, clock=replay.clock)
+    app = AdvisorApp(past.request, Outputs(), load_catalog=load_catalog, clock=replay.clock)
     app.animation_level = "none"
     replay.post = app.post_event
     app.attach(lambda: replay, session_id=past.session_id)

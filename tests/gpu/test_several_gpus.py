@@ -12,7 +12,7 @@ from advisor.figures.formatting import link_rows
 from advisor.machine.hardware import inspect_hardware
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Outcome, TargetSpec, TrialSpec, World
+from advisor.records import Outcome, TargetSpec, TrialKind, TrialSpec, World
 from advisor.runner.trials import Runner
 
 pytestmark = [
@@ -41,6 +41,31 @@ def test_the_links_are_known_and_two_ranks_are_measured(tmp_path):
     result = Runner().run(spec, lambda message: None)
     assert result.outcome is Outcome.MEASURED, result
     assert result.ranks.exposed_ms is not None
+
+
+@pytest.mark.parametrize("kind", [TrialKind.BASELINE, TrialKind.PROFILE])
+@pytest.mark.parametrize("script", ["torchrun_ddp.py", "torchrun_fsdp.py"])
+@pytest.mark.parametrize("settings", [{}, {"precision.autocast": "bfloat16"}, {"compile.mode": "default"}], ids=str)
+def test_a_script_for_torchrun_is_measured_in_two_ranks(script, settings, kind, tmp_path):
+    if settings and kind is TrialKind.PROFILE:
+        pytest.skip("the baseline alone is profiled")
+    spec = TrialSpec(
+        "script",
+        TargetSpec(script, str(WORKLOADS)),
+        settings,
+        0.5,
+        1.0,
+        240.0,
+        str(tmp_path / "log"),
+        kind=kind,
+        world=World(2, script=True),
+    )
+    Runner.prepare()
+    result = Runner().run(spec, lambda message: None)
+    assert result.outcome is Outcome.MEASURED, result
+    assert any("2 ranks (nccl)" in note for note in result.notes)
+    assert not (WORKLOADS / "snapshot.pt").exists()
+    print(script, settings, [block.step_ms for block in result.blocks][:3], result.losses, result.disturbed)
 
 
 SCRIPT = """

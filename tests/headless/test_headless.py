@@ -21,9 +21,10 @@ from advisor.experiment import events
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.headless.progress import HeadlessReporter
-from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Objective, Outcome, TrialRecord, TrialResult
+from advisor.records import Objective
+from advisor.report.terminal import print_sections
+from advisor.report.whole import summary_sections
 
 
 def progress_of(history):
@@ -36,7 +37,7 @@ def progress_of(history):
 
 def summary_of(history, state=None):
     file = io.StringIO()
-    print_summary(state or SessionState.of(history), file, load_catalog())
+    print_sections(summary_sections(state or SessionState.of(history), load_catalog()), file)
     return file.getvalue()
 
 
@@ -117,15 +118,6 @@ def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
     assert lines[1].endswith("unclear (with more runs)")
 
 
-def test_text_of_the_user_is_one_line_and_never_markup():
-    result = TrialResult(Outcome.FAILED, reason="[red]bad\nshape[/] \x1b[31m")
-    told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))
-    history = [events.TrialMeasured(TrialRecord(told.record.candidate, {}, result))]
-    (line,) = progress_of(history)
-    assert "failed: [red]bad shape[/]" in line
-    assert line.endswith(r"\x1b[31m")
-
-
 # --- the summary ----------------------------------------------------------------------------------------------
 
 
@@ -153,32 +145,6 @@ def test_the_summary_is_plain_and_narrow_without_a_terminal(width, monkeypatch):
     assert all(len(line) <= width and line == line.rstrip() for line in text.splitlines())
     for words in ("channels_last", "1.019x (1.014–1.023)", "train.py:41", "(0.970–0.978)"):
         assert words in text
-
-
-def test_the_summary_of_a_session_without_a_gain_says_so():
-    kept = [event for event in cpu_history() if not isinstance(event, events.Ranked | events.StackMeasured)]
-    history = [event for event in kept if not isinstance(event, events.TrialMeasured)] + [
-        event
-        for event in kept
-        if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe != "threads"
-    ]
-    told = section_of(summary_of(history), "Result")
-    assert told == "Sequential training on AMD EPYC 7B13, 8 cores: nothing that was tried is measurably faster."
-
-
-def without_a_stack(**changes):
-    """The sample session when nothing won: its last stack is the baseline itself."""
-    last = next(event for event in reversed(sample_history()) if isinstance(event, events.StackMeasured))
-    return [events.StackMeasured(replace(last.record, settings={}, **changes))]
-
-
-def test_a_stack_without_settings_is_not_called_confirmed():
-    history = [*sample_history()[:-1], *without_a_stack(dropped={})]
-    assert "together: nothing that was measured together is measurably faster" in "\n".join(progress_of(history))
-    assert "The settings together" not in summary_of(history)
-    explained = summary_of([*sample_history()[:-1], *without_a_stack(dropped={"compile": "it adds nothing"})])
-    assert "compile: it adds nothing" in explained
-    assert "confirmed" not in explained
 
 
 def test_a_failed_session_has_no_summary():

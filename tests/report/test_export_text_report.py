@@ -6,13 +6,11 @@ from html.parser import HTMLParser
 import pytest
 from report_text import body_of, table_rows
 from sample_session import (
-    CONTRIBUTION,
     cancelled_history,
     cpu_history,
     cpu_request,
     detailed_history,
     failed_history,
-    on_the_stack,
     sample_history,
     sample_request,
 )
@@ -93,26 +91,16 @@ def test_the_sections_in_their_order(text):
     assert "2 min 23 s" in text
 
 
-def test_phases_with_their_shares(text):
-    rows = table_rows(text, "Where the time goes")
-    assert ["backward", "15.9 ms", "58.8 %"] in rows
-    assert ["data wait", "80.0 µs", "0.3 %"] in rows
-
-
-def test_the_ranking(text):
-    rows = table_rows(text, "Settings, best first")[2:]
-    setting, title, speedup, step, *_, used, remark = rows[0]
-    assert (setting, title) == ("`model.memory_format: channels_last`", "Channels-last memory format")
-    assert (speedup, step) == ("1.39x (1.38–1.40)", "26.3 → 18.9 ms")
-    assert (used, remark) == ("yes", "")
-    opt_in = next(row for row in rows if row[0].startswith("`data.batch_size"))
-    assert opt_in[-2] == "no"
-    assert opt_in[-1]
-
-
 def test_every_trial_is_there_with_interval_or_reason(text):
     rows = {row[0]: row for row in table_rows(text, "Settings, best first")[2:]}
     assert len(rows) == 8
+    first = [
+        "`model.memory_format: channels_last`",
+        "Channels-last memory format",
+        "1.39x (1.38–1.40)",
+        "26.3 → 18.9 ms",
+    ]
+    assert next(iter(rows.values()))[:4] == first
     assert rows["`backends.cudnn_benchmark: true`"][2] == "1.001x (0.997–1.005)"
     failed = rows["`compile.mode: max-autotune`"]
     assert failed[2] == "failed"
@@ -239,12 +227,6 @@ def test_another_objective_says_how_it_ranks(catalog):
     assert "The objective is" not in markdown_report(SessionState.of(sample_history()), sample_request(), catalog)
 
 
-def test_nothing_that_serves_the_objective_is_told_in_its_words(catalog):
-    state = SessionState.of([GoalSet(Goal(Objective.ENERGY)), *sample_history()[1:]])
-    told = markdown_report(state, sample_request(), catalog)
-    assert "ResNet training on 1 x NVIDIA H200: nothing that was tried takes measurably less energy." in told
-
-
 def test_the_stack_before_and_after(told):
     rows = {row[0]: row[1:] for row in table_rows(told, "The settings together")}
     assert rows["Step"] == ["26.3 → 13.4 ms (-49 %)"]
@@ -309,18 +291,6 @@ def test_what_was_not_tried_stands_with_the_reasons(told):
     first = table_rows(told, "Not tried")[2]
     assert first[1] == "compile_scope=regional, batch_size (256, 512)"
     assert "42 s" in first[0]
-
-
-def test_a_recommendation_measured_with_the_stack_says_so(detailed, catalog):
-    first, *rest = detailed.recommendations
-    record = on_the_stack(first.record, CONTRIBUTION)
-    detailed.recommendations = (replace(first, record=record), *rest)
-    name = first.record.candidate.name
-    detailed.trials[name] = record
-    rows = table_rows(markdown_report(detailed, sample_request(), catalog), "Settings, best first")
-    row = next(row for row in rows if first.record.candidate.key in row[0])
-    assert row[2] == "+1.20x (1.15–1.25)"
-    assert row[-1] == "compared with and without it, 1 other setting on"
 
 
 def test_waits_stand_with_the_habits(told):

@@ -1,11 +1,8 @@
-"""Speed against memory: the front on any points, and what a session's points are."""
+"""Speed against memory: the points of a session, and which of them are worth a choice."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sample_session import GIB, cancelled_history, cpu_history, sample_history
 
 from advisor.experiment import events
@@ -13,83 +10,11 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint
-from advisor.report.pareto import BASELINE, STACK, front_of, measured_points, pareto_front
-
-
-def point(speedup, peak_bytes, *, name="x"):
-    return ParetoPoint(name, {"a.b": name}, Comparison(speedup, speedup, speedup), peak_bytes)
-
-
-points = st.lists(st.builds(point, st.floats(0.1, 10), st.integers(1, 2**40)), max_size=12)
-floors = st.tuples(st.floats(0, 0.2), st.floats(0, 0.2))
-
-
-def dominates(one, other):
-    """Whether a point is at least as good in both, and better in one."""
-    better = one.speedup > other.speedup or one.peak_reserved_bytes < other.peak_reserved_bytes
-    return better and one.speedup >= other.speedup and one.peak_reserved_bytes <= other.peak_reserved_bytes
-
-
-# --- the front ------------------------------------------------------------------------------------------------
-
-
-@given(points)
-def test_the_front_is_what_nothing_dominates(given_points):
-    front = pareto_front(given_points)
-    for candidate in given_points:
-        beaten = any(dominates(other, candidate) for other in given_points)
-        same = any(
-            (kept.speedup, kept.peak_reserved_bytes) == (candidate.speedup, candidate.peak_reserved_bytes)
-            for kept in front
-        )
-        assert same is not beaten
-
-
-@given(points, floors)
-def test_along_the_front_speed_and_memory_rise_by_more_than_noise(given_points, given_floors):
-    saving, noise = given_floors
-    front = pareto_front(given_points, saving_floor=saving, within=noise)
-    for smaller, larger in pairwise(front):
-        assert larger.speedup > (1 + noise) * smaller.speedup
-        assert larger.peak_reserved_bytes > smaller.peak_reserved_bytes
-
-
-@given(points, st.randoms())
-def test_the_front_does_not_depend_on_the_order(given_points, shuffled):
-    other = list(given_points)
-    shuffled.shuffle(other)
-    figures = [
-        [(kept.speedup, kept.peak_reserved_bytes) for kept in pareto_front(order, saving_floor=0.01, within=0.01)]
-        for order in (given_points, other)
-    ]
-    assert figures[0] == figures[1]
-
-
-# --- what is better known ---------------------------------------------------------------------------------------
-
-
-def known(speedup, low, high, peak_bytes, name, *, confirmed=False):
-    comparison = Comparison(speedup, low, high, paired=confirmed)
-    return ParetoPoint(name, {"a.b": name}, comparison, peak_bytes)
+from advisor.report.pareto import BASELINE, STACK, front_of, measured_points
 
 
 def names(found):
     return [found_point.name for found_point in found]
-
-
-@pytest.mark.parametrize("peak_bytes", [1000, 1100])
-@pytest.mark.parametrize(("low", "fastest"), [(1.9, "stack"), (2.05, "lucky")])
-def test_one_lucky_run_is_not_faster_than_what_was_confirmed(peak_bytes, low, fastest):
-    stack, lucky = known(2.0, 1.98, 2.02, 1000, "stack", confirmed=True), known(2.3, low, 2.6, peak_bytes, "lucky")
-    assert pareto_front([stack, lucky])[-1].name == fastest
-
-
-def test_where_intervals_are_no_numbers_there_is_still_a_front():
-    damaged = known(1.5, float("nan"), 1.6, 900, "damaged")
-    assert "sure" in names(pareto_front([known(1.2, 1.1, 1.3, 1000, "sure", confirmed=True), damaged]))
-
-
-# --- a session's points ---------------------------------------------------------------------------------------
 
 
 def state_of(*, goal=None, history=None):
@@ -142,7 +67,7 @@ def test_what_is_measurably_no_better_than_the_baseline_is_no_choice(low, chosen
     state = state_of(history=cancelled_history())
     own_bytes = state.baseline.result.peak_reserved_bytes
     comparison = Comparison(1.08, low, 1.2)
-    state.apply(events.CombinationMeasured(ParetoPoint("faster", {"a.b": 1, "c.d": 1}, comparison, own_bytes - 1)))
+    state.apply(events.CombinationMeasured(ParetoPoint("faster", {"a.b": 1, "c.d": 1}, comparison, own_bytes)))
     assert names(front_of(state)) == [chosen]
 
 
@@ -165,17 +90,6 @@ def test_decisions_take_points_out_and_let_them_in():
     assert "batch_size=128" not in names(measured_points(state))
     state.apply(events.Decided("batch_size", Decision.ACCEPTED))
     assert "batch_size=128" in names(measured_points(state))
-
-
-def test_settings_that_were_measured_again_are_one_point():
-    state = state_of()
-    stack = state.stack
-    earlier = ParetoPoint("earlier", dict(stack.settings), Comparison(1.5, 1.4, 1.6), 7 * GIB)
-    state.apply(events.CombinationMeasured(earlier))
-    found = measured_points(state)
-    assert "earlier" not in names(found)
-    [kept] = [other for other in found if other.settings == stack.settings]
-    assert kept.comparison == stack.comparison
 
 
 def test_a_session_that_measured_little():

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 import tui_histories as histories
-from sample_session import detailed_history, sample_request
+from sample_session import cpu_history, detailed_history, sample_request
 
 from advisor.experiment.state import SessionState
 from advisor.export import charts
@@ -68,7 +68,7 @@ def test_a_batch_size_that_did_not_run_has_its_reason_in_place_of_a_bar(state) -
 
 
 @pytest.mark.parametrize(
-    "history", [[], histories.start(), histories.failure(), histories.judged_nothing(), histories.cpu_demo()]
+    "history", [[], histories.start(), histories.failure(), histories.judged_nothing(), cpu_history()]
 )
 def test_what_is_not_known_is_not_drawn(history) -> None:
     state = SessionState.of(history)

@@ -41,26 +41,18 @@ def row_of(state: SessionState, name: str) -> Row:
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_every_speed_up_is_the_quotient_of_the_step_times_beside_it(name):
+def test_every_speed_up_is_the_quotient_of_its_step_times_and_no_cell_is_empty(name):
     for state in moments(SESSIONS[name]):
-        found = ranking(state)
-        shown = [row.figures for row in rows_of(state)] + [found.together]
+        found, rows = ranking(state), rows_of(state)
+        for row in rows:
+            record = state.trials.get(row.key)
+            assert (row.figures is not None) == (record is not None and record.result.measured)
+            assert row.figures.memory_bytes[1] is not None if row.figures else row.running or row.note
+        shown = [row.figures for row in rows] + [found.together]
         for figures in filter(None, shown):
             assert figures.before_ms / figures.after_ms == pytest.approx(figures.effect.speedup)
             if figures.against is Against.BASELINE:  # there is one baseline
                 assert figures.before_ms == found.step_ms
-
-
-@pytest.mark.parametrize("name", SESSIONS)
-def test_no_cell_of_a_measured_row_is_empty(name):
-    for state in moments(SESSIONS[name]):
-        for row in rows_of(state):
-            record = state.trials.get(row.key)
-            assert (row.figures is not None) == (record is not None and record.result.measured)
-            if row.figures is not None:
-                assert row.figures.memory_bytes[1] is not None
-            elif not row.running:
-                assert row.note
 
 
 def test_a_setting_measured_with_others_only_has_their_step_with_and_without_it():

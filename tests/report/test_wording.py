@@ -4,7 +4,7 @@ import pytest
 from made_up import result_at
 
 from advisor.figures.formatting import format_numerics
-from advisor.records import BaselineRecord, Bottleneck, Numerics, NumericsResult
+from advisor.records import BaselineRecord, Numerics, NumericsResult
 from advisor.report.figures import interval_words
 
 
@@ -17,7 +17,3 @@ def test_numerics_that_nobody_could_compare_have_no_class():
     """A baseline whose own loss is NaN: its candidates were listed as close."""
     numerics = NumericsResult(Numerics.CLOSE, Numerics.CLOSE, None, "not finite", compared=False)
     assert format_numerics(numerics) == "not compared, declared close"
-
-
-def test_every_bottleneck_has_a_name_for_its_steps():
-    assert all(bottleneck.kind_of_step for bottleneck in Bottleneck)

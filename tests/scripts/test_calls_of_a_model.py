@@ -35,64 +35,6 @@ def test_inputs_that_are_no_batch_of_a_loader_are_measured_without_their_making(
     assert torch.equal(loop.data, -names["x"])
 
 
-OWN_LOSS = """
-from types import SimpleNamespace
-
-class WithLoss(nn.Linear):
-    def forward(self, x, target=None):
-        guess = super().forward(x)
-        loss = (guess - target).abs().mean()
-        return RETURNED
-
-model = WithLoss(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-for x, y in loader:
-    output = model(CALL)
-    loss = TAKEN
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
-
-
-@pytest.mark.parametrize("call", ["x, y", "x, target=y"])
-@pytest.mark.parametrize(
-    ("returned", "place"),
-    [
-        ("loss", ""),
-        ("(guess, loss)", "[1]"),
-        ("dict(loss=loss, guess=guess)", "['loss']"),
-        ("SimpleNamespace(guess=guess, cost=loss)", ".cost"),
-    ],
-)
-def test_a_loss_that_the_model_computes_and_returns_is_found_in_its_output(call, returned, place, script):
-    text = OWN_LOSS.replace("RETURNED", returned).replace("CALL", call).replace("TAKEN", f"output{place}")
-    loop, names = script(text)
-    assert loop.step is None
-    assert type(loop.model).__name__ == "WithLoss"
-    start = {name: value.clone() for name, value in loop.model.state_dict().items()}
-    tuned = batches(loop, 5)
-    names["model"].load_state_dict(start)
-    expected = []
-    for x, y in names["loader"]:
-        loss = (names["model"].weight * x + names["model"].bias - y).abs().mean()
-        names["optimizer"].zero_grad()
-        loss.backward()
-        names["optimizer"].step()
-        expected.append(float(loss))
-    assert tuned == pytest.approx(expected[:5])
-
-
-def test_a_loop_that_goes_backward_twice_for_an_update_is_left_whole(script):
-    twice = "output / 2; loss.backward(retain_graph=True)"
-    text = OWN_LOSS.replace("RETURNED", "loss").replace("CALL", "x, y").replace("TAKEN", twice)
-    loop = script(text)[0]
-    assert loop.step is not None
-    problem = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))]).capture_problem
-    assert "round of your script's loop" in problem
-    assert reason("step_graph", gpu_facts(own_step=True, capture_problem=problem)) == problem
-
-
 EVALUATES = """
 held_out = DataLoader(TensorDataset(numbers, -numbers), batch_size=16)
 
@@ -275,25 +217,6 @@ def test_autocast_inside_a_step_is_known(forward, around, casts, script):
     assert inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))]).casts_inside == casts
 
 
-def test_a_loss_that_calls_the_model_itself(script):
-    """As fairseq's criterions: `loss = criterion(model, sample)`."""
-    loop, names = script(
-        """
-        class Criterion(nn.Module):
-            def forward(self, model, sample):
-                x, y = sample
-                return nn.functional.mse_loss(model(x), y)
-        criterion = Criterion()
-        for sample in loader:
-            loss = criterion(model, sample)
-            optimizer.zero_grad(); loss.backward(); optimizer.step()
-        """
-    )
-    assert loop.model is names["model"]
-    assert loop.step is None
-    assert len(batches(loop, 2)) == 2
-
-
 @pytest.mark.parametrize(
     ("trained", "behind"),
     [
@@ -338,17 +261,22 @@ def test_a_model_that_is_called_in_a_thread_is_told(script):
     assert isinstance(vars(__import__("__main__"))["seen"][0], torch.Tensor)
 
 
-def test_a_loop_that_makes_its_own_batches_says_so(script):
+def test_a_loop_that_goes_backward_twice_for_an_update_is_left_whole(script):
     loop, _ = script("""
         for step in range(100):
             x = torch.ones(4, 1)
             loss = model(model(x)).square().mean()
             loss.backward(retain_graph=True)
+            (loss / 2).backward()
             optimizer.step()
             optimizer.zero_grad()
     """)
     facts = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))])
+    assert "round of your script's loop" in facts.capture_problem
     assert facts.batch_text == "made within the step"
+    assert (
+        reason("step_graph", gpu_facts(own_step=True, capture_problem=facts.capture_problem)) == facts.capture_problem
+    )
 
 
 @pytest.mark.compile
@@ -370,3 +298,23 @@ def test_what_the_script_compiles_itself_is_watched_as_it_is_written(script):
     batches(loop, 2)
     assert names["seen"] == ["compiled"]
     assert loop.model is names["model"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("source", ["loader", "prompts"])
+def test_the_generation_of_text_is_a_step(source, script):
+    pytest.importorskip("transformers")
+    loop, names = script(f"""
+from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=50)).eval()
+prompts = [dict(input_ids=torch.randint(50, (2, 5)), attention_mask=torch.ones(2, 5).long()) for _ in range(3)]
+loader = DataLoader(prompts, batch_size=None)
+chosen = GenerationConfig(max_new_tokens=4, eos_token_id=None, pad_token_id=0)
+for batch in {source}:
+    with torch.no_grad():
+        seen.append(model.generate(**batch, generation_config=chosen, top_k=7))
+""")
+    assert loop.mode is Mode.INFER
+    assert (loop.step.new_tokens, loop.step.options["top_k"]) == (4, 7)
+    assert (loop.data is names["loader"]) is (source == "loader")
+    assert torch.equal(loop.step(names["prompts"][-1]), names["seen"][-1])

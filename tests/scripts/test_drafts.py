@@ -26,12 +26,15 @@ class TestADraft:
         ("name", "has"),
         [
             (
-                "mnist_example",
-                ("from mnist_example import Net", "batch_size=16, num_workers=2", "(data, target)) in [(0, "),
+                "public/mnist",
+                ("from mnist import Net", "DataLoader(dataset, **train_kwargs)", "(data, target)) in [(0, "),
             ),
-            ("gan", ("for (i, real) in [(0, batch)]", "models=[net_g, net_d], optimizers=[opt_d, opt_g]")),
+            (
+                "public/dcgan",
+                ("for (i, data) in [(0, batch)]", "models=[netD, netG], optimizers=[optimizerD, optimizerG]"),
+            ),
             ("flat", ("    # flat.py:8\n    loader = DataLoader(data, batch_size=16, shuffle=True)\n", "data=loader)")),
-            ("nano_gpt", ("for _ in [batch]:", "loader = ...  # TODO", "copy these to here")),
+            ("public/gpt", ("for _ in [batch]:", "loader = ...  # TODO", "copy these to here")),
         ],
     )
     def test_has_what_was_seen_and_compiles(self, name, has, monkeypatch):

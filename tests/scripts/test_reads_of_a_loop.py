@@ -112,40 +112,20 @@ def test_the_loop_that_reads_the_batch_is_the_step_and_not_one_within_it(script)
     assert names["seen"][-2:] == [("main", 8), ("main", 16)]
 
 
-@pytest.mark.parametrize("rounds", [3, 100])
-def test_a_few_updates_before_one_of_another_model_are_a_part_of_the_step(rounds, script):
-    """As of a Wasserstein GAN: the critic's updates before each of the generator's. An epoch before one is no step."""
-    loop, names = script(
-        AGAIN,
-        f"""
-        ROUNDS = {rounds}
+PARTS = {
+    "in the loop": """
         def main():
             batches, other = again(loader), nn.Linear(1, 1)
             rarely = torch.optim.SGD(other.parameters(), lr=1e-4)
             for count in range(100):
                 for _ in range(ROUNDS):
                     x, y = next(batches)
-                    {OWN_STEP}
+                    OWN
                 rarely.zero_grad(); other(x).abs().mean().backward(); rarely.step()
                 seen.append(count)
         main()
     """,
-    )
-    assert (loop.data is names["loader"]) is (rounds == 100)
-    assert len(getattr(loop.optimizer, "optimizers", [1])) == (1 if rounds == 100 else 2)
-    names["seen"].clear()
-    batches(loop, 3)
-    assert len(names["seen"]) == (0 if rounds == 100 else 3)
-
-
-@pytest.mark.parametrize("other_loss", ["other(x).abs().mean().backward()", "go_backward(x)"])
-@pytest.mark.parametrize("rounds", [3, 100])
-def test_a_step_that_is_a_function_holds_its_few_updates_too(rounds, other_loss, script):
-    """As of a Wasserstein GAN whose loop only calls a function, that makes both kinds of updates."""
-    loop, names = script(
-        AGAIN,
-        f"""
-        ROUNDS = {rounds}
+    "in functions": """
         batches, other = again(loader), nn.Linear(1, 1)
         rarely = torch.optim.SGD(other.parameters(), lr=1e-4)
         def go_backward(x):
@@ -153,13 +133,21 @@ def test_a_step_that_is_a_function_holds_its_few_updates_too(rounds, other_loss,
         def train():
             for _ in range(ROUNDS):
                 x, y = next(batches)
-                {OWN_STEP}
-            rarely.zero_grad(); {other_loss}; rarely.step()
+                OWN
+            rarely.zero_grad(); go_backward(x); rarely.step()
         for count in range(100):
             train()
             seen.append(count)
     """,
-    )
+}
+
+
+@pytest.mark.parametrize("form", PARTS)
+@pytest.mark.parametrize("rounds", [3, 100])
+def test_a_few_updates_before_one_of_another_model_are_a_part_of_the_step(form, rounds, script):
+    """As of a Wasserstein GAN: the critic's updates before each of the generator's. An epoch before one is no step."""
+    loop, names = script(AGAIN, PARTS[form].replace("OWN", OWN_STEP).replace("ROUNDS", str(rounds)))
+    assert (loop.data is names["loader"]) is (rounds == 100)
     assert len(getattr(loop.optimizer, "optimizers", [1])) == (1 if rounds == 100 else 2)
     names["seen"].clear()
     batches(loop, 3)

@@ -56,21 +56,6 @@ main()
         assert end != "end" or (last, first) == (4, 1)
 
 
-def test_the_end_of_the_outer_loop_is_the_end(script):
-    loop, _ = script(f"""
-        episodes = 0
-        while episodes < 2:
-            state = torch.ones(1, 1)
-            for step in range(10):
-                {UPDATE.replace("optimizer.step", "nn.utils.clip_grad_value_(model.parameters(), 9); optimizer.step")}
-                if step == 1:
-                    break
-            episodes += 1
-    """)
-    with pytest.raises(TargetError, match="has come to its end"):
-        batches(loop, 8)
-
-
 FOLDS = f"""
 for fold in range(3):
     model = nn.Linear(1, 1); optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)

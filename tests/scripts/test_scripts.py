@@ -19,23 +19,23 @@ from advisor.records import Mode, TargetSpec
 from advisor.step.tuning import apply_settings
 from advisor.trial.measurement.draws import Feed
 from advisor.workloads.entrypoint import load_target
+from advisor.workloads.scripts import is_for_ranks, watch
 from scripts.steps import batches, step_of
 
 HERE = Path(__file__).parent
 PLAIN, OWN, INFERENCE = "its parts", "its body", "inference"
-ARGUMENTS = {"mnist_example": ("--width", "4", "--epochs", "1000")}
+ARGUMENTS = {"public/mnist": ("--epochs", "1000")}
 SCRIPTS = {
     "flat": (PLAIN, "Sequential", "SGD"),
-    "mnist_example": (PLAIN, "Net", "Adadelta"),
-    "nano_gpt": (OWN, "GPT", "AdamW"),
-    "gan": (OWN, "Linear + Sequential", "Adam + Adam"),
+    "public/mnist": (PLAIN, "Net", "Adam"),
+    "public/gpt": (OWN, "GPT", "AdamW"),
+    "public/dcgan": (OWN, "Sequential + Sequential", "Adam + Adam"),
     "lbfgs": (OWN, "Sequential", "LBFGS"),
     "mixed_precision": (PLAIN, "Sequential", "AdamW"),
     "accumulation": (OWN, "LSTM + Linear", "Adam"),
     "trainer_class": (PLAIN, "Linear", "RMSprop"),
     "by_hand": (OWN, "RNN + Linear", ""),
     "distillation": (PLAIN, "Sequential", "SGD"),
-    "autoencoder": (PLAIN, "Sequential", "Adam"),
     "next_batch": (PLAIN, "Linear", "Adam"),
     "policy_gradient": (OWN, "Sequential", "Adam"),
     "inference": (INFERENCE, "Sequential", ""),
@@ -123,16 +123,13 @@ def test_accelerates_loader_feeds_the_body_with_other_workers_too():
 def test_every_script_here_is_tested():
     shared = {"conftest", "steps"}
     scripts = {path.stem for path in HERE.glob("*.py") if not path.name.startswith(("test_", "__"))}
-    assert scripts - shared == WHOLE.keys()
+    assert scripts - shared == {name for name in WHOLE if "/" not in name}
 
 
 class TestWhatIsSeen:
-    def test_a_loader_is_the_scripts(self):
-        loop = loaded("flat")
-        assert loop.loader.batch_size == 16
-
-    def test_workers_stay_the_scripts(self):
-        assert loaded("mnist_example").loader.num_workers == 2
+    def test_workers_stay_the_scripts(self, script):
+        loop, _ = script("loader = DataLoader(loader.dataset, 8, num_workers=2)\nfor x, y in loader:\n    STEP\n")
+        assert loop.loader.num_workers == 2
 
     def test_options_of_a_functional_loss_are_kept(self):
         loop = loaded("next_batch")
@@ -146,32 +143,52 @@ class TestWhatIsSeen:
         assert loop.clip_norm == 1.0
 
     def test_settings_reach_the_scripts_own_objects(self):
-        loop = loaded("gan")
+        loop = loaded("public/dcgan")
         feed, step = Feed(loop.data, 0), step_of(loop, {"optimizer.implementation": "fused"})
         step(feed.next())
         assert all(group["fused"] for group in loop.optimizer.param_groups)
 
     def test_counters_of_a_loop_go_on(self):
-        loop = loaded("nano_gpt")
+        loop = loaded("public/gpt")
         before = vars(sys.modules["__main__"])["iter_num"]
         loop.step(0)
         assert vars(sys.modules["__main__"])["iter_num"] == before + 1
 
-    def test_a_loader_feeds_the_body_of_a_loop(self):
-        assert type(loaded("accumulation").data) is DataLoader
-
-    def test_its_only_rank_takes_a_port_that_is_free(self, script, monkeypatch):
+    def test_without_torchrun_it_is_its_only_rank_on_a_port_that_is_free(self, script, monkeypatch):
         with socket.create_server(("localhost", 0)) as taken:
-            monkeypatch.setenv("MASTER_ADDR", "localhost")
-            monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+            for name in watch._ONLY_RANK:  # they are as they are here again after the test
+                monkeypatch.setenv(name, str(taken.getsockname()[1]))
+                if name != "MASTER_PORT":
+                    monkeypatch.delenv(name)
             try:
-                loop, _ = script(
-                    "torch.distributed.init_process_group('gloo', rank=0, world_size=1)\n"
+                loop, names = script(
+                    "import os\nasked = [os.environ.get('RANK'), 'WORLD_SIZE' in os.environ]\n"
+                    "rank = int(os.environ['LOCAL_RANK'])\ntorch.distributed.init_process_group('gloo')\n"
                     "model = nn.parallel.DistributedDataParallel(model)\nfor x, y in loader:\n    STEP\n"
                 )
             finally:
                 torch.distributed.destroy_process_group()
         assert type(loop.model).__name__ == "DistributedDataParallel"
+        assert names["rank"] == 0
+        assert names["asked"] == [None, False], "a script that can do without does"
+        assert any("--gpus N" in note for note in loop.notes)
+
+    @pytest.mark.parametrize(
+        ("text", "is_for_them"),
+        [
+            ("import os\nrank = int(os.environ['LOCAL_RANK'])\n", True),
+            ("from torch.distributed import init_process_group\n", True),
+            ("from parts.ranks import begin\nbegin()\n", True),
+            ("from parts import ranks\n", True),
+            ('"""Sets WORLD_SIZE nowhere."""\nimport os, parts.missing, torch\nos.environ["RANKS"]\n', False),
+            ("rank = (\n", False),
+        ],
+    )
+    def test_one_for_torchrun_is_told_by_its_own_source(self, text, is_for_them, tmp_path):
+        (tmp_path / "parts").mkdir()
+        (tmp_path / "parts" / "ranks.py").write_text("import torch, train\ntorch.distributed.init_process_group()\n")
+        (tmp_path / "train.py").write_text(text)
+        assert is_for_ranks("train.py", str(tmp_path)) is is_for_them
 
     def test_nothing_stays_hooked(self):
         before = (torch.Tensor.backward, DataLoader.__iter__, torch.nn.functional.cross_entropy)

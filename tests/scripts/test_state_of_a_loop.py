@@ -32,20 +32,9 @@ def test_a_thread_that_writes_logs_is_not_started_and_nobody_waits_for_it(script
     assert not names["writer"].is_alive()
 
 
-class TestCounts:
-    def test_an_epoch_counts_its_batches_anew(self, script):
-        loop, names = script("""
-            for number, (x, y) in enumerate(loader, 1):
-                STEP
-                seen.append(number)
-        """)
-        batches(loop, 8)
-        batches(loop, 2)
-        assert names["seen"] == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
-
-    @pytest.mark.parametrize("condition", ["number == 3", "number >= 3"])
-    def test_a_loop_that_ends_by_its_count_goes_on_in_the_next_epoch(self, script, condition):
-        loop, names = script(f"""
+@pytest.mark.parametrize("condition", ["number == 3", "number >= 3"])
+def test_a_loop_that_ends_by_its_count_goes_on_in_the_next_epoch(script, condition):
+    loop, names = script(f"""
 for epoch in range(9):
     for number, (x, y) in enumerate(loader):
         if {condition}:
@@ -53,8 +42,8 @@ for epoch in range(9):
         STEP
         seen.append(number)
 """)
-        batches(loop, 7)
-        assert names["seen"] == [0, 1, 2, 0, 1, 2], "the batch at which it ends is a step too"
+    batches(loop, 7)
+    assert names["seen"] == [0, 1, 2, 0, 1, 2], "the batch at which it ends is a step too"
 
 
 @pytest.mark.parametrize("around", ["steps()", "for _ in range(2):\n        steps()"])
@@ -308,24 +297,6 @@ class TestWhatIsNoPlainLoop:
         set_mode(loop)
         assert loop.step is not None
         assert not any(part.training for part in loop.model.modules())
-
-    @pytest.mark.parametrize("inputs", ["**batch", "x=batch['x'], y=batch['y']"])
-    def test_a_model_that_takes_a_part_of_the_batch(self, script, inputs):
-        loop, _ = script(f"""
-from types import SimpleNamespace
-class Own(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(1, 1)
-    def forward(self, x, y, mask=None):
-        return SimpleNamespace(loss=(self.inner(x) - y).abs().mean() * (1.0 if mask is None else 2.0))
-model = Own()
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-for batch in DataLoader([dict(x=n, y=2 * n, mask=n) for n in numbers], batch_size=8):
-    loss = model({inputs}).loss
-    optimizer.zero_grad(); loss.backward(); optimizer.step()
-""")
-        assert loop.step is None
 
     @pytest.mark.parametrize("inputs", ["numbers", "torch.randn(64, 1)"])
     def test_a_loop_without_a_loader_is_plain_on_the_batch_that_it_always_uses_or_makes(self, script, inputs):

@@ -93,6 +93,19 @@ def test_autocast_around_the_loss_is_a_setting_of_the_loop(context, script, monk
     assert found != batches(loop, 6), "without the setting nothing is cast"
 
 
+def test_autocast_around_the_loop_is_a_setting_of_it_too(script):
+    loop, _ = script("""
+        with torch.autocast("cpu", torch.bfloat16):
+            for x, y in loader:
+                loss = (model(x) - y).abs().mean()
+                optimizer.zero_grad(); loss.backward(); optimizer.step()
+    """)
+    assert loop.step is None
+    assert loop.current["precision.autocast"] == "bfloat16"
+    assert len(batches(loop, 2)) == 2
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_a_part_that_is_kept_from_autocast_stays_so(script):
     loop, _ = script(
         GIVEN + "casting = torch.autocast('cpu', torch.bfloat16)\nfor x, y in loader:\n    with casting:\n"

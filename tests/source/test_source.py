@@ -46,17 +46,7 @@ def in_the_loop(text):
         ('logger.info("loss %s", loss)', "loss_sync"),
         ("if loss > 10: break", "loss_sync"),
         ("assert not torch.isnan(loss)", "loss_sync"),
-        ("correct = (out.argmax(1) == y).sum().item()", "host_sync"),
-        ("accuracy = score(out, y).item()", "host_sync"),
-        ("places = out.nonzero()", "host_sync"),
-        ("places = torch.nonzero(out)", "host_sync"),
-        ("values = out.tolist()", "host_sync"),
-        ('copy = out.to("cpu")', "host_sync"),
-        ("torch.cuda.synchronize()", "host_sync"),
-        ("for name, value in model(x).items(): meters[name] += value.item()", "host_sync"),
         ("torch.cuda.empty_cache()", "empty_cache"),
-        ("mask = torch.zeros(8).to(device)", "create_on_device"),
-        ("mask = torch.ones(8, 8).triu().cuda()", "create_on_device"),
         ("optimizer.zero_grad(set_to_none=False)", "zero_grad"),
     ],
 )
@@ -86,10 +76,7 @@ def test_a_habit_is_told_with_its_place_and_what_to_do():
         "if isinstance(out, tuple): pass",
         "count += len(x) + x.size(0) + out.numel()",
         "hook = lambda: loss.item()",
-        "x = x.to(torch.float32)",
-        "mask = torch.zeros(8, device=device)",
         "lr = np.mean(rates).item()",
-        "index = y_host.max().item()",
         "logger.debug('%s', loss)",
         "optimizer.zero_grad(set_to_none=True)",
         "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
@@ -141,10 +128,8 @@ def test_a_step_in_a_function_is_one_when_a_loop_calls_it():
     loop = "for x, y in loader:\n    total += train_step(x, y)\n"
     assert found(SETUP + function + loop) == [("loss_sync", "return loss.item()")]
     assert found(SETUP + function + "train_step(x, y)\n") == []
-    through = (
-        "def epoch():\n    for x, y in loader:\n        total += train_step(x, y)\n        torch.cuda.synchronize()\n"
-    )
-    assert [recipe for recipe, _ in found(SETUP + function + through)] == ["loss_sync", "host_sync"]
+    through = f"def epoch():\n{indented(loop)}\n        torch.cuda.empty_cache()\n"
+    assert [recipe for recipe, _ in found(SETUP + function + through)] == ["loss_sync", "empty_cache"]
 
 
 def test_methods_are_followed_but_not_an_optimizers_step():
@@ -185,25 +170,6 @@ def test_a_loss_that_was_read_already_is_a_number():
         "value = loss.item()",
         "loss = loss.item()",
     ]
-
-
-def test_what_a_models_forward_does_is_done_at_every_step():
-    text = """
-    class Net(nn.Module):
-        def forward(self, x, lengths):
-            longest = lengths.max().item()
-            if self.debug:
-                print(x.mean().item())
-            return self.head(x[:, :longest]) + torch.arange(3).to(x.device)
-
-        def describe(self, x):
-            return x.item()
-
-    class Base:
-        def forward(self, x):
-            return x.item()
-    """
-    assert [recipe for recipe, _ in found(SETUP + textwrap.dedent(text))] == ["host_sync", "create_on_device"]
 
 
 def test_lightnings_training_step_is_a_step():
@@ -400,10 +366,9 @@ def test_any_text_is_read(text):
 @given(st.binary(max_size=300))
 @settings(max_examples=50, deadline=None)  # a busy disk takes longer than any deadline
 def test_any_bytes_are_read(tmp_path_factory, content):
-    for name in ("a.py", "a.ipynb"):
-        path = tmp_path_factory.getbasetemp() / name
-        path.write_bytes(content)
-        assert isinstance(read_file(path).problem, str)
+    path = tmp_path_factory.getbasetemp() / "a.py"
+    path.write_bytes(content)
+    assert isinstance(read_file(path).problem, str)
 
 
 @given(st.data())

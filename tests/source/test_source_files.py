@@ -1,6 +1,5 @@
 """The files that are read for habits, and the findings that matter to the measured loop."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -53,39 +52,6 @@ def test_what_is_not_there_is_a_sentence(tmp_path):
     assert read_file(tmp_path / "gone.py", "gone.py").problem == "gone.py could not be read: No such file or directory"
     assert "could not be read" in read_file(tmp_path).problem
     assert "could not be read" in read_file(Path("with\0zero.py")).problem
-
-
-def notebook(*cells):
-    made = [{"cell_type": kind, "source": text.splitlines(keepends=True)} for kind, text in cells]
-    return json.dumps({"cells": made, "nbformat": 4})
-
-
-def test_a_notebook_is_one_program_of_cells(tmp_path):
-    path = tmp_path / "train.ipynb"
-    path.write_text(
-        notebook(
-            ("markdown", "# Title"),
-            ("code", "%matplotlib inline\n!pip install nothing\n" + SETUP),
-            ("code", "%%bash\nrm -rf /"),
-            ("code", "model?"),
-            ("code", "%%time\n" + LOOP.strip() + "\n    print(loss.item())"),
-            ("code", "this is no Python"),
-        )
-    )
-    reading = read_file(path, "train.ipynb")
-    assert [(finding.place, finding.text) for finding in reading.findings] == [
-        ("train.ipynb cell 5:9", "print(loss.item())")
-    ]
-    assert reading.problem == "train.ipynb: cell 6 cannot be parsed"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": [3]}', '{"cells": [{"cell_type": "code", "source": 3}]}']
-)
-def test_a_notebook_that_is_none(tmp_path, text):
-    path = tmp_path / "train.ipynb"
-    path.write_text(text)
-    assert "not a notebook" in read_file(path, "train.ipynb").problem
 
 
 # --- the target's file ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from advisor.errors import TargetError
-from advisor.records import Mode, TargetSpec
+from advisor.records import TargetSpec
 from advisor.workloads import entrypoint
 from advisor.workloads.entrypoint import load_target, one_line, parse_target
 
@@ -159,11 +159,6 @@ def test_frames_of_libraries_are_left_out(load):
     assert "site-packages" not in error.details
 
 
-def test_a_long_message_becomes_one_short_line(load):
-    error = failure(load, "def build():\n    raise ValueError('a\\n' * 1000)\n")
-    assert len(error.message) < 400
-
-
 def test_leaving_the_process(load):
     error = failure(load, "import sys\ndef build():\n    sys.exit(2)\n")
     assert error.message == "build in mine called sys.exit(2)."
@@ -235,13 +230,6 @@ def test_an_interruption_is_not_swallowed(load, error):
         load(f"def build():\n    raise {error}\n")
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"), [("None", "nothing (None)"), ("3", "an int"), ("{'nets': 1}", "a dict with the unknown")]
-)
-def test_a_value_of_a_wrong_shape(load, returned, message):
-    assert failure(load, f"def build():\n    return {returned}\n").message.startswith(f"the target returned {message}")
-
-
 def test_a_tensor_that_stayed_on_the_host_is_told_how_to_move():
     weight, scores = torch.ones(3), torch.ones(2, 3, device="meta")
     with pytest.raises(RuntimeError) as caught:
@@ -303,12 +291,6 @@ def test_a_build_may_take_the_device(load):
 def test_other_required_arguments_are_named(load):
     error = failure(load, "def build(width, depth, size=2): ...\n")
     assert error.message == "build needs the arguments width, depth."
-
-
-def test_the_options_of_the_command_line_shape_the_workload(load):
-    loop = load(GOOD, batch_size=9, mode=Mode.TRAIN)
-    assert loop.data.shape == (9, 3)
-    assert isinstance(loop.optimizer, torch.optim.SGD)
 
 
 OF_A_COMPILERS_PROCESS = """SubprocException: An exception occurred in a subprocess:

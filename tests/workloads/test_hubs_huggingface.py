@@ -76,6 +76,7 @@ def test_each_kind_gets_inputs_of_its_own(name, options, main, shape, mode):
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 SMALL_TEXT = {**SMALL, "vocab_size": 50, "max_position_embeddings": 34}
+SERIES = {"d_model": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16, "context_length": 32}
 TOGETHER = [
     ("Vilt", {**SMALL, "vocab_size": 50, "image_size": 64}, {"input_ids": (2, 40), "pixel_values": (2, 3, 64, 64)}),
     ("Git", {**SMALL_TEXT, "vision_config": {**SMALL, "image_size": 32}},
@@ -88,6 +89,13 @@ TOGETHER = [
      {"input_ids": (2, 34)}),
     ("Wav2Vec2Bert", {**SMALL, "vocab_size": 32, "feature_projection_input_dim": 24},
      {"input_features": (2, 200, 24)}),
+    ("PatchTST", {**SERIES, "num_input_channels": 3, "prediction_length": 8, "patch_length": 8},
+     {"past_values": (2, 32, 3), "future_values": (2, 8, 3)}),
+    ("Bros", {**SMALL_TEXT, "hidden_size": 64, "num_labels": 3}, {"input_ids": (2, 34), "bbox": (2, 34, 4)}),
+    ("Reformer", {"attn_layers": ["local"], "axial_pos_shape": [4, 16], "axial_pos_embds_dim": [8, 8],
+                  "hidden_size": 16, "feed_forward_size": 16, "num_attention_heads": 2, "vocab_size": 50,
+                  "attention_head_size": 8, "local_attn_chunk_length": 16, "max_position_embeddings": 64},
+     {"input_ids": (2, 64)}),
 ]  # fmt: skip
 
 
@@ -174,6 +182,9 @@ def test_what_a_default_configuration_lacks_can_be_given():
     error = failure("hf:time_series_transformer")
     assert "prediction_length" in error.message
     assert "after --" in error.hint
+    error = failure("hf:lfm2_moe")
+    assert "cannot be made of this configuration" in error.message
+    assert "after --" in error.hint
 
 
 @pytest.mark.usefixtures("transformers")
@@ -229,3 +240,26 @@ def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)
     assert larger.model.config.vocab_size == 40
     assert any("those of ./mine have other shapes" in note for note in larger.notes)
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_class_that_is_in_no_table_of_transformers_is_found_beside_its_configuration():
+    loop = load("hf:superpoint", batch_size=1, input_shape=(1, 3, 64, 64))
+    assert type(loop.model).__name__ == "SuperPointForKeypointDetection"
+    one_step(loop)
+
+
+def test_the_patches_of_a_grid_come_with_its_rows_and_columns(transformers):
+    sizes = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 28}
+    config = type(transformers.Qwen2VLConfig().vision_config)(**sizes, spatial_merge_size=2, temporal_patch_size=2)
+    loop = normalise(config, TargetSpec("hf:qwen2_vl_vision", "/", device="cpu", batch_size=2))
+    assert loop.data["grid_thw"].tolist() == [[1, 8, 8], [1, 8, 8]]
+    assert loop.data["hidden_states"].shape == (2 * 8 * 8, 3 * 2 * 28 * 28)
+    one_step(loop)
+
+
+def test_classes_of_a_decoder_are_read_at_the_end_of_each_text(transformers):
+    config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, n_positions=16, vocab_size=50)
+    model = transformers.GPT2ForSequenceClassification(config)
+    loop = normalise(model, TargetSpec("model.py:model", "/", device="cpu", batch_size=2, mode=Mode.INFER))
+    assert one_step(loop).logits.shape == (2, 2)

@@ -1,6 +1,5 @@
 """A step of the user's own, and batches that no DataLoader makes."""
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ from torch import nn
 
 from advisor import Workload
 from advisor.errors import TargetError
-from advisor.python.file import WrittenFor, python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
@@ -168,19 +166,6 @@ class TestAStepOfOnesOwn:
     def test_it_is_captured_whole_where_its_optimizers_can_be(self):
         facts = gpu_facts(own_step=True)
         assert ("step.cuda_graph", True) in {(c.key, c.value) for c in load_catalog().propose(facts).candidates}
-
-    def test_the_python_file_has_it(self, tmp_path):
-        file = tmp_path / "tuned.py"
-        settings = {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"}
-        file.write_text(python_source(load_catalog(), settings, Mode.TRAIN, WrittenFor("step")))
-        found = importlib.util.spec_from_file_location("tuned", file)
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
-        workload = lbfgs()
-        loop = normalise(lbfgs(), spec())
-        module.prepare(workload.model, workload.optimizer)
-        loss = module.own_step(workload.step, workload.model)(workload.data)
-        assert float(loss) == float(step_of(loop, {"precision.autocast": "bfloat16"})(loop.data))
 
 
 class TestWhatDoesNotFit:

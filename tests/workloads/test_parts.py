@@ -10,10 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import TargetError
-from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.step import make_step
-from advisor.trial.measurement.draws import probe_batches
 from advisor.workloads.entrypoint import load_target
 from advisor.workloads.normalise import normalise
 
@@ -85,24 +82,6 @@ def test_several_models_are_told_of_a_step_of_their_own():
 def test_a_frozen_script_is_for_inference():
     frozen = torch.jit.freeze(torch.jit.script(nn.Linear(8, 3).eval()))
     assert normalise((frozen, BATCH[0]), SPEC).mode is Mode.INFER
-
-
-def endless(batch_size=16):
-    while True:
-        yield BATCH
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda: BATCH, endless, lambda: LOADER, lambda: iter(LOADER)],
-    ids=["a batch", "a generator", "a loader", "an iterator"],
-)
-def test_data_may_come_from_a_function_of_no_size(make):
-    loop = normalise((NET, make, LOSS, SGD), SPEC)
-    batches = probe_batches(loop.data, 0)
-    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
-    assert len(batches) > 1
-    assert all(bool(torch.isfinite(step(batch))) for batch in batches)
 
 
 def test_a_function_of_a_size_may_return_a_loader():

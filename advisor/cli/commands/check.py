@@ -5,13 +5,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from advisor.cli.options import INPUTS
-from advisor.cli.parser import Parser, split_arguments, target_of
-from advisor.errors import ExitCode, UsageError
-from advisor.export.files import check_target_of
+from advisor.cli.parser import Parser, split_arguments, target_of_exported
+from advisor.errors import ExitCode
 from advisor.figures.formatting import format_ms
 from advisor.figures.options import seconds_of
-from advisor.files.paths import check_target
 from advisor.records import TargetSpec
 
 _BUDGET_S = 120.0
@@ -29,21 +26,12 @@ def run(arguments: Sequence[str]) -> int:
         "lies below --min-speedup.",
         usage="perf-advisor check SETTINGS TARGET [options] [-- ARGUMENTS of the target]",
     )
-    parser.add_argument("settings", metavar="SETTINGS", help="the file that --export wrote, as in tuned.yaml")
-    parser.add_argument("target", metavar="TARGET", help="what it is for, as in mymodel:build")
-    parser.add("--min-speedup", *INPUTS, "--config")
+    parser.add_exported("measure another target's settings, too")
+    parser.add("--min-speedup")
     parser.add("--budget", type=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
-    parser.add("--force", help="measure another target's settings, too")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(own)
-    from advisor.recipe.settings import Settings
-
-    if not Settings.from_file(options.settings):
-        raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
-    target = target_of(options.target, targets, options)
-    if not options.force:
-        check_target_of(options.settings, target, "Name that target, or add --force to measure them on this one.")
-    check_target(target.target, target.directory)
+    target = target_of_exported(options, targets)
     return _measure(options.settings, target, options.min_speedup, options.budget, as_json=options.json)
 
 

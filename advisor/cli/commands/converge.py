@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.cli.checks import check_writable
-from advisor.cli.options import INPUTS
-from advisor.cli.parser import Parser, split_arguments, target_of
+from advisor.cli.parser import Parser, split_arguments, target_of_exported
 from advisor.errors import ExitCode, UsageError
-from advisor.export.files import check_target_of, write_atomically
-from advisor.files.paths import check_target
+from advisor.export.files import write_atomically
 from advisor.records import Mode
 
 
@@ -22,28 +20,19 @@ def run(arguments: Sequence[str]) -> int:
         "code is 4 when the settings learn worse, or diverge.",
         usage="perf-advisor converge SETTINGS TARGET [options] [-- ARGUMENTS of the target]",
     )
-    parser.add_argument("settings", metavar="SETTINGS", help="the file that --export wrote, as in tuned.yaml")
-    parser.add_argument("target", metavar="TARGET", help="what it is for, as in mymodel:build")
+    parser.add_exported("train with another target's settings, too")
     parser.add("--steps", default=500)
-    parser.add("--seeds", *INPUTS, "--config")
+    parser.add("--seeds")
     parser.add("--report", type=str, help="a picture of the curves, .svg")
-    parser.add("--force", help="train with another target's settings, too")
     parser.add_argument("--json", action="store_true", help="the curves as JSON")
     options = parser.parse(own)
-    from advisor.recipe.settings import Settings
-
-    if not Settings.from_file(options.settings):
-        raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
     if options.report and not options.report.endswith(".svg"):
         raise UsageError(f"{options.report} is no picture.", "Give --report a file that ends in .svg.")
     if options.report:
         check_writable("--report", Path(options.report))
-    target = target_of(options.target, targets, options)
+    target = target_of_exported(options, targets)
     if target.mode is Mode.INFER:
         raise UsageError("only a training has a loss curve.", "Leave --mode infer out.")
-    if not options.force:
-        check_target_of(options.settings, target, "Name that target, or add --force to train this one with them.")
-    check_target(target.target, target.directory)
     from advisor.export.json_report import strict_json
     from advisor.proof.convergence import converge
     from advisor.proof.curves import as_json, as_text, drawn

@@ -20,7 +20,7 @@ _LAST_LINES = 12
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a script up to its first whole step in a process of its own, and write the file. Raises AdvisorError."""
+    """Run a script in a separate process until its first step has ended, and write the file. Raises AdvisorError."""
     own, of_script = split_arguments(arguments)
     about = "Write a build() to complete, filled in from a script."
     parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")

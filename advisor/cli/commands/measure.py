@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
-from advisor.cli.options import TOPICS, merged_map
+from advisor.cli.options import TOPICS
 from advisor.cli.parser import Parser, launch_of, split_arguments, target_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
@@ -27,25 +26,21 @@ if TYPE_CHECKING:
     from advisor.experiment.past.journal import PastSession
 
 _DEMO_BUDGET_S = 90.0
-# The topics whose options are kept with a session: they say what is measured, and what counts as better.
-_KEPT = ("targets", "goals")
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A session to run. ``request`` is None where a recorded session goes on with its own options.
+    """A session to run. The target of ``request`` is empty for that of the session to go on with.
 
     ``budget_s``: its time now, None for as much as it had. ``resume``: the session to go on with, an empty string for
-    the latest, None for a new one. ``anew``: start a new one where that one measured something else. ``force``: replace
-    a file that holds the settings of another target.
+    the latest, None for a new one. ``force``: replace a file that holds the settings of another target.
     """
 
-    request: Request | None
+    request: Request
     outputs: Outputs
     headless: bool
     resume: str | None
     budget_s: float | None = None
-    anew: bool = False
     force: bool = False
 
     def __call__(self) -> int:
@@ -75,13 +70,11 @@ class Measure:
 
         An option that is not given now has the value that it had in that session.
         """
-        if self.resume is not None:
-            from advisor.cli.resuming import resumed
+        if self.resume is None:
+            return self.request, None
+        from advisor.cli.resuming import resumed
 
-            request, past = resumed(self.resume, self.request, anew=self.anew)
-        else:
-            assert self.request is not None, "the options name a target or a session"
-            request, past = self.request, None
+        request, past = resumed(self.resume, self.request)
         return (request if self.budget_s is None else replace(request, budget_s=self.budget_s)), past
 
 
@@ -117,9 +110,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     own, targets = split_arguments(arguments)
     options = parser.parse(own)
     target, resume = _target_and_resume(options.target or None, options.resume, commands)
-    if target is None:
-        _check_resumed_as_it_was(parser, options, targets)
-    key_map = merged_map(options.map)
+    key_map = dict(options.map)
     check_recipes(options.recipes, key_map, options.only, options.skip, options.accept)
     if options.keep_speed is not None and options.objective is not Objective.MEMORY:
         raise UsageError(
@@ -135,12 +126,11 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         )
     outputs = outputs_of(options, key_map)
     return Measure(
-        request=_request(target_of(target, targets, options), options, key_map) if target else None,
+        request=_request(target_of(target or "", targets, options), options, key_map),
         outputs=outputs,
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
         budget_s=options.budget,
-        anew=options.anew,
         force=options.force,
     )
 
@@ -170,19 +160,6 @@ def _target_and_resume(
     return target, resume
 
 
-def _check_resumed_as_it_was(parser: Parser, options: argparse.Namespace, arguments_of_target: Sequence[str]) -> None:
-    """Raise UsageError for options that would be ignored: without a target, a session goes on with its own."""
-    values = {name: name.removeprefix("--").replace("-", "_") for topic in _KEPT for name in TOPICS[topic].options}
-    del values["--config"]  # it may be patched
-    given = [name for name, value in values.items() if getattr(options, value) != parser.get_default(value)]
-    if given or arguments_of_target:
-        option = given[0] if given else f"-- {shlex.join(arguments_of_target)}"
-        raise UsageError(
-            f"--resume without a target goes on as the session was asked for, and {option} would change that.",
-            f"Name its target too: `perf-advisor mymodel:build --resume {option} …`.",
-        )
-
-
 def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, str]) -> Request:
     return Request(
         target=spec,
@@ -202,7 +179,7 @@ def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, s
         gpus=options.gpus,
         machines=options.nnodes,
         launch=launch_of(options),
-        config_path=str(Path(options.config).resolve()) if options.config else None,
+        config_path=str(Path(options.config).resolve()) if options.config and spec.target else None,
         key_map=key_map,
         scripts=tuple(options.script),
         accept=tuple(options.accept),

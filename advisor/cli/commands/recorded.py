@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
-from advisor.cli.options import REPORTS, merged_map
+from advisor.cli.options import REPORTS
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
@@ -37,7 +37,7 @@ def run_export(arguments: Sequence[str]) -> int:
     parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
     options = parser.parse(arguments)
-    key_map = merged_map(options.map)
+    key_map = dict(options.map)
     check_recipes(options.recipes, key_map)
     outputs = outputs_of(options, key_map)
     return _revisit(options.session, outputs, tuple(options.recipes), show=False, force=options.force)
@@ -55,9 +55,10 @@ def _revisit(
     from advisor.experiment.ranking import CONTROL
     from advisor.experiment.state import SessionState
     from advisor.export.outputs import write_outputs
-    from advisor.headless.summary import print_summary
     from advisor.recipe.catalog import REMOVED, load_catalog
+    from advisor.report.terminal import print_sections
     from advisor.report.verdict import result_line
+    from advisor.report.whole import summary_sections
 
     past = open_session(session_id or None)
     outputs = beside_own_files(outputs, past.request)
@@ -73,7 +74,7 @@ def _revisit(
     if show:
         file = sys.stderr if outputs.json_to_stdout else sys.stdout
         print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
-        print_summary(state, file, catalog)
+        print_sections(summary_sections(state, catalog), file)
     config = str(Path(outputs.config_path).resolve()) if outputs.config_path else None
     if config and config == past.request.config_path and not outputs.key_map:
         outputs = replace(outputs, key_map=past.request.key_map)  # that of the session, for the same config
@@ -177,7 +178,7 @@ def _list_all() -> None:
 
 
 def _prune(keep: int) -> None:
-    """Delete all sessions but the latest, with their logs; not those that cannot be read or are being written."""
+    """Delete all sessions but the latest, with their logs. Keep those that cannot be read or are being written."""
     from advisor.experiment.past.journal import Journal, list_sessions
 
     deleted = 0

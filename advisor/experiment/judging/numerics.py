@@ -20,10 +20,10 @@ out; the losses show the backward pass and the update.
 - a floor, for other orders of summation and other algorithms in float32. It grows with each update, for the losses by
   8: an unstable beginning of training amplifies an error by as much.
 
-A later step at which that comes to a half tells nothing, and neither do those behind it. Without a reference 128
-round-offs are allowed for outputs and 16 for losses; at least 2**-8 for outputs and the first loss, 2**-3 for later
-losses. Where the steps draw random numbers (dropout), the baseline's own runs with other streams show how much another
-draw changes, and a smaller fault stays hidden.
+Later steps are not compared once this tolerance reaches a half. Without a reference 128 round-offs are allowed for
+outputs and 16 for losses; at least 2**-8 for outputs and the first loss, 2**-3 for later losses. Where the steps draw
+random numbers (dropout), the baseline's runs with other random streams show how much another draw changes; a smaller
+fault stays hidden.
 
 Measured with nets of 2 to 50 layers (linear, convolutional, attention, recurrent; SGD and Adam) in float32, on the
 CPU. Outputs: 6e-8 to 5e-5 from float64, with another layout up to 8e-5; with emulated TensorFloat-32 1e-4 to 2e-3, new
@@ -65,7 +65,7 @@ _EQUAL, _AS_BASELINES, _CLOSE, _CHANGED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A compared quantity, and the part of its difference that rounding explains: the largest of three.
+    """A compared quantity, and the difference that rounding explains: the largest of three.
 
     ``chain`` round-offs, where no reference was run; ``per_reference`` distances of the baseline from the reference;
     and the ``floor``.
@@ -96,7 +96,7 @@ class Spread:
 
 
 def spread_of(runs: Sequence[TrialResult]) -> Spread:
-    """The largest differences between two of these runs of the baseline, of those that are finite and comparable."""
+    """The largest differences between two of these runs of the baseline that are finite and comparable."""
     pairs = [(later, earlier) for earlier, later in combinations(runs, 2)]
     found = ([max(differences(one, *pair), default=0.0) for pair in pairs] for one in (LOSSES, OUTPUTS))
     return Spread(*(max(filter(math.isfinite, of_pairs), default=0.0) for of_pairs in found))
@@ -148,7 +148,7 @@ def _compared(
     explained: float,
     spread: float,
 ) -> tuple[int, float, NumericsResult]:
-    """The comparison of one quantity that both have, after its rank, and how far it lies beyond what is allowed."""
+    """The comparison of one quantity of both trials: its rank, how far beyond the tolerance it is, and the result."""
     steps = differences(quantity, result, baseline)
     distances, own = (_distances(quantity, run, reference) for run in (result, baseline))
     allowed = tolerances(quantity, len(steps), explained, own)
@@ -204,10 +204,10 @@ def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[f
 
 
 def explained_by(quantity: Quantity, rounding: float, own_rounding: float, output_error: float | None) -> float:
-    """The relative error of the outputs that arithmetic of this unit round-off explains.
+    """The relative error of the outputs that arithmetic with this unit round-off explains.
 
-    ``own_rounding`` is that of the user's own arithmetic, ``output_error`` what the reference shows it to do to the
-    outputs, None where it shows nothing: then it is a guess for each quantity.
+    ``own_rounding`` is the unit round-off of the user's own arithmetic. ``output_error`` is the error that it causes,
+    by the float64 reference; without one (None) it is guessed for each quantity.
     """
     if output_error is None:
         return quantity.chain * rounding
@@ -239,7 +239,7 @@ def _distances(quantity: Quantity, run: TrialResult, reference: TrialResult | No
 
 
 def differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
-    """The relative differences of the results that two trials have in common; none when they have nothing."""
+    """The relative differences of the results that both trials have; empty where they share none."""
     if quantity is LOSSES:
         # A loss near zero is related to the largest one.
         scale = max((_TINY, *(abs(value) for value in old.losses if math.isfinite(value))))
@@ -252,8 +252,8 @@ def differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple
 def distance(new: Sequence[float], old: Sequence[float]) -> float:
     """The relative distance of two outputs, each given as the sum of all its values, followed by a sample of them.
 
-    It is the L2 distance of the samples, or that of the sums where the samples are equal. Of whole numbers, such as
-    tokens or classes, it is the share of the samples that differ.
+    It is the L2 distance of the samples, or of the sums if the samples are equal. For whole numbers, such as tokens or
+    classes, it is the share of samples that differ.
     """
     total_new, total_old = new[0], old[0]
     differing = sum(a != b for a, b in zip(new[1:], old[1:], strict=True))

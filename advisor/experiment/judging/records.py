@@ -14,7 +14,7 @@ from advisor.records import Candidate, Outcome, StackRecord, TrialRecord, TrialR
 def trial_record(
     judge: Judge, candidate: Candidate, settings: Mapping[str, Value], without: Mapping[str, Value] | None = None
 ) -> TrialRecord:
-    """A candidate's record by the runs of these settings. ``without`` are the same less the candidate's own."""
+    """A candidate's record from the runs of these settings. ``without``: the same settings without the candidate."""
     result = judge.result(settings)
     assert result is not None, "these settings were tried"
     contribution = None
@@ -25,7 +25,7 @@ def trial_record(
 
 
 def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
-    """A stack's record; of no settings, the baseline itself, once as fast by definition."""
+    """A stack's record. Without settings it is the baseline itself, at a speed-up of 1."""
     key = Settings(settings)
     result = judge.result(key) if key else judge.baseline_record().result
     assert result is not None, "the stack was measured"
@@ -43,7 +43,7 @@ def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[s
 
 
 def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str, Any]:
-    """The fields that a trial's and a stack's record share; of what failed, only the numerics that made it fail."""
+    """The fields that trials and stacks share. A failed one has only the numerics that made it fail."""
     if not result.measured:
         return {"numerics": judge.numerics(settings)} if result.outcome is Outcome.NON_FINITE else {}
     step_ms, rate = judge.speed(settings)
@@ -58,9 +58,9 @@ def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str,
 
 
 def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> int | None:
-    """The number of steps after which these settings have made up for a slower start; None where a step is no faster.
+    """After how many steps a slower start pays off; None if a step is not faster.
 
-    The speeds are those that are compared; the start is that of ``result``.
+    The speeds come from the comparison, the start-up time from ``result``.
     """
     if not settings:
         return 0

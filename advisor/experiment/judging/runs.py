@@ -31,7 +31,7 @@ def speed(result: TrialResult) -> tuple[float, float]:
 
 
 def mean_speed(runs: Sequence[TrialResult]) -> tuple[float, float]:
-    """The step time in ms and samples per second of several runs, each of which counts once, as their ratio has it."""
+    """The step time in ms and samples per second of several runs; each run counts once, as in their ratio."""
     steps_ms, samples_per_s = zip(*map(speed, runs), strict=True)
     return mean_rate(steps_ms), mean_rate(samples_per_s)
 
@@ -48,7 +48,7 @@ class Turns:
     by_block: bool = False
 
     def with_more(self, other: Turns) -> Turns:
-        """These trials and those of further turns; blocks in turn replace those before them."""
+        """These trials and those of further turns. Blocks timed in turn replace earlier blocks."""
         return other if other.by_block else Turns((*self.new, *other.new), (*self.old, *other.old))
 
     def interval(self, spread: ProcessSpread, old_spread: ProcessSpread) -> Interval:
@@ -92,17 +92,17 @@ def prior_spread(facts: Facts) -> float:
 
 
 def is_captured(settings: Mapping[str, Value]) -> bool:
-    """Whether a step of these settings is a graph that is replayed, wholly or in large parts."""
+    """Whether a step with these settings is wholly or mostly the replay of a graph."""
     return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in MODES_WITH_GRAPHS
 
 
 def captured_prior(prior: float) -> float:
-    """The prior of captured steps, where that of others is ``prior``: only a loader's spread reaches a graph."""
+    """The prior for captured steps, from the ``prior`` of others: only the loader makes a replayed graph vary."""
     return prior if prior == _FED else min(prior, DEVICE_BOUND)
 
 
 def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialResult, ...]:
-    """The runs that nothing from outside disturbed; all where there are fewer than ``least`` of those."""
+    """The runs without disturbance by other programs; all runs if fewer than ``least`` are without."""
     calm = tuple(run for run in runs if not run.disturbed)
     return calm if len(calm) >= least else tuple(runs)
 

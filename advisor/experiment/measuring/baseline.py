@@ -39,7 +39,7 @@ def check_energy(request: Request, hardware: Hardware) -> None:
 def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
     """Have the target built once for all trials, then measure and describe it.
 
-    Raises TargetError when it fails, and UsageError when it has no energy and that is the objective.
+    Raises TargetError when it fails, and UsageError where the objective is energy and none was measured.
     """
     cores = CoresInUse()
     bench.build_once()
@@ -73,6 +73,7 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
         peak_reserved_bytes=result.peak_reserved_bytes,
         sources=bench.inspected.sources,
         operations=result.operations,
+        gpus=bench.world.ranks if bench.world else 1,
     )
     return facts, result
 
@@ -80,12 +81,12 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
 def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Spread) -> TrialSpec | None:
     """The spec of the baseline's first steps in a higher precision.
 
-    None where it would be of no use, not fit into memory, or take too long.
+    None where it would be of no use, not fit into memory, or take too long, and for ranks, which agreed on a type.
     """
     budget = bench.budget
     limit_s = min(_LONGEST_REFERENCE_S, _REFERENCE_SHARE * budget.left_s)
     random = max(spread.losses, spread.outputs) > DEFAULT_TOLERANCE
-    if budget.total_s < _SMALLEST_REFERENCE_BUDGET_S or random or not finite(baseline):
+    if budget.total_s < _SMALLEST_REFERENCE_BUDGET_S or random or not finite(baseline) or facts.gpus > 1:
         return None
     step_s = min(block.seconds / block.steps for block in baseline.blocks)
     shortest_s = _START_S + (baseline.build_s or 0.0) + _STEP_FACTOR * step_s

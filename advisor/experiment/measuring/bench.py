@@ -30,6 +30,7 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
     Value,
+    World,
 )
 from advisor.runner.builder import NOT_IMPORTED, TOO_LONG
 from advisor.runner.trial_process import advice
@@ -65,7 +66,8 @@ class Bench:
     ``why_not_built_once``: the reason that each trial builds the target for itself; empty when one build serves all, or
     when that was not tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected``
     and ``profiled`` are the latest messages with a workload's facts and its profile. ``compiling`` are the settings
-    that compile in a process beside the trials.
+    that compile in a process beside the trials. ``world``: the ranks of a script for torchrun, in which all its trials
+    run.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Bench:
         self._beside: dict[Settings, TrialResult] = {}
         self._stepping_since: float | None = None
         self.inspected: Inspected | None = None
+        self.world: World | None = None
         self.profiled: Profiled | None = None
 
     def spec(
@@ -122,6 +125,7 @@ class Bench:
             kind=kind,
             environment=self.catalog.environment(settings),
             loss_form=self.inspected.workload.loss_form if self.inspected else "",
+            world=self.world,
         )
 
     def expected_s(self, settings: Mapping[str, Value]) -> float:
@@ -141,6 +145,9 @@ class Bench:
         building took so long that the budget has no time for another attempt, and SessionCancelledError.
         """
         request, started = self.request, self.budget.spent_s
+        if self.world is not None:
+            self.why_not_built_once = f"{self.world.ranks} ranks run {request.target.target}, started by torchrun"
+            return
         self.emit(events.TrialActivity("baseline", events.BUILDING))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         build_limit_s = max(_LEAST_BUILD_S, _BUILD_SHARE * self.budget.total_s)
@@ -170,6 +177,10 @@ class Bench:
                 f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
                 *advice(last_stack(log_path), hint),
             )
+
+    def leave_ranks(self) -> None:
+        """Run trials in one process from now on, as if none had run before."""
+        self.world = self.inspected = self.profiled = self.budget.baseline_s = None
 
     def build_in_each_trial(self, reason: str) -> None:
         """Have each trial build the target for itself from now on."""
@@ -261,7 +272,7 @@ class Bench:
         first = spec.kind.inspects and budget.baseline_s is None
         self.post_start(spec, None if first else self.expected_s(spec.settings))
         takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE, TrialKind.SCORE)
-        if not (self.catalog.compiles(spec.settings) or takes_longer or spec.world):
+        if not (self.catalog.compiles(spec.settings) or takes_longer or spec.world != self.world):
             # It hangs when it takes much longer than usual; the others need that time.
             spec = replace(spec, timeout_s=min(spec.timeout_s, budget.hangs_after_s))
         started = budget.spent_s
@@ -300,14 +311,14 @@ class Bench:
             self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
             return
         self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if cost else 0.0)
-        # Trials on torchrun, the first one (in which the fork server starts) and those of a fresh interpreter take
+        # Trials over several GPUs, the first (in which the fork server starts) and those of a fresh interpreter take
         # longer: no measure of others.
-        if spec.world is not None:
+        if spec.world != self.world:
             return
         if spec.kind is TrialKind.CANDIDATE and not spec.environment:
             budget.learn(wall_s, code if cost else Settings(spec.settings), cost=cost)
         elif spec.kind.inspects and budget.baseline_s is None:
-            budget.baseline_s = min(wall_s, _ordinary_s(result))
+            budget.baseline_s = wall_s if self.world else min(wall_s, _ordinary_s(result))
             # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
             budget.interpreter_s = budget.build_s + (result.startup_s or 0.0)
 

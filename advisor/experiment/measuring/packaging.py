@@ -1,4 +1,4 @@
-"""A tuned model compiled to one file, in a trial process of its own."""
+"""A tuned model compiled to one file, in a separate trial process."""
 
 import time
 from collections.abc import Mapping

@@ -33,9 +33,9 @@ _BLOCK_SHARE = 0.2
 
 
 def may_be_side_by_side(known: Known, settings: Settings) -> bool:
-    """Whether two live processes may take turns: both fit into memory, and neither is on CUDA, as said above."""
+    """Whether two live processes may take turns: both fit into memory, and neither is on CUDA or has ranks."""
     facts, old, new = known.plan.facts, known.judge.baseline, known.judge.result(settings)
-    if facts.on_cuda or new is None:
+    if facts.on_cuda or facts.gpus > 1 or new is None:
         return False
     available_bytes = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
     needed_bytes = (old.peak_reserved_bytes or 0) + (new.peak_reserved_bytes or 0)

@@ -50,7 +50,7 @@ Pair = tuple[TrialResult, TrialResult]
 
 
 def loop_spec(name: str, target: TargetSpec, *, limit_s: float, measure_s: float = 0.0, steps: int = 0) -> TrialSpec:
-    """A process that times the target's plain loop for ``measure_s`` seconds, or runs so many ``steps`` of it."""
+    """A process that times the target's plain loop for ``measure_s`` seconds, or for this number of ``steps``."""
     return TrialSpec(
         trial_id=name,
         target=target,
@@ -83,8 +83,8 @@ def time_in_pairs(
 ) -> list[Pair]:
     """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
 
-    A pair that is not done ``until`` then, of ``time.monotonic()``, is left out. Raises TargetError for a loop that
-    fails, and where no pair is done in time.
+    ``until`` is a time of ``time.monotonic()``: a pair that takes longer is left out. Raises TargetError for a loop
+    that fails, and if no pair ends in time.
     """
     pairs: list[Pair] = []
     longest_s = 0.0
@@ -184,13 +184,13 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
 
 
 def _difference(new: TrialResult, old: TrialResult) -> float | None:
-    """The relative difference of the outputs, or the first losses, of two runs; None where they have no such ones."""
+    """The relative difference of the outputs, or of the first losses, of two runs; None if they have neither."""
     same = differences(LOSSES if new.losses else OUTPUTS, new, old) if new.batch_size == old.batch_size else ()
     return max(same, default=None)
 
 
 def ratio_of_processes(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> Interval:
-    """The ratio of the rates of two programs of which nothing else is known: these processes give the spread."""
+    """The ratio of the rates of two programs. The spread comes from these processes alone."""
     spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_UNKNOWN_PROGRAM)
     return ratio_interval(new, old, spread)
 

@@ -178,7 +178,7 @@ def session_ids() -> list[str]:
 
 
 def _journals() -> list[Path]:
-    """Every journal, the oldest first: by the numbers in its name. Raises OSError."""
+    """Every journal, sorted by the date in its name, the oldest first. Raises OSError."""
     try:
         found = [path for path in sessions_folder().iterdir() if path.suffix == ".jsonl" and is_file(path)]
     except (FileNotFoundError, NotADirectoryError):
@@ -287,7 +287,7 @@ def _read(path: Path) -> PastSession:
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:
-    """An event's data, in which each file is the one of that name in the session's folder, wherever that lies now."""
+    """An event's data, with the paths of its files in the session's present folder."""
     if isinstance(value, list):
         return [_with_own_files(inner, folder) for inner in value]
     if not isinstance(value, dict):

@@ -16,11 +16,10 @@ from advisor.source.prints import changed_sources
 _OPTIONS = {"mode": "--mode", "device": "--device", "batch_size": "--batch-size", "input_shape": "--input"}
 
 
-def taken_up_request(request: Request, past: PastSession, *, config_given: bool = False) -> tuple[Request, str]:
-    """The request for resuming a session, and what of the workload changed since it was measured; empty for nothing.
+def taken_up_request(request: Request, past: PastSession, *, config_given: bool = False) -> Request:
+    """The request for resuming a session. The config is read again, unless this command line named one.
 
-    The config is read from its file again, unless this command line named one (``config_given``). Raises UsageError
-    where that file is gone.
+    Raises UsageError where the workload has changed since it was measured, or a file of it is gone.
     """
     if not config_given and past.config_fingerprint and (path := request.config_path) is not None:
         from advisor.files.config_file import read_config  # late: YAML takes long to load
@@ -28,8 +27,13 @@ def taken_up_request(request: Request, past: PastSession, *, config_given: bool 
         request = replace(request, target=replace(request.target, config=read_config(path)))
     state = SessionState.of(past.events)
     if state.facts is None or state.baseline is None:
-        return request, ""  # nothing was measured that could be mixed with something else
-    return request, "; ".join(_changes(request, past, state.facts))
+        return request  # nothing was measured that could be mixed with something else
+    if changed := "; ".join(_changes(request, past, state.facts)):
+        raise UsageError(
+            f"the session {past.session_id} measured something else: {changed}.",
+            "Undo that, or leave --resume out to measure anew.",
+        )
+    return request
 
 
 def check_same_machine(before: Facts, now: Facts) -> None:

@@ -6,6 +6,7 @@ from advisor.errors import UsageError
 from advisor.experiment.request import Request
 from advisor.machine.hardware import visible_gpus
 from advisor.records import Facts, Hardware, Mode
+from advisor.workloads.scripts import is_for_ranks, is_script
 
 # The stage of a session in which it measures on several GPUs.
 SEVERAL = "several GPUs"
@@ -14,6 +15,11 @@ SEVERAL = "several GPUs"
 def gpus_in_use(request: Request, hardware: Hardware) -> int:
     """The GPUs (or processes on the CPU) of all machines of a session. Raises UsageError where this one has fewer."""
     wanted = request.gpus
+    if request.machines > 1 and spreads_itself(request):
+        raise UsageError(
+            f"{request.target.target} joins its ranks itself, which is measured on one machine only.",
+            "Leave --nnodes out; or give a build() that returns the plain parts.",
+        )
     if wanted == 1:
         return request.machines
     if request.target.device == "cpu":
@@ -21,11 +27,24 @@ def gpus_in_use(request: Request, hardware: Hardware) -> int:
     there = gpus_there(hardware)
     if there < max(1, wanted):
         raise UsageError(
-            f"--gpus asks for {wanted or 'all'} GPUs, and {there} {'is' if there == 1 else 'are'} visible; an instance "
-            "of a GPU (MIG) is none.",
+            f"--gpus asks for {wanted or 'all'} GPUs, and {there} {'is' if there == 1 else 'are'} visible. A part "
+            "of a GPU (MIG) does not count.",
             "Ask for fewer, or show more with CUDA_VISIBLE_DEVICES; with --device cpu processes start on the CPU.",
         )
     return request.machines * (wanted or there)
+
+
+def spreads_itself(request: Request) -> bool:
+    """Whether a session on several GPUs is of a script for torchrun: then all its trials run in its ranks."""
+    target = request.target
+    is_one = request.wants_several and is_script(target.target, target.directory, "build")
+    return is_one and is_for_ranks(target.target, target.directory)
+
+
+def trains_in_ranks(facts: Facts) -> bool:
+    """Whether a script that was started in several ranks trains in them together, by a loop of its own."""
+    workload = facts.workload
+    return workload.mode is Mode.TRAIN and workload.own_step and bool(workload.spread_already)
 
 
 def gpus_there(hardware: Hardware) -> int:

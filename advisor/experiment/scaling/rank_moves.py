@@ -35,7 +35,7 @@ class Move(NamedTuple):
 
 
 def moves(known: Scaling) -> list[Move]:
-    """All that could be measured next, by expected gain (as a logarithm) per trial; nothing where one GPU could not."""
+    """All that could be measured next, by expected gain (as a logarithm) per trial; empty if one GPU failed."""
     if not known.measured(ONE):
         return []
     kinds = (_strategies, _options, _again, _of_the_leading)
@@ -44,7 +44,7 @@ def moves(known: Scaling) -> list[Move]:
 
 
 def leading(known: Scaling) -> Setup | None:
-    """The fastest usable settings over several GPUs, also where one GPU is as fast; None while none has run."""
+    """The fastest usable settings over several GPUs, even if one GPU is as fast; None before any has run."""
     if known.stack:
         return Setup(known.stack)
     compared = {one: known.compare(one) for one in known.runs if one != ONE and not one.weak}
@@ -65,7 +65,7 @@ def _strategies(known: Scaling) -> Iterator[Move]:
 
 
 def _mended(known: Scaling, setup: Setup) -> Setup | None:
-    """A strategy that failed, changed by its reason: looking for unused parameters, no graph, then no compiling."""
+    """A failed strategy, changed according to the reason: find unused parameters, no graph, then no compiling."""
     if UNUSED_PARAMETERS in known.runs[setup][-1].reason and _UNUSED not in setup.settings:
         return Setup(_fitting(known, setup.settings.with_value(_UNUSED, True)))
     if _is_captured(known, setup):
@@ -80,7 +80,7 @@ def _is_captured(known: Scaling, setup: Setup) -> bool:
 
 
 def _fitting(known: Scaling, settings: Settings) -> Settings:
-    """A strategy's settings, with those of the carried stack switched off that do not go with it."""
+    """A strategy's settings. Settings of the carried stack that do not work with it are switched off."""
     for key in known.carried:
         reason = known.catalog.conflict(known.carried.merged(settings))
         if not reason:
@@ -115,7 +115,7 @@ def _options(known: Scaling) -> Iterator[Move]:
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
-    """The gain that is expected of a candidate, of a figure for the report at least."""
+    """The expected gain of a candidate; at least the value of one more figure in the report."""
     if known.facts is None:
         return POLICY.information
     joined = known.carried.merged(beside)

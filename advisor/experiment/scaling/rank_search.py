@@ -1,4 +1,4 @@
-"""Several GPUs in a session: the one-GPU stack carried over, and strategies and options tried over ranks."""
+"""Several GPUs in a session: the one-GPU stack, then strategies and options with several ranks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -43,9 +43,9 @@ def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings
 
 
 def losses_compare(facts: Facts) -> bool:
-    """Whether ranks with parts of a batch have the losses of one GPU with all of it.
+    """Whether ranks with parts of a batch must get the same losses as one GPU with the whole batch.
 
-    Batch norms and padding depend on the samples beside one, dropout on chance.
+    Not with batch norms or padding, which depend on the other samples, nor with dropout, which is random.
     """
     return not (facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes)
 
@@ -53,7 +53,7 @@ def losses_compare(facts: Facts) -> bool:
 def knowledge_before(
     bench: Bench, one_gpu: Settings, facts: Facts, gpus: int, consent: Consent, *, same_losses: bool
 ) -> Scaling:
-    """The knowledge before the first trial: what is carried over from one GPU, and what is to be tried."""
+    """The knowledge before the first trial: the settings carried over from one GPU, and the candidates."""
     catalog, request = bench.catalog, bench.request
     carried, left_out = carried_over(catalog, one_gpu)
     current = {**facts.workload.current, **carried}
@@ -150,7 +150,7 @@ class RankSearch:
         return self._has_time(1, reserved=2 if self.known.stack and not self.known.confirmed else 0)
 
     def _publish(self) -> None:
-        """Post the events for new knowledge, and take up the decisions that were taken meanwhile."""
+        """Post the events for new knowledge, and apply the person's decisions since the last call."""
         self.bench.emit(events.ScalingMeasured(self.known.record()))
         self.bench.post_progress(sum(len(move.trials) for move in moves(self.known)) * self._once_s)
         self.known = replace(self.known, consent=self._consented(self.known.consent))

@@ -142,7 +142,7 @@ class Scaling:
 
     @cached_property
     def stack(self) -> Settings:
-        """The best usable settings at the same global batch, found first of those that are equal within the noise."""
+        """The best usable settings at the same global batch; of equal ones within the noise, those found first."""
         best = ONE
         for setup in self.runs:
             if setup.weak or setup == ONE or self.why_unusable(setup):

@@ -22,9 +22,9 @@ class ObstacleError(Exception):
 
 
 class Document(ABC):
-    """A config file's ``text``, and the ``tree`` that it holds: plain Python with words for keys.
+    """A config file's ``text``, and its ``tree``: plain Python objects with strings for keys.
 
-    What a tag marks is an object there that means nothing to a patch.
+    Tagged values are opaque objects in the tree, which a patch leaves alone.
     """
 
     tree: dict[str, Any]

@@ -17,7 +17,7 @@ _NESTED = ("training_args", "training_arguments", "training", "train", "trainer"
 
 
 def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
-    """The kind that has most of its own names in a config; plain where none has enough."""
+    """The kind with the most of its own names in a config; plain if none has enough."""
     defaults = tree.get("defaults")
     composed = isinstance(defaults, list) and (
         "_self_" in defaults or any(isinstance(item, dict) and len(item) == 1 for item in defaults)
@@ -59,7 +59,7 @@ def has_trainer_arguments(mapping: Mapping[str, Any]) -> bool:
 
 
 def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """The mappings that may be a program's arguments, with their paths: a tree, and those of certain names in it."""
+    """The mappings that may be a program's arguments, by path: the whole tree, and mappings of certain names in it."""
     yield path, tree
     for name in _NESTED if len(path) < _DEEPEST_HOME else ():
         if isinstance(tree.get(name), dict):
@@ -67,7 +67,7 @@ def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def _names(kind: ConfigKind, mapping: Mapping[str, Any]) -> int:
-    """The number of a kind's own names in a mapping; none beside the names of another program."""
+    """How many of a kind's own names a mapping has; 0 if it has names of another program, too."""
     program = table().programs[kind]
     if program.others & mapping.keys():
         return 0

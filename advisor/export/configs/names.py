@@ -26,7 +26,7 @@ _OF_DTYPES = ("precision.autocast", "precision.weights")
 def entries_for(
     key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value], found: Sequence[Path]
 ) -> tuple[Entry, ...]:
-    """Entries for a setting in a config of no known kind, of those found by name; none unless one is meant alone."""
+    """Entries for a setting in a config of unknown kind, found by name; none if several could be meant."""
     exact = any(".".join(path) == key for path in found)
     if not exact and not without_parts_of_a_total({key: value}, tree):
         return ()
@@ -42,9 +42,9 @@ def entries_for(
 
 
 def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
-    """The paths of values that a setting may mean, by their names.
+    """The paths of values that a setting may refer to, found by name.
 
-    Of sections for training and for evaluation the one that ``mode`` speaks of counts.
+    Between sections for training and for evaluation, ``mode`` decides.
     """
     places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
     if exact := [path for path, _ in places if ".".join(path) == key]:
@@ -100,12 +100,12 @@ class _Setting:
         return tuple(Entry(path, wanted[_name(path)], only_there=not wanted[_name(path)]) for path in paths)
 
     def switches_beside(self, word: Path) -> list[Path]:
-        """The booleans beside a word that switch on what the word says."""
+        """The booleans next to a word that switch it on."""
         beside = [(*word[:-1], name) for name, node in at(self.tree, word[:-1]).items() if isinstance(node, bool)]
         return [path for path in beside if _name(path) in _names_of(self.key).switches]
 
     def word_and_switch(self, word: Path, switch: Path) -> tuple[Entry, ...]:
-        """The entries of a word and the switch beside it, where both say what the loop has now."""
+        """The entries of a word and its switch, if both match the loop's present value."""
         present, now = at(self.tree, word), self.now
         agrees = now is None or (_means(present, now) if at(self.tree, switch) else now == "none")
         said = _in_family(present, self.value) if self.key in _OF_DTYPES else self.value
@@ -115,7 +115,7 @@ class _Setting:
 
 
 def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, Any]) -> Mapping[str, Value]:
-    """The settings of which none follows from others, as where a config has a total of samples beside its parts."""
+    """The settings that do not follow from others, as a total of samples follows from its parts."""
     mappings = (node for _, node in walk(tree) if isinstance(node, dict))
     named = ({_name((name,)) for name in mapping} for mapping in mappings)
     has_total = any(total in names and names & parts for names in named for total, parts in table().totals.items())
@@ -123,10 +123,10 @@ def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, A
 
 
 def in_the_words_of(present: object, name: str, key: str, value: Value) -> Scalar:
-    """A setting's value in the words that a config uses for its present one: ``bf16-mixed`` beside ``32-true``.
+    """A setting's value in the config's own vocabulary: ``bf16-mixed`` where it now has ``32-true``.
 
-    It is the value itself where the present one has no words of its own, and None where that is true or false, or a
-    number, and cannot say the value. ``name`` is that of the entry.
+    It is the value itself if the present value belongs to no vocabulary; None if the present value is a boolean or a
+    number that cannot express it. ``name`` is the name of the entry.
     """
     if isinstance(present, bool) and not isinstance(value, bool):
         values = _switches_of(key).get(_name((name,)))
@@ -152,13 +152,13 @@ def _name(path: Sequence[str]) -> str:
 
 
 def _means(present: object, now: Value | None) -> bool:
-    """Whether a config's word agrees with the loop's present value, as a type of numbers or as it is."""
+    """Whether a config's word means the loop's present value, as a number type or literally."""
     place = _DTYPES.get(now) if now is not None else None
     return present == now or (place is not None and any(family[place] == present for family in table().types))
 
 
 def _in_family(present: object, value: Value) -> Scalar | None:
-    """A type of numbers in the words among which a config's present word is; None where it is none of any."""
+    """A number type in the vocabulary that a config's present word belongs to; None if it belongs to none."""
     word = table().types[0][0] if str(present) in _OTHERS_OF_LIGHTNING else present
     family = next((family for family in table().types if word in family), None)
     return family[_DTYPES[value]] if family and value in _DTYPES and not isinstance(present, bool) else None

@@ -86,7 +86,7 @@ def _phrases_of(made: _Made, kind: str) -> Iterator[Phrase]:
 
 
 def _clips_under_lightnings_autocast(config: Config) -> bool:
-    """Whether a Trainer of Lightning's clips gradients in mixed precision, which it refuses for fused optimizers."""
+    """Whether Lightning's Trainer clips gradients in mixed precision, which it refuses for fused optimizers."""
     autocast = config.settings.get("precision.autocast")
     trainers = [mapping for _, mapping in walk(config.tree) if isinstance(mapping, dict)]
     precisions = [str(trainer.get("precision")) for trainer in trainers if trainer.get("gradient_clip_val")]
@@ -94,7 +94,7 @@ def _clips_under_lightnings_autocast(config: Config) -> bool:
 
 
 def _of_trainer(made: _Made) -> Iterator[Phrase]:
-    """Lightning's words; of a Fabric, which has fewer arguments, those that it takes."""
+    """Lightning's words; for a Fabric only those that it takes."""
     for phrase in words_of(ConfigKind.LIGHTNING, made.config):
         names = {entry.path[len(made.config.home)] for entry in phrase.entries}
         if not made.name.endswith("Fabric") or names <= {"precision", "strategy"}:

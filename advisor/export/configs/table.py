@@ -18,11 +18,11 @@ Rules = Mapping[str, str | Mapping[Value, Words]]
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A program that reads configs: names by which it is recognised, and its words for settings.
+    """A program that reads configs: the names that identify it, and its words for settings.
 
-    ``own`` are names of its arguments that hardly any other program has; ``values`` are own by what they hold.
-    ``shared`` names count beside one that is ``sure``, by default any that is its own. Beside a name of ``others``, of
-    programs that took names over, none counts.
+    ``own`` are argument names that hardly any other program has; ``values`` identify it by their content. ``shared``
+    names count if a ``sure`` name is there too, by default any own name. No name counts if a name of ``others`` is
+    there: programs that adopted names of this one.
     """
 
     rules: Rules
@@ -34,10 +34,10 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Names(msgspec.Struct, frozen=True):
-    """Names of a setting that mean nothing else, beside the last part of its key.
+    """Names in a config that mean this setting only, besides the last part of its key.
 
-    ``words`` hold its value; a word is replaced where it says what the loop has now. ``booleans`` say the setting's
-    value when they are true, and ``otherwise`` when they are false. ``switches`` switch on the word beside them.
+    ``words`` are keys that hold its value; it is replaced if it means the loop's present value. ``booleans`` mean the
+    setting's value when true, and ``otherwise`` when false. ``switches`` switch the word next to them on.
     """
 
     words: frozenset[str] = frozenset()

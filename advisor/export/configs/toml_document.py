@@ -11,7 +11,7 @@ _NEWLINE = re.compile(r"(?<!\r)\n")
 
 
 class TomlDocument(Document):
-    """A parsed TOML file. Raises UsageError for a text that is none."""
+    """A parsed TOML file. Raises UsageError for a text that is no TOML."""
 
     has_null = False
 

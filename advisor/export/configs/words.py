@@ -38,7 +38,7 @@ class Phrase:
 class Config:
     """The input of a phrase: the wanted settings, the config's contents, and the path of the arguments in it.
 
-    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for, on ``machines``.
+    ``on_cpu``: the loop was measured on a CPU. The settings are for ``gpus`` GPUs on ``machines``.
     """
 
     settings: Mapping[str, Value]
@@ -58,7 +58,7 @@ class Config:
         return holds(at(self.tree, self.home), name)
 
     def say(self, keys: str | tuple[str, ...], words: Words) -> Iterator[Phrase]:
-        """Some settings said by entries; nothing where an entry that has to be there is not."""
+        """Entries for some settings; empty if a required entry is missing."""
         entries, missing = [], False
         for name, word in words.items():
             path = name.rstrip("?!").split(".")

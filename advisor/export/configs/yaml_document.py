@@ -45,7 +45,7 @@ class YamlDocument(Document):
         return super().place_of(path) + (f" (line {node.start_mark.line + 1})" if node else "")
 
     def texts_with(self, path: Path, value: Scalar) -> Iterator[str]:
-        """Texts with a value at a path: only reading them tells which of them say that and nothing else."""
+        """Candidate texts with a value at a path. The caller reads each to see which changes that value only."""
         nodes = self._nodes(path)
         node, names = nodes[-1], [self._spelled(name) for name in path[len(nodes) - 1 :]]
         if not names:
@@ -78,7 +78,7 @@ class YamlDocument(Document):
         return nodes
 
     def _replaced(self, node: Node, said: str) -> Iterator[str]:
-        """A scalar exchanged, unless it is a block of text, or has an anchor or a tag."""
+        """Exchange a scalar, unless it is a block of text or has an anchor or a tag."""
         text, start, end = self.text, node.start_mark.index, node.end_mark.index
         if not text.startswith(("&", "!", "*", "|", ">"), start):
             yield text[:start] + ("" if start < end else " ") + said + text[end:]
@@ -95,7 +95,7 @@ class YamlDocument(Document):
         yield _line_start(mapping.value[0][0])
 
     def _in_braces(self, mapping: MappingNode, entry: str) -> Iterator[str]:
-        """An entry at the end of a flow mapping, on a line of its own where the first entry is on one."""
+        """Add an entry at the end of a flow mapping, on its own line if the first entry has one."""
         text, closing = self.text, mapping.end_mark.index - 1
         if not mapping.value:
             yield text[:closing] + entry + text[closing:]
@@ -132,7 +132,7 @@ class YamlDocument(Document):
         return " " * (len(before) - len(before.lstrip(" -")))
 
     def _spelled(self, value: Scalar, like: Node | None = None) -> str:
-        """A value in the style of the one that it replaces: its quotes, or its way to write booleans."""
+        """A value in the style of the one that it replaces: the same quotes, the same way to write booleans."""
         if self._as_json:
             return json.dumps(value, ensure_ascii=False)
         old, style = (like.value, like.style) if isinstance(like, ScalarNode) else ("", None)
@@ -148,7 +148,7 @@ class YamlDocument(Document):
 
 
 class _Words(ConfigLoader):
-    """Reads keys as words; what has a tag of its own, and what is no value of its type, stays a node."""
+    """Reads keys as strings. A value with its own tag, or that does not fit its type, stays a node."""
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         """Make the value of a node."""
@@ -189,7 +189,7 @@ def _yaml(text: str) -> tuple[Node | None, Any]:
 
 
 def _below(node: Node | None, part: str) -> list[Node]:
-    """The values of a mapping under a key, more than one when the config repeats it; or a list's item."""
+    """The values of a mapping under a key, several if the config repeats the key; or an item of a list."""
     if isinstance(node, SequenceNode):
         return [node.value[int(part)]] if holds(node.value, part) else []
     entries = node.value if isinstance(node, MappingNode) else []

@@ -25,7 +25,7 @@ class CompiledModel(Format):
     )
 
     def preview(self, found: Found) -> str:
-        """The command that makes it, and where it runs; or why it cannot be made of this session."""
+        """The command that makes the file, and where it runs; or why this session cannot make it."""
         _check_infers(found, "model.pt2")
         command = f"perf-advisor export {found.state.session_id}".rstrip()
         return "\n".join(

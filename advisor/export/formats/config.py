@@ -1,4 +1,4 @@
-"""The user's own config, patched, as a format; what it has no place for goes into a settings file beside it."""
+"""The user's own config, patched. Settings without a place in it go into a settings file next to it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PatchedConfig(Format):
         return outputs.config_path is not None
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """The patched config, and a settings file for what has no place in it. The user's own file is kept."""
+        """The patched config, and a settings file for settings without a place in it. The user's file stays."""
         from advisor.export.settings_file import settings_yaml
 
         written, name = _Written.of(found, Path(path)), Path(path).name
@@ -61,7 +61,7 @@ class PatchedConfig(Format):
             yield File("The rest", str(written.rest_path), text, more=tuple(written.code()))
 
     def preview(self, found: Found) -> str:
-        """A unified diff against the user's file, and what is said of the patch."""
+        """A unified diff against the user's file, and remarks on the patch."""
         from advisor.export.config_patch import diff
         from advisor.files.config_file import read_text
 
@@ -85,7 +85,7 @@ class PatchedConfig(Format):
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A patched config for ``path``, and the settings file for what it has no place for: None where it has for all."""
+    """A patched config for ``path``, and a settings file for settings without a place in it; None if all have one."""
 
     found: Found
     path: Path
@@ -149,7 +149,7 @@ def _wanted(found: Found) -> Wanted:
 
 
 def _rest_path(export: Path) -> Path:
-    """``tuned.yaml`` beside the config; another name where that is the config's, or a file that we did not make."""
+    """``tuned.yaml`` next to the config; another name if that is the config, or a file that we did not write."""
     path = export.with_name(_REST_NAME)
     own = export.with_name(f"{export.stem}.settings.yaml")
     if path == export:

@@ -47,7 +47,7 @@ _LONGEST_LISTING = 30  # lines
 
 
 def html_report(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> str:
-    """The report of a session as a page, light or dark as the reader's system is. The session may still run."""
+    """The report of a session as a page, light or dark as the reader's system. The session may still run."""
     from advisor.report.whole import document_of
 
     document = document_of(state, request, catalog, change, drawn=True)
@@ -82,7 +82,7 @@ def _html_block(block: Block) -> str:
 
 
 def _html_listing(text: str) -> str:
-    """Code or a chart as it is; what is longer than a screen opens on a click."""
+    """Code or a chart. What is longer than a screen opens on a click."""
     listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
     return listing if lines <= _LONGEST_LISTING else f"<details><summary>{lines} lines</summary>{listing}</details>"
 

@@ -34,12 +34,12 @@ class PatchedScript(Format):
         return Offer(self.id, f"{path.name}, changed", f"{path.stem}.tuned.py", "diff", about)
 
     def serves(self, outputs: Outputs, path: str) -> bool:
-        """A script's own lines are changed; a file with a build() is where the name says so."""
+        """Whether it changes the user's file: always for a script, for a build() if the path is named for it."""
         named = outputs.own_file is not None and Path(path).name == f"{Path(outputs.own_file).stem}.tuned.py"
         return named or outputs.is_script
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """The changed files: the target's own at ``path``, others that it imports beside it."""
+        """The changed files: the target's own at ``path``, and the files that it imports in the same folder."""
         patched, paths = _patched(found), _paths(found, path)
         others = [f"  {Path(file).name} changes too: use {to} in its place" for file, to in paths.items() if to != path]
         more = (*others, *(f"  not in it: {text}" for text in patched.left_out), *found.launch_lines)

@@ -81,10 +81,10 @@ class StepClock:
     def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 1) -> list[Block]:
         """Time blocks of ``steps`` steps, without synchronising between them, until ``enough`` of them are done.
 
-        Where a device works behind the host, it is given so many blocks ``ahead`` before the host waits for one.
+        A device that works asynchronously gets up to ``ahead`` blocks before the host waits for one.
 
-        Marks do not see work that steps leave behind in other streams. Where much of the wall's time is missing, all of
-        it is divided in equal parts.
+        Marks do not see work in other streams. If much of the wall time is missing from the marks, the wall time is
+        divided equally.
         """
         ahead = ahead if self.backend.is_ahead else 0
         self.backend.synchronize()
@@ -106,7 +106,7 @@ class StepClock:
 
 
 def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency | None:
-    """The latency of single calls, in a pass of its own; None where the fewest do not fit in ``limit_s``."""
+    """The latency of single calls, timed separately; None if the least number of calls does not fit in ``limit_s``."""
     calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))
     if calls * step_s > max(limit_s, _CALLS_S):
         return None
@@ -156,12 +156,12 @@ def measure(
 
 
 def mean_step_s(blocks: Sequence[Block]) -> float:
-    """Seconds of a step in these blocks. At the end of the warm-up it may have been a hundredth, on a busy machine."""
+    """Seconds of a step in these blocks. The warm-up may have ended at a hundredth of that, on a busy machine."""
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
 
 
 def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> list[float]:
-    """The times of single steps: those of the blocks where steps are too long for more, or where they are single."""
+    """The times of single steps; taken from the blocks if steps are long, or each block is one step."""
     step_s = mean_step_s(blocks)
     if _FEWEST_SINGLE_STEPS * step_s > measure_s or (blocks[0].steps == 1 and len(blocks) >= _FEWEST_SINGLE_STEPS):
         return [block.step_ms for block in blocks]
@@ -175,10 +175,10 @@ def percentiles_of(times: Sequence[float]) -> tuple[float, float, float] | None:
 
 
 def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks, or consecutive ones merged into fewer where steps differ from one another.
+    """The blocks; consecutive ones are merged if their steps differ much.
 
-    A loop whose every fourth step waits for data has no typical step: the median over blocks of one step would name
-    the frequent kind, and hide what the others cost. Longer blocks hold some of each.
+    If every fourth step waits for data, no step is typical: the median over blocks of one step would show the frequent
+    kind and hide the cost of the others. Longer blocks contain both.
     """
     merged = list(blocks)
     while len(merged) >= 2 * FEWEST_BLOCKS and relative_range([block.step_ms for block in merged]) > _UNEVEN:
@@ -237,9 +237,9 @@ def warm_up(
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
-    The limit does not include the first step, which may compile for minutes. ``at_least`` further steps always run.
-    The ``earlier`` steps count towards the limit, at ``earlier_step_s`` each or as long as this first one where that is
-    less: one that compiled is no measure of them. Where they took all of it, a single step is enough.
+    The first step may compile for minutes and is not in the limit. ``at_least`` further steps always run. The
+    ``earlier`` steps count towards the limit, at ``earlier_step_s`` each, or at the time of this first step if that is
+    shorter, since an earlier one may have compiled. If they used up the limit, one step is enough.
     """
     start = time.perf_counter()
     first = clock.run(1)

@@ -1,4 +1,4 @@
-"""The batches of a trial, the same for the same seed: those of the first steps, and the endless feed of the others."""
+"""The batches of a trial, the same for the same seed: for the first steps, and an endless feed for the rest."""
 
 import contextlib
 import copy
@@ -30,10 +30,10 @@ _END = object()
 
 
 def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
-    """The batches of the first steps: a loader's first under a seed, so that every trial sees the same.
+    """The batches of the first steps: a loader's first batches under a seed, the same in every trial.
 
-    They are fewer when they take long, and read without workers if that is possible. With a plan they come the way that
-    the loop gets them: copied and transformed as the plan says.
+    There are fewer if they take long, and no workers if that is possible. With a plan the batches are copied and
+    transformed as in the loop.
     """
     if not isinstance(data, DataLoader):
         return [data] * PROBE_STEPS
@@ -64,7 +64,7 @@ def _drawn(loader: DataLoader[Any], seed: int, plan: StepPlan | None) -> list[An
 
 
 def _copy_of(dataset: Any) -> Any:
-    """A shallow copy of a dataset and of the one that it wraps, such as a ``Subset``; itself where it refuses."""
+    """A shallow copy of a dataset and of one inside it, as in a ``Subset``; the dataset itself if copying fails."""
     with contextlib.suppress(Exception):  # a class of the user's may refuse in any way
         copied = copy.copy(dataset)
         if hasattr(dataset, "dataset"):
@@ -74,7 +74,7 @@ def _copy_of(dataset: Any) -> Any:
 
 
 def check_batches(batches: list[Any], *, of_loader: bool) -> None:
-    """Raise TargetError where there is nothing in the first batches that a step could be run on."""
+    """Raise TargetError if the first batches contain nothing to run a step on."""
     if not batches:
         raise no_batch()
     for turn, batch in enumerate(batches, 1):
@@ -173,9 +173,9 @@ class Feed:
         return int(self._loader.num_workers * (self._loader.prefetch_factor or 2))
 
     def cycle(self, most_steps: int) -> int:
-        """Number of steps after which the work of a loader's workers repeats: an epoch of no more than ``most_steps``.
+        """The number of steps after which the work of a loader's workers repeats: an epoch of at most ``most_steps``.
 
-        Of longer epochs it is a batch of each worker, which finish theirs at about the same time.
+        For longer epochs it is one batch of each worker, since all workers finish at about the same time.
         """
         workers = self._loader.num_workers if self._loader is not None else 0
         if not workers:

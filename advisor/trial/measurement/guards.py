@@ -35,6 +35,7 @@ class Guards:
 
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
+    ``watch_host`` is False for a rank, beside which others work.
     ``beside`` is the process of the same session that compiles meanwhile. NVML is opened for it, once in a trial's
     process; that time is in the trial's wall seconds and in no other figure.
 
@@ -45,7 +46,10 @@ class Guards:
     Whether others compute is known only where the driver tells it by process, which it does not for MIG instances.
     """
 
-    def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: Nvml = NVML) -> None:
+    def __init__(
+        self, *, watch_gpu: bool, beside: int | None = None, nvml: Nvml = NVML, watch_host: bool = True
+    ) -> None:
+        self._watch_host = watch_host
         self._nvml = nvml if watch_gpu else None
         self._before = compute_pids(nvml) if watch_gpu else frozenset[int]()
         self._own = frozenset[int]()
@@ -74,7 +78,8 @@ class Guards:
             yield
         ours = own_processes(self._readings, self._before, self._own, self._beside)
         of_gpu = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c if gauges else None)
-        self.disturbed = "; ".join(filter(None, (load.disturbance(), of_gpu)))
+        of_host = load.disturbance() if self._watch_host else ""
+        self.disturbed = "; ".join(filter(None, (of_host, of_gpu)))
 
     @contextmanager
     def _reading(self, gauges: GpuGauges) -> Iterator[None]:

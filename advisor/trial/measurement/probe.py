@@ -24,12 +24,12 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The results of the first steps. ``seconds`` is what the ``steps`` took, without the looking at what they did.
+    """The results of the first steps. ``seconds`` is the time of the ``steps`` alone.
 
-    ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
-    ``losses`` and ``outputs`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight, because a
-    gradient scaler skipped their update. ``operations`` counts those behind the model's first output;
-    ``loss_at`` is the code that reads the model's own loss from it, empty where it has none.
+    ``usual_step_s`` is the mean time of a step, without the longest, which compiles. ``losses`` and ``outputs`` are as
+    in ``TrialResult``. ``skipped_steps`` counts updates that a gradient scaler skipped. ``operations`` counts the
+    operations behind the model's first output. ``loss_at`` is the code that reads the model's own loss from it, empty
+    for none.
     """
 
     seconds: float
@@ -56,11 +56,11 @@ def probe_training(
     limit_s: float = PROBE_LIMIT_S,
     fewest: int = 2,
 ) -> Probe:
-    """The first training steps, one a batch; fewer, but ``fewest`` at least, when they take longer than ``limit_s``.
+    """The first training steps, one per batch; fewer, but at least ``fewest``, if they take longer than ``limit_s``.
 
-    The longest step does not count towards the limit: it compiles, and the others are quick then.
-    A gradient scaler begins by skipping steps until its scale fits. A skipped step changes no weight: it is run again,
-    so that the losses stay comparable, step for step, with those of a loop without a scaler.
+    The longest step, which compiles, does not count towards the limit. A gradient scaler skips steps at first, until
+    its scale fits. A skipped step changes no weight and is run again, so that the losses can be compared step by step
+    with a loop without a scaler.
     """
     model = _model_of(step)
     seed_all(seed)
@@ -100,7 +100,7 @@ def probe_training(
 def divergence_notes(
     probe: Probe, step: Callable[[Any], torch.Tensor], next_batch: Callable[[], Any]
 ) -> tuple[str, ...]:
-    """A note where the loss is no longer finite in one more training step, and was in the first ones."""
+    """A note if the loss was finite in the first steps and is not in one more training step."""
     if not probe.losses or not all(map(math.isfinite, probe.losses)):
         return ()
     loss = float(step(next_batch()))
@@ -111,10 +111,10 @@ def divergence_notes(
 
 
 def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:
-    """A fixed sample of the outputs for the first batch, preceded by the sum of all of them.
+    """The sum of the outputs for the first batch, and a fixed sample of them.
 
-    The step runs several times and the last output counts. A captured step is only replayed by then, and has to follow
-    the batch: the one before the last is another of the same shapes, if there is one, which the capture records.
+    The step runs several times and the last output counts. A captured step is only replayed by then, and must read the
+    new batch: so the step before the last gets another batch of the same shapes, if there is one.
     """
     order = [batches[0]] * steps
     if steps > 1:
@@ -205,7 +205,7 @@ class _FirstOutput:
 
 
 def _without_caches(output: Any) -> Any:
-    """An output without a Hugging Face decoder's cache, which a setting may have it not return."""
+    """An output without a Hugging Face decoder's cache, which depends on a setting."""
     if isinstance(output, Mapping):
         return [part for part in output.values() if type(part).__module__ != _CACHES]
     return [part for part in output if type(part).__module__ != _CACHES] if isinstance(output, list | tuple) else output

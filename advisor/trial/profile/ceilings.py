@@ -110,7 +110,7 @@ def _transfer_rate(device: torch.device, room_bytes: int, *, pinned: bool) -> fl
 
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
-    """The shortest of several calls after one to warm up, fewer where they take long: what disturbs only adds time."""
+    """The shortest of several calls after one to warm up; fewer calls if they take long. Disturbances only add time."""
     backend = backend_of(device)
     backend.seconds_of(call)
     started = time.perf_counter()
@@ -134,7 +134,7 @@ def convolutions_in_tf32() -> bool:
 
 @contextlib.contextmanager
 def float32_products(*, tf32: bool) -> Iterator[None]:
-    """Matrix products of float32 in TF32, or in full float32 whatever the process's present setting is."""
+    """A context for float32 matrix products in TF32 or in full float32, whatever the present setting is."""
     on_cuda = torch.backends.cuda.matmul
     if hasattr(on_cuda, "fp32_precision"):
         on_cpu = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]

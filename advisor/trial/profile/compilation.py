@@ -17,7 +17,7 @@ def compiled_frames() -> int:
 
 
 def compilation_notes(warm: int) -> tuple[str, ...]:
-    """Plain notes on what was compiled in this process. ``warm`` frames were when the warm-up ended."""
+    """Notes on what was compiled in this process. ``warm`` counts the compiled frames at the end of the warm-up."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     frames = compiled_frames()
     if dynamo is None or not frames:

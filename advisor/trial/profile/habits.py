@@ -67,7 +67,7 @@ def with_habits(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> P
 
 
 def stop_debugging() -> None:
-    """Switch off a profiler or NVTX ranges that were left on: the instrumented pass has a profiler of its own."""
+    """Switch off a profiler or NVTX ranges that the user left on: the instrumented pass has its own profiler."""
     if torch._C._autograd._profiler_enabled():
         torch._C._autograd._disable_profiler()
 
@@ -116,7 +116,7 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
 
 
 def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float) -> dict[str, list[float]]:
-    """Seconds of each way, all ways in every round, so that drift meets all of them alike."""
+    """Seconds of each way. Every round times all ways, so that drift affects all of them equally."""
     times_s: dict[str, list[float]] = {way: [] for way in ways}
     started = time.perf_counter()
     for done in range(_MOST_ROUNDS):
@@ -128,7 +128,7 @@ def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float)
 
 
 class SyncRecorder(TorchFunctionMode):
-    """While entered, records each wait by the user's line, and times it from the start of the call of PyTorch."""
+    """In this context, records each wait by the user's line, timed from the start of the PyTorch call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class SyncRecorder(TorchFunctionMode):
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
     def waited(self, frame: FrameType | None) -> None:
-        """Record a wait under this stack that ends now, and began with the call or the wait before."""
+        """Record a wait under this stack. It ends now and began with the call, or with the end of the wait before."""
         now = time.perf_counter()
         self.record(frame, None if self._since is None else now - self._since)
         self._since = None if self._since is None else now
@@ -166,10 +166,9 @@ class SyncRecorder(TorchFunctionMode):
 
 
 def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...] | None:
-    """The lines of an eager step that make the host wait; None on the CPU, and for a step that fails when watched.
+    """The lines of an eager step that make the host wait; None on the CPU, and where watching fails.
 
-    The copy of the batch to the device and what the plan has the loop do after the update are left out: other recipes
-    price them.
+    Copies of the batch and work after the update are left out: other recipes measure them.
     """
     backend = backend_of(step.device)
     if not backend.is_ahead:
@@ -207,7 +206,7 @@ def recording(recorder: SyncRecorder) -> Iterator[None]:
 
 
 def _place_of(frame: FrameType | None) -> _Key:
-    """The innermost line of the stack outside PyTorch and Python, else PyTorch's innermost, else the backward pass."""
+    """The innermost line of the stack outside PyTorch and Python; else PyTorch's innermost; else the backward pass."""
     in_torch: FrameType | None = None
     while frame is not None and not frame.f_code.co_filename.startswith(_STEP):
         path = frame.f_code.co_filename

@@ -77,9 +77,9 @@ def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
 
 
 def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
-    """The profile with the counted work of a step; as it is where the counters cannot follow the model.
+    """The profile with the counted work of a step; unchanged if the counters cannot follow the model.
 
-    Floating-point operations are by PyTorch's counter. Of compiled code nobody sees what its operators read and write.
+    PyTorch's counter counts floating-point operations. What operators of compiled code read and write is not known.
     """
     counter, traffic = FlopCounterMode(display=False), TrafficCounter()
     batch = feed.next()  # what loads it in this process is no work of the step
@@ -97,10 +97,10 @@ def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Pro
 
 
 def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: float) -> dict[str, float]:
-    """The phases, with the wait for data that the timed loop had, where workers load the data.
+    """The phases; if workers load the data, with the timed loop's wait for data.
 
-    They get ahead while this pass waits for the device at each boundary, so it sees too little waiting. In the timed
-    loop the wait was at least what the other phases leave of the step.
+    Workers get ahead while this pass waits for the device at each boundary, so it sees too little waiting. In the timed
+    loop the wait is at least the rest of the step after the other phases.
     """
     phases = measure_phases(step, feed, limit_s=limit_s)
     if not feed.queued_batches:
@@ -187,8 +187,7 @@ _FROM_PYTHON = frozenset({"lift_fresh", "lift_fresh_copy", "lift"})
 class TrafficCounter(TorchDispatchMode):
     """Adds up the bytes of every operator's tensors: inputs read once, outputs and changed tensors written once.
 
-    What a kernel keeps in registers is not counted, what it reads twice is counted once, workspaces are not seen, and
-    nothing is known of caches. Views move nothing.
+    It ignores caches and workspaces, counts what a kernel reads twice once, and counts nothing for views or registers.
 
     ``host_made`` counts copies to another device of tensors that were made on the host from nothing, or from such
     tensors.
@@ -245,5 +244,5 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """The bytes of a tensor's elements; of an expanded one those that there are."""
+    """The bytes of a tensor's elements; for an expanded tensor, of its actual storage."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes()) if tensor.layout is torch.strided else 0

@@ -50,10 +50,10 @@ _FAMILIES = {
 
 
 def measure_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
-    """Milliseconds per phase over several steps, each waited for. A captured step has two: its batch and its replay.
+    """Milliseconds per phase over several synchronised steps. A captured step has two phases: batch and replay.
 
-    They are medians, and the mean of the waits for data: where every fourth batch takes long, the usual wait is none,
-    and yet the loop waits. Stops after ``limit_s`` when three steps are done, after twice that when one is.
+    Phases are medians, but the wait for data is a mean: if every fourth batch takes long, the median wait is zero
+    although the loop waits. Stops after ``limit_s`` if three steps are done, after twice that if one is.
     """
     times_s: dict[str, list[float]] = {}
     backend = backend_of(step.device)
@@ -128,7 +128,7 @@ def record_step(
 
 
 def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[OperatorRow, ...]:
-    """The rows that take longest by themselves. Ranges are none: what runs in them has rows of its own."""
+    """The operators with the longest own time. Ranges are left out: the operators inside them have their own rows."""
     rows = [
         OperatorRow(
             name=row.key,
@@ -173,10 +173,10 @@ def called_families(events: Iterable[Any]) -> tuple[str, ...]:
 
 
 def with_device(measured: Profile, events: Sequence[Any]) -> Profile:
-    """The profile with the device's part of the recorded step. Ranges show up on the device too, and are left out.
+    """The profile with the device's part of the recorded step, without ranges, which also appear there.
 
-    The device is busy while a kernel runs; transfers between host and device are no part of that, but of what each
-    phase launched.
+    The device is busy while a kernel runs. Transfers between host and device are not busy time, but belong to the phase
+    that launched them.
     """
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
@@ -216,8 +216,8 @@ def shapes_text(shapes: Sequence[Any]) -> str:
 def _device_phases(events: Sequence[Any], on_device: Sequence[Any]) -> dict[str, float]:
     """Milliseconds of device time, by the phase that launched it.
 
-    The profiler's own totals of a range miss the backward pass, which a thread of its own launches. A kernel and the
-    call that launched it share a correlation id; it belongs to the phase that the host was in at that call.
+    The profiler's own totals miss the backward pass, which another thread launches. A kernel and the call that launched
+    it share a correlation id; the kernel belongs to the phase of the host at that call.
     """
     on_host = [event for event in events if event.device_type == DeviceType.CPU]
     ranges = [event for event in on_host if event.name in _PHASES]

@@ -6,6 +6,7 @@ when it closes, however the launcher ended.
 """
 
 import contextlib
+import math
 import multiprocessing
 import os
 import shutil
@@ -30,7 +31,18 @@ from advisor.process.household import lead_own_group
 from advisor.process.importing import program_of_rank
 from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
-from advisor.records import Activity, Finished, Outcome, RankJoined, TrialResult, TrialSpec, World
+from advisor.records import (
+    Activity,
+    BlockDone,
+    Finished,
+    Inspected,
+    Outcome,
+    Profiled,
+    RankJoined,
+    TrialResult,
+    TrialSpec,
+    World,
+)
 from advisor.trial.fresh import merged_environment
 from advisor.workloads.entrypoint import one_line
 
@@ -83,8 +95,13 @@ class _Rank:
 
     @property
     def died(self) -> bool:
-        """Whether it ended without a result."""
+        """Whether the process ended without a result."""
         return self.ended and self.result is None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has a result that is an error."""
+        return self.result is not None and self.result.outcome is not Outcome.MEASURED
 
     def named_result(self) -> TrialResult:
         """Its result, with a reason that names it."""
@@ -100,6 +117,7 @@ class Launcher:
         self._spec, self._world = spec, spec.world
         self._ranks: list[_Rank] = []
         self._activity = ""
+        self._deadline = math.inf
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / "s"))
         self._server.listen(128)
@@ -111,12 +129,13 @@ class Launcher:
     def run(self, channel: Channel, deadline: float) -> TrialResult:
         """Listen to the ranks until there is a result, an error, or no time left."""
         failed_at = None
+        self._deadline = deadline
         while True:
             self._listen(channel)
             for one in self._ranks:
-                if self._leads(one) and one.result is not None and one.result.measured:
+                if self._leads(one) and one.result is not None and not one.failed:
                     return one.result
-            failed = [one for one in self._ranks if one.result is not None and not one.result.measured]
+            failed = [one for one in self._ranks if one.failed]
             if own := next((one for one in failed if one.doing != WAITING), None):
                 return own.named_result()
             if failed or any(one.died for one in self._ranks) or not self._torchrun.is_alive():
@@ -136,7 +155,7 @@ class Launcher:
         if self._server in ready:
             accepted, _ = self._server.accept()
             connection = Connection(accepted.detach())
-            connection.send((self._spec, list(sys.path)))
+            connection.send((self._spec, list(sys.path), self._deadline))
             self._ranks.append(_Rank(connection))
         for one in live:
             if one.connection not in ready:
@@ -157,6 +176,8 @@ class Launcher:
                 if self._leads(one) and message.text not in (WAITING, self._activity):
                     self._activity = message.text
                     channel.send(message)
+            elif self._leads(one) and isinstance(message, BlockDone | Inspected | Profiled):
+                channel.send(message)
 
     def _leads(self, one: _Rank) -> bool:
         """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""
@@ -224,7 +245,8 @@ def waited_for_others(error: BaseException) -> bool:
     Gloo has no class for such errors: there it is any RuntimeError, as a collective raises.
     """
     by_gloo = dist.is_initialized() and dist.get_backend() == "gloo"
-    return isinstance(error, dist.DistError) or (by_gloo and isinstance(error, RuntimeError))
+    kinds = (dist.DistError, RuntimeError) if by_gloo else (dist.DistError,)
+    return isinstance(error, kinds) or isinstance(error.__cause__, kinds)
 
 
 def waits_for_others(stack: str) -> bool:

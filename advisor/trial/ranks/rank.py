@@ -1,6 +1,7 @@
 """A rank of a trial: the program that torchrun starts in each of its processes."""
 
 import datetime
+import math
 import os
 import pickle
 import socket
@@ -46,16 +47,18 @@ def main(address: str) -> None:
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
     from advisor.trial.raised import result_of
     from advisor.trial.ranks.launcher import WAITING, waited_for_others
+    from advisor.trial.ranks.script import RankOfScript
     from advisor.trial.ranks.trial import RankTrial
 
     lead_own_group()
     channel: Any = SimpleNamespace(send=lambda message: None)  # a machine that follows has no session
     spec: TrialSpec | None = None
+    deadline = math.inf
     if address:
         meeting = socket.socket(socket.AF_UNIX)
         meeting.connect(address)
         connection = Connection(meeting.detach())
-        spec, sys.path[:] = connection.recv()
+        spec, sys.path[:], deadline = connection.recv()
         assert spec is not None
         redirect_output(spec.log_path)
         channel = Channel(connection)
@@ -63,7 +66,8 @@ def main(address: str) -> None:
     spec = _spec_of_all(spec)
     failure: BaseException | None = None
     try:
-        result = RankTrial(spec, channel).run()
+        by_script = spec.world is not None and spec.world.script
+        result = (RankOfScript(spec, channel, deadline) if by_script else RankTrial(spec, channel)).run()
     except BaseException as error:  # whatever the user's code raises is the trial's result
         failure, result = error, result_of(error)
         if waited_for_others(error):

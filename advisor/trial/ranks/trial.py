@@ -69,9 +69,9 @@ class Peers:
 
 
 class SharedClock(StepClock):
-    """Times blocks that all ranks run: each takes as long as the slowest rank, and has the samples of all.
+    """Times blocks that all ranks run: a block lasts as long as the slowest rank, and has the samples of all ranks.
 
-    So all ranks decide alike when they are warm, and when they have measured enough.
+    Therefore all ranks agree on when they are warm, and when they have measured enough.
     """
 
     def __init__(self, device: torch.device, run_steps: Callable[[int], int], peers: Peers) -> None:
@@ -79,7 +79,7 @@ class SharedClock(StepClock):
         self.peers = peers
 
     def run(self, steps: int) -> Block:
-        """Time a block in all ranks."""
+        """Time one block of steps in all ranks."""
         block = super().run(steps)
         seconds, samples = zip(*self.peers.gathered((block.seconds, block.samples)), strict=True)
         return Block(steps, sum(samples), max(seconds))
@@ -250,9 +250,9 @@ class RankTrial:
 
 
 def exposed_ms(clock: StepClock, peers: Peers) -> float | None:
-    """Milliseconds of a step in which only NCCL's kernels run; None where there is no profiler that sees them.
+    """Milliseconds of a step in which only NCCL's kernels run; None without a profiler that sees them.
 
-    All ranks ask at once. The slowest waits for nobody, so the least of their times is communication.
+    All ranks call it at once. The slowest rank waits for no other, so the least of their times is communication.
     """
     if not backend_of(peers.device).is_ahead:
         return None
@@ -268,7 +268,7 @@ def exposed_ms(clock: StepClock, peers: Peers) -> float | None:
 
 
 def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan, peers: Peers) -> list[list[float]]:
-    """The ms of each rank's single steps that exchange nothing; empty where a step cannot leave the exchange out."""
+    """The ms of each rank's single steps without communication; empty if a step cannot leave it out."""
     if plan.strategy != "ddp" or plan.static_graph or plan.no_sync or isinstance(step, GraphedStep):
         return []
     count = max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))  # the same in all ranks

@@ -16,9 +16,12 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError, UsageError
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
-from advisor.export.files import check_replaceable
+from advisor.export.files import check_replaceable, write_atomically
 from advisor.export.format import Offer
+from advisor.export.formats import FORMATS, format_of
+from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.records import Verification
 from advisor.report.document import Block, Listing, Paragraph, Section
@@ -34,6 +37,12 @@ from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 _EMPTY = "There is nothing to export before the baseline is measured."
 # Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
 _MOST_LINES = 200
+
+
+def offers(outputs: Outputs) -> tuple[Offer, ...]:
+    """The formats on offer: first those that show a diff of the person's own file, then in the registry's order."""
+    found = [offer for each in FORMATS if (offer := each.offer(outputs))]
+    return tuple(sorted(found, key=lambda offer: offer.language != "diff"))
 
 
 class ExportView(View):
@@ -70,7 +79,7 @@ class ExportView(View):
         self.query_one("#formats").border_title = "Write"
         self.query_one("#path").tooltip = "The file to write (key f); Enter saves, Escape goes back to the formats"
         self.query_one("#save").tooltip = "Write the file (key s)"
-        self._formats = tuple(self.context.exporter.formats())
+        self._formats = offers(self.context.outputs)
         self._paths = {item.id: item.default_name for item in self._formats}
         formats = self._list
         formats.add_options(Option(Content.styled(item.title, "bold"), id=item.id) for item in self._formats)
@@ -141,7 +150,7 @@ class ExportView(View):
     def _show_next_steps(self) -> None:
         if self.chosen is not None and self.display:
             name = self._path_of(self.chosen) or self.chosen.default_name
-            lines = self.context.exporter.next_steps(self.chosen.id, name, self.context.state)
+            lines = format_of(self.chosen.id).usage(name, self.context.found(self.context.state))
             copied = self.chosen.language == "diff"
             steps = next_steps(name, lines, self.context.state.verification, copied=copied)
             show_text(self.query_one("#next-steps", Static), steps)
@@ -149,7 +158,7 @@ class ExportView(View):
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""
         try:
-            text = self.context.exporter.preview(chosen.id, state)
+            text = printable(format_of(chosen.id).preview(self.context.found(state)))
         except AdvisorError as error:
             return f"{error.message}\n{error.hint}", "text"
         except (OSError, ValueError, LookupError) as error:
@@ -186,7 +195,10 @@ class ExportView(View):
             self.action_path()
             return
         path = Path(where).expanduser()
-        if is_file(path) and not self._is_own_config(path):
+        own = self.context.outputs.config_path
+        if own and path.resolve() == Path(own).resolve():
+            self.notify(f"{path.name} is your own config. Give the copy another name.", severity="error")
+        elif is_file(path):
             self._in_the_way = path
             self.notify(f"{path} exists already{self._foreign(path)}: o overwrites it, f gives another name.")
             self.refresh_bindings()
@@ -206,23 +218,19 @@ class ExportView(View):
             return f" ({error.message.rstrip('.')})"
         return ""
 
-    def _is_own_config(self, path: Path) -> bool:
-        """The exporter refuses to overwrite it, so there is nothing to ask."""
-        config = self.context.request.config_path
-        return config is not None and path.resolve() == Path(config).resolve()
-
     def _write(self, chosen: Offer, path: Path) -> None:
         self._in_the_way = None
         try:
-            written = self.context.exporter.save(chosen.id, path, self.context.state)
+            for file in format_of(chosen.id).files(self.context.found(self.context.state), str(path)):
+                write_atomically(file.path, file.content())
         except AdvisorError as error:
             self.notify(error.hint, title=error.message, severity="error")
         except (OSError, ValueError, LookupError) as error:
             self.notify(str(error), title="Nothing was written", severity="error")
         else:
-            self.notify(str(written), title=f"{chosen.title} saved")
-            self.context.saved.append(str(written))
-            self.controller.verify(chosen.id, written)
+            self.notify(str(path), title=f"{chosen.title} saved")
+            self.context.saved.append(str(path))
+            self.controller.verify(chosen.id, path)
             self._asked = None
             self.show()
 

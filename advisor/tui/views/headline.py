@@ -33,7 +33,7 @@ class Headline:
 
 
 def headline(state: SessionState, ranking: Ranking) -> Headline:
-    """The result so far: a speed-up beside the two step times of which it is the quotient; before that the step."""
+    """The result so far: the speed-up and the two step times, whose quotient it is; before that the own step."""
     if state.failure:
         return Headline("", "", (Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)))
     if state.baseline is None or ranking.step_ms is None:
@@ -47,7 +47,7 @@ def headline(state: SessionState, ranking: Ranking) -> Headline:
 
 
 def _own_step(step_ms: float, interval: str, *lines: Content) -> Headline:
-    """The person's own step in large digits, with its unit and what was found beside it."""
+    """The person's own step in large digits; beside it the unit and the finding."""
     figure, unit = format_ms(step_ms).split(" ")
     first = Content.assemble(f"{unit} a step with your settings", (f"  {interval}" if interval else "", DIM))
     return Headline(figure, "$primary", (first, *lines))

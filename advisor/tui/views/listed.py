@@ -110,5 +110,5 @@ class ListView(View):
         return self.table
 
     def second_focus(self) -> Widget:
-        """The widget that Enter goes to."""
+        """The widget that Enter moves to."""
         return self.pane

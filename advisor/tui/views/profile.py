@@ -102,7 +102,7 @@ class ProfileView(View):
     # --- keys ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
-        """Whether an action is possible: the profile has to hold the data for it."""
+        """Whether an action is possible: the profile must have the data for it."""
         profile = self.context.state.profile
         if profile is None:
             return False

@@ -1,1 +1,1 @@
-"""Widgets that more than one view, or none in particular, could use."""
+"""Widgets that several views share."""

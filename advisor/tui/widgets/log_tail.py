@@ -32,7 +32,7 @@ def read_tail(path: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Log text as it would stand in the end: carriage returns overwrite their line, escapes are gone."""
+    """Log text as a terminal would show it in the end: carriage returns overwrite their line, escapes are removed."""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     return printable("\n".join(_ESCAPES.sub("", line) for line in lines[-_MOST_LINES:])).strip("\n")
 

@@ -18,7 +18,7 @@ _LEAST_NAME, _SHAPED_NAME = 14, 24
 
 
 class OperatorTable(Table):
-    """The operators of a ``profile``, what takes longest first; a second table has them ``by_shape``."""
+    """The operators of a ``profile``, the longest first; grouped by input shapes with ``by_shape``."""
 
     profile: var[Profile | None] = var(None, init=False)
     by_shape: var[bool] = var(False, init=False)

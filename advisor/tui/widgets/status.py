@@ -1,4 +1,4 @@
-"""The line above the footer, in every view: what is measured now, how long that takes, and how long is left."""
+"""The line above the footer in every view: the running trial, its time, and the time left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTICE_S = 6.0
 _NOTICES = {"warning": "bold $warning", "error": "bold $error"}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 # Fewer cells for the trial's name say nothing; it has these before the stack's figure has any.
-_SHORT_NAME, _LEAST_NAME, _LONG_NAME = 8, 16, 40
+_SHORT_NAME, _LEAST_NAME = 8, 16
 # Cells for the state and the seconds of a trial: the right end must not change with each state.
 _STATE = 40
 _WIDE, _WIDEST_NAME = 100, 200
@@ -77,7 +77,7 @@ def is_working(context: Context) -> bool:
 
 
 def sign_of(context: Context) -> tuple[str, str]:
-    """The sign that stands where the spinner turns while something is measured."""
+    """The sign in place of the spinner while nothing is measured."""
     if context.state.failure:
         return ("✗", "$error")
     return ("‖", "$warning") if context.state.paused else ("●", "$success")

@@ -1,4 +1,4 @@
-"""Textual's table of rows, given its columns and rows as a whole: only what has changed is drawn again."""
+"""Textual's DataTable, which gets all its columns and rows at once and draws only what has changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from advisor.tui.keys import key
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its key, its label, its cells without the space around them; a ``number`` stands at the right."""
+    """A column: its key, its label, its width in cells without padding; a ``number`` is aligned to the right."""
 
     key: str
     label: str
@@ -30,7 +30,7 @@ class Column:
 
 
 class Cell(NamedTuple):
-    """A text, and the figure by which its row is sorted: the smallest first, rows without one last."""
+    """A text, and the figure to sort its row by: smallest first, rows without a figure last."""
 
     text: Content
     figure: float | str | None = None
@@ -55,7 +55,7 @@ def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
 class Table(DataTable[Text], inherit_bindings=False):
     """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did.
 
-    The person sorts it by a column, ``sorted_by``, the best first; else the rows stand as they come.
+    ``sorted_by`` is the column that the person sorted by, best first; empty for the given order.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -91,7 +91,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         return action != "sort" or self.row_count > 0
 
     def action_sort(self) -> None:
-        """Sort by the next column; behind the last one the rows stand as they come."""
+        """Sort by the next column; after the last one, go back to the given order."""
         columns = ["", *(column.key for column in self.shown)]
         place = columns.index(self.sorted_by) if self.sorted_by in columns else 0
         self._sort(columns[(place + 1) % len(columns)])
@@ -171,13 +171,13 @@ class Table(DataTable[Text], inherit_bindings=False):
         return self._cells[row][[one.key for one in self.shown].index(column)]
 
     def notify_style_update(self) -> None:
-        """Forget what was drawn in other colours; the focus changes none, and Textual would draw all cells again."""
+        """Draw all cells again for another theme only; Textual would do so for each change of focus."""
         if self._styled != self.app.theme:
             self._styled = self.app.theme
             super().notify_style_update()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Keep what was drawn where the table only comes back on screen."""
+        """Draw nothing again if the table comes back on screen with the same size."""
         if event.size == self._sized:
             event.prevent_default()
         self._sized = event.size

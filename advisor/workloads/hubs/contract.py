@@ -66,8 +66,6 @@ class Adapter:
     package = ""
     #: A name that the library has, with the prefix.
     example = ""
-    #: Name of the package for ``pip install``.
-    install = ""
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Return the model that ``name`` names. Raises TargetError where there is none."""
@@ -90,7 +88,7 @@ class Adapter:
                 raise
             raise TargetError(
                 f"{self.prefix}: needs the package {self.package}, which is not installed.",
-                f"Type `pip install {self.install or self.package}`, then run again.",
+                f"Type `pip install {self.package}`, then run again.",
             ) from error
         return importlib.import_module(f"{self.package}{submodule}")
 

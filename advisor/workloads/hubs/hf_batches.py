@@ -65,7 +65,7 @@ def longest_text(model: Any) -> int:
 
 
 def _complete(model: Any) -> None:
-    """Say with which tokens a decoder starts and pads; configurations that no checkpoint came with leave it open."""
+    """Set the start and padding tokens of a decoder; a configuration without a checkpoint may lack them."""
     config, text = model.config, text_of(model.config)
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(text, "pad_token_id", None) or 0
@@ -101,10 +101,10 @@ def _check_text(about: ModelInputs) -> None:
 
 
 def _chosen(about: ModelInputs, *, train: bool) -> tuple[Make, bool]:
-    """The first way to make inputs that the model takes, else the first of all; and whether labels fit it.
+    """The first way to make inputs that the model accepts, else the first way; and whether labels fit.
 
-    Labels are tried for inference too: they tell the inputs of a whole model from those of a part. Where ``--input``
-    gives the shape, labels that do not fit are kept: the step says what is wrong.
+    Labels are tried for inference too: they show whether it is the whole model or a part. Labels that do not fit the
+    shape of ``--input`` are used all the same, and the step shows what is wrong.
     """
     ways, known = ways_to_make(about), _labels(about)
     for labels in dict.fromkeys((known, None)):
@@ -115,7 +115,7 @@ def _chosen(about: ModelInputs, *, train: bool) -> tuple[Make, bool]:
 
 
 def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) -> Batch:
-    """Inputs in the model's own floating-point type, with their labels or what a decoder starts from."""
+    """Inputs in the model's floating-point type, with labels or a decoder's start tokens."""
     batch = way(size)
     batch |= labels(size, batch) if labels else _decoder_inputs(about, size, batch)
     made: Batch = map_tensors(lambda tensor: typed(tensor, about.model), batch)
@@ -164,7 +164,7 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
 
 
 def _next_tokens(about: ModelInputs, size: int, batch: Batch) -> torch.Tensor:
-    """The text itself; of a model that reads images or sound, one that it decodes."""
+    """Labels: the tokens of the text; for a model of images or sound, of the text that it decodes."""
     ids: torch.Tensor | None = batch.get("input_ids")
     return about.tokens(size, _decoded(about, batch)) if ids is None else ids.clone()
 

@@ -45,7 +45,7 @@ _DEPTH = 3
 
 
 def architecture_in(name: str, known: Iterable[str]) -> str | None:
-    """The architecture in a model's name: the longest of whole words, else the earliest and longest inside a word."""
+    """The architecture in a model's name: the longest that is a whole word, else the earliest and longest in a word."""
     squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
     meant = {word: kind for word, kind in _MEANT.items() if kind in squeezed.values()} | squeezed
     words = [word for word in re.split(r"[^a-z0-9]+", _SIZE.sub("", name.rpartition("/")[2].lower())) if word]
@@ -61,10 +61,10 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
 
 
 def class_for(transformers: Any, config: Any) -> Any:
-    """The class that a configuration was saved from, else the first of its architecture, with a head before without.
+    """The class that a configuration was saved from; else the first of its architecture, preferably with a head.
 
-    Classes that are in no table of transformers, as those for key points and the parts of composite models, are looked
-    for in the module beside the configuration's.
+    Classes in no table of transformers, such as key point models and parts of composite models, are searched in the
+    module next to the configuration's.
     """
     kinds = [kind for name in config.architectures or () if (kind := getattr(transformers, name, None)) is not None]
     kinds += _kinds_for(transformers, config)
@@ -78,7 +78,7 @@ def class_for(transformers: Any, config: Any) -> Any:
 
 
 def _kinds_for(transformers: Any, config: Any) -> Iterator[Any]:
-    """The classes of a configuration's architecture: those with a head whose labels are known come first."""
+    """The classes of a configuration's architecture; those whose head has known labels come first."""
     heads = [name for task in _TASKS for name in _names(f"MODEL_FOR_{task}", config.model_type)]
     beside = sorted(_beside(transformers, config), key=_without_head)
     yield from filter(None, (getattr(transformers, name, None) for name in heads))
@@ -88,7 +88,7 @@ def _kinds_for(transformers: Any, config: Any) -> Iterator[Any]:
 
 
 def _beside(transformers: Any, config: Any) -> Iterator[Any]:
-    """The classes of models that take this configuration, of the module that belongs to that of the configuration."""
+    """The model classes for this configuration, from the module next to the configuration's."""
     try:
         module = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
     except ImportError:
@@ -100,7 +100,7 @@ def _beside(transformers: Any, config: Any) -> Iterator[Any]:
 
 
 def _without_head(kind: Any) -> int:
-    """A key by which models with a head come before others, and whole models before parts."""
+    """A sort key: models with a head come before others, and whole models before parts."""
     return 0 if "For" in kind.__name__ else 1 if kind.__name__.endswith("Model") else 2
 
 
@@ -129,7 +129,7 @@ def _names(table: str, architecture: str) -> tuple[str, ...]:
 
 
 def text_of(config: Any) -> Any:
-    """The part of a configuration that is about text; the encoder's where encoder and decoder have one each."""
+    """The text part of a configuration; the encoder's if encoder and decoder both have one."""
     try:
         return config.get_text_config()
     except ValueError:  # there are several
@@ -137,7 +137,7 @@ def text_of(config: Any) -> Any:
 
 
 def parts_of(config: Any, depth: int = _DEPTH) -> dict[str, Any]:
-    """A configuration, by the empty name, and those that are parts of it or of its parts, as ``text_config``."""
+    """A configuration, under an empty name, and all its parts, such as ``text_config``, by name."""
     found = {"": config}
     for name, part in vars(config).items() if depth else ():
         if hasattr(part, "model_type"):

@@ -56,12 +56,12 @@ class ModelInputs:
 
     @property
     def compares(self) -> bool:
-        """Whether a model takes pairs of a text and an image or sound, which it tells from other pairs."""
+        """Whether a model compares pairs of a text and an image or sound."""
         return "return_loss" in self.accepted and "input_ids" in self.accepted
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens that there are: as the configuration says, or as many as the model has vectors for."""
+        """The number of tokens, from the configuration or from the size of the model's embedding."""
         said = getattr(text_of(self.config), "vocab_size", None)
         try:
             table = self.model.get_input_embeddings()
@@ -76,11 +76,11 @@ class ModelInputs:
         return parameter is not None and parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """The first of these attributes in the configuration, or in its parts; else ``default``."""
+        """The first of these attributes that the configuration or one of its parts has; else ``default``."""
         return next((value for name in names if (value := said_by(self.config, name)) is not None), default)
 
     def tokens(self, *shape: int) -> torch.Tensor:
-        """Token ids without special ones, such as padding or the place of an image, to which models react."""
+        """Token ids without special ones, such as padding or image tokens, which models treat differently."""
         text = text_of(self.config)
         named = [getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
         named += [i for name, i in vars(self.config).items() if name.endswith(("_token_id", "_token_index"))]
@@ -116,7 +116,7 @@ def images(about: ModelInputs, size: int) -> Batch:
 
 
 def patches(about: ModelInputs, size: int) -> Batch:
-    """The patches of all images in one row, and how many there are of each; several of them are merged later."""
+    """The patches of all images in one row, and the number of patches per image; the model merges several later."""
     patch, merged = about.get("patch_size", default=_USUAL_PATCH), about.get("spatial_merge_size", default=1)
     channels, height, width = about.shape if about.shape and len(about.shape) == 3 else (None, _USUAL_SIDE, _USUAL_SIDE)
     channels = channels or about.get("in_channels", "num_channels", default=3)
@@ -127,7 +127,7 @@ def patches(about: ModelInputs, size: int) -> Batch:
 
 
 def sound(about: ModelInputs, size: int) -> Batch:
-    """A second of sound, of a codec with a dimension for its channels; or a spectrogram under the same name."""
+    """A second of sound, with a channel dimension for a codec; or a spectrogram under the same name."""
     bins, longest = about.get("num_mel_bins"), about.get("max_length")
     shape: tuple[int, ...] = (_SOUND_LENGTH,)
     if not about.get("conv_dim"):
@@ -146,7 +146,7 @@ def spectrograms(about: ModelInputs, size: int) -> Batch:
 
 
 def past(about: ModelInputs, size: int) -> Batch:
-    """The past of series, as long as the context."""
+    """The past values of a time series, as many as the context has."""
     channels = about.get("num_input_channels")
     steps = min(about.get("context_length", default=_USUAL_STEPS), _USUAL_STEPS)
     return {"past_values": noise(size, *(about.shape or ((steps, channels) if channels else (steps,))))}
@@ -173,7 +173,7 @@ _MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
 
 
 def ways_to_make(about: ModelInputs) -> list[Make]:
-    """Makers of a model's inputs, the likeliest first. Raises TargetError where it requires inputs of another kind."""
+    """Functions that make a model's inputs, the likeliest first. Raises TargetError if it needs other inputs."""
     named = [
         name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or _GRID in about.accepted)
     ]

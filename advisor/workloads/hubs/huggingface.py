@@ -44,7 +44,7 @@ class HuggingFace(Adapter):
     order = 30
     prefix = "hf"
     example = "hf:bert"
-    package = install = "transformers"
+    package = "transformers"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Build the model ``name``: from its folder or the cache, else with its architecture's default shape."""

@@ -57,7 +57,7 @@ class _Given:
 
 
 def _given(value: Any, pytorch: Any) -> _Given | None:
-    """The module and its Trainer and data, in any order; None where there is no module, or another thing beside it."""
+    """The module, its Trainer and its data, in any order; None if there is no module, or any other object."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else [value]
     own = (pytorch.LightningModule, pytorch.LightningDataModule)
     parts = [part() if isinstance(part, type) and issubclass(part, own) else part for part in values]
@@ -114,7 +114,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
 
 
 def _attached(given: _Given, pytorch: Any) -> Any:
-    """The Trainer that was given, or one that is told nothing, with the module and its DataModule attached to it."""
+    """The given Trainer, or one with default arguments, with the module and its DataModule attached."""
     quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = given.trainer or pytorch.Trainer(
         accelerator="cpu", devices=1, logger=pytorch.loggers.logger.DummyLogger(), **quiet

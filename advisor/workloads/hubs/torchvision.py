@@ -83,7 +83,7 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
 
 
 def _detected_shape(model: Any, spec: TargetSpec) -> tuple[int, ...]:
-    """The shape of an image for a detector: what its own transform brings images to, unless ``--input`` says it."""
+    """The shape of an image for a detector: from ``--input``, else the size that its own transform produces."""
     fixed, own = getattr(model.transform, "fixed_size", None), max(getattr(model.transform, "min_size", (800,)))
     return spec.input_shape[1:] if spec.input_shape is not None else (3, *fixed[::-1]) if fixed else (3, own, own)
 

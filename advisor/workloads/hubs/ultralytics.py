@@ -78,7 +78,7 @@ class Ultralytics(Adapter):
 
 
 def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
-    """The sum of the losses that the network computes from a batch of its own form."""
+    """The sum of the losses that the network computes from a batch in Ultralytics' form."""
     total: torch.Tensor = model.loss(batch)[0]
     return total.sum()
 

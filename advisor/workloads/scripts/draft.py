@@ -32,7 +32,7 @@ def build():
 
 
 def main(script: str, file: str, result: str) -> None:
-    """Watch ``script``, whose arguments are in ``sys.argv``, and write the text of ``file``, or why not, as JSON."""
+    """Watch ``script``, whose arguments are in ``sys.argv``. Write the text of ``file``, or the error, as JSON."""
     os.environ["TMPDIR"] = str(Path(result).parent)
     try:
         text, is_measurable = draft_of(script, file)
@@ -60,7 +60,7 @@ def draft_of(script: str, file: str) -> tuple[str, bool]:
 
 
 def _imports(script: Path) -> Iterator[str]:
-    """The imports at the top of the script, and of all that it defines where importing it runs nothing else."""
+    """The imports at the top of the script, and its own definitions if importing it runs nothing else."""
     tree = ast.parse(script.read_text(encoding="utf-8"))
     package = package_of(script.resolve(), tree)
     for one in tree.body:
@@ -74,7 +74,7 @@ def _imports(script: Path) -> Iterator[str]:
 
 
 def _made(places: Sequence[Place]) -> Iterator[str]:
-    """The statements that make the parts, each with its place; of a part without one, a line to complete."""
+    """The statements that make the parts, each with its place; for a missing part, a line to complete."""
     statements = {(place.file, place.line): place for place in sorted(places, key=lambda place: place.line)}
     for place in statements.values():
         yield f"# {Path(place.file).name}:{place.line}"

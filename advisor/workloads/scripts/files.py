@@ -33,7 +33,7 @@ _run_in_place: dict[str, str] = {}
 
 
 def run_in_place(read_as: Mapping[str, str]) -> None:
-    """From now on, have other files run in the place of the user's, under the names of those."""
+    """Run other files in place of the user's from now on, under the names of the user's files."""
     _run_in_place.update(read_as)
     if read_as:
         get_code = _compiling(lambda source, file: compile(source, file, "exec"))
@@ -42,7 +42,7 @@ def run_in_place(read_as: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def imported_by(compiled: Callable[[bytes, str], CodeType]) -> Iterator[None]:
-    """Have modules of the user's compiled by another function where they are imported inside this context."""
+    """In this context, compile the user's modules with another function when they are imported."""
     with replaced(SourceFileLoader, "get_code", _compiling(compiled)):
         yield
 
@@ -81,7 +81,7 @@ def _aside(file: Any) -> str | None:
 
 
 def _put_aside(file: Any) -> Any:
-    """Where to write a file: a temporary one, where it is there; and for rounds also where only its folder is."""
+    """The path to write a file to: a temporary file if it exists already; for rounds, also if its folder exists."""
     if not isinstance(file, str | os.PathLike):
         return file
     path, folder = Path(file).absolute(), _folder()
@@ -110,7 +110,7 @@ def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args:
 
 
 def _move_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    """Move a file, unless it would go over one; one that was there before stays where it is, as a folder does."""
+    """Move a file, unless a file is in the way. Folders, and files that were there before, stay."""
     if _aside(src):
         _written[Path(dst).absolute()] = _written.pop(Path(src).absolute())
     elif not _is_old(src):
@@ -133,7 +133,7 @@ def _tensors_aside(function: Callable[..., Any], tensors: Any, file: Any, *args:
 
 
 def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-    """Remove a file or a folder unless it was there before. What is in ``dir_fd`` was looked at with its folder."""
+    """Remove a file or a folder, unless it was there before. The content of ``dir_fd`` was checked with its folder."""
     if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike):
         if _written.pop(Path(path).absolute(), None):
             return None
@@ -196,7 +196,7 @@ def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]],
 
 @contextlib.contextmanager
 def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
-    """Have a script leave the files that there are as they are: it writes copies, and finds them where they would be.
+    """Redirect a script's writes to existing files: it writes copies instead, and later reads find the copies.
 
     Its new files are made where it makes them, unless they are to lie aside too. The caches of PyTorch's compilers
     are written.
@@ -216,7 +216,7 @@ def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
 
 
 def _for_scripts(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that acts as ``guarded`` for all but PyTorch's own code and ours, also through Python's modules."""
+    """A function that acts as ``guarded``, except for PyTorch's code and ours, also when called by Python's modules."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         caller: FrameType | None = sys._getframe(1)

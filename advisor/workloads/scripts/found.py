@@ -12,7 +12,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from advisor.python.places import scope_of
-from advisor.python.positions import Loop, is_read_in, position_of, value_of
+from advisor.python.positions import Loop, position_of, value_of
 from advisor.python.trees import bound_in
 from advisor.step.loader import length_of
 from advisor.workloads.scripts.heads import Head
@@ -21,8 +21,6 @@ from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import Seen, Where
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-# Contexts that do not change what a step computes.
-_NOT_STATE = ("torch.profiler", "torch.autograd.profiler", "torch.utils.tensorboard", "torch.cuda.nvtx")
 
 
 class NoLoopError(Exception):
@@ -33,16 +31,15 @@ class NoLoopError(Exception):
 class FoundLoop:
     """A loop of the script's: its statement, its frame, and the names as they are there.
 
-    ``in_context``: a block of PyTorch's stands around it, such as autocast. ``clears`` tells whether gradients are
-    cleared in the loop; where they are not, they add up. ``changing`` are the names that it or a loop around it binds.
-    ``beside`` are the other statements of the loop around it, or of its function where none is. ``part`` is the loop
-    of a few rounds that is a part of its own. ``update`` is the line of the update, or of what makes it.
+    ``clears`` tells whether gradients are cleared in the loop; where they are not, they add up. ``changing`` are the
+    names that it or a loop around it binds. ``beside`` are the other statements of the loop around it, or of its
+    function where none is. ``part`` is the loop of a few rounds that is a part of its own. ``update`` is the line of
+    the update, or of what makes it.
     """
 
     statement: Loop
     names: dict[str, Any]
     frame: FrameType
-    in_context: bool = False
     clears: bool = True
     changing: frozenset[str] = frozenset()
     beside: Sequence[ast.stmt] = ()
@@ -89,13 +86,14 @@ def _loops_around_update(seen: Seen) -> list[FoundLoop]:
     users = [where for where in seen.frames if where.is_users]
     for place, where in enumerate(users):
         if loops := loops_around(where):
-            found += _with_names(where, loops, users[:place], users[place + 1 :])
+            found += _with_names(where, loops, users[:place])
     return found
 
 
 def reads_loader(loop: FoundLoop, seen: Seen) -> bool:
     """Whether a loop reads the loader of the step, in its head or in its body."""
-    return position_in(loop, seen) is not None or is_read_in(loop.statement, loop.code, seen.reads)
+    lines = range(loop.statement.lineno, 1 + (loop.statement.end_lineno or 0))
+    return any(code is loop.code and line in lines for code, line in seen.reads)
 
 
 def _makes_optimizer(loop: FoundLoop) -> bool:
@@ -161,42 +159,22 @@ def loops_around(where: Where) -> list[Loop]:
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 
 
-def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list[Where]) -> Iterator[FoundLoop]:
-    """The loops of a frame with its names, and whether it and the frames that called it are in contexts.
-
-    ``inner`` are the frames of functions that the loop called, in which the update was made.
-    """
+def _with_names(where: Where, loops: list[Loop], inner: list[Where]) -> Iterator[FoundLoop]:
+    """The loops of a frame with its names; ``inner`` are the frames of functions that they called for the update."""
     frame, scope = where.frame, scope_of(where.frame.f_code)
     names = frame.f_globals if frame.f_code.co_name == "<module>" else {**frame.f_globals, **frame.f_locals}
     functions: list[Any] = [scope_of(one.frame.f_code) for one in inner]
-    is_around = any(_is_in_context(caller, caller.line) for caller in outer)
     for loop in loops:
         holder: Any = next((other for one, other in itertools.pairwise(loops) if one is loop), scope)
         yield FoundLoop(
             loop,
             names,
             frame,
-            in_context=is_around or _is_in_context(where, loop.lineno),
             clears=clears_gradients(frame.f_code.co_filename, loop, functions),
             changing=frozenset().union(*map(bound_in, loops)),
             beside=[one for one in holder.body if not one.lineno <= loop.lineno <= (one.end_lineno or 0)],
             update=where.line,
         )
-
-
-def _is_in_context(where: Where, line: int) -> bool:
-    """Whether a line of a frame's function is in a ``with`` block that sets PyTorch's state."""
-    names = {**where.frame.f_globals, **where.frame.f_locals}
-    blocks = [node for node in _own_statements(scope_of(where.frame.f_code)) if isinstance(node, ast.With)]
-    around = [block for block in blocks if block.body[0].lineno <= line <= (block.end_lineno or 0)]
-    for expression in (item.context_expr for block in around for item in block.items):
-        if isinstance(expression, ast.Call):
-            module = getattr(value_of(expression.func, names), "__module__", None)
-        else:
-            module = type(value_of(expression, names)).__module__
-        if isinstance(module, str) and module.split(".")[0] == "torch" and not module.startswith(_NOT_STATE):
-            return True
-    return False
 
 
 def _own_statements(scope: ast.AST) -> Iterator[ast.AST]:

@@ -18,7 +18,7 @@ _MOST_KEPT = 32
 
 
 class Head(Iterator[Any]):
-    """The items of a loop. While it ``goes_on``, they begin anew at their end, and counts do after so many rounds."""
+    """The items of a loop. While it ``goes_on``, they start again at their end, and counts after some rounds."""
 
     #: The latest of each loop, by its code and line.
     latest: ClassVar[MutableMapping[tuple[CodeType, int], "Head"]] = weakref.WeakValueDictionary()
@@ -70,7 +70,7 @@ def with_heads(source: bytes, file: str) -> CodeType:
 
 
 def _training(tree: ast.Module) -> set[str]:
-    """The names of what trains: ``backward``, ``step``, and the file's functions that call such."""
+    """The names of functions that train: ``backward``, ``step``, and functions of the file that call these."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     calls = {one.name: names_called(one) for one in functions}
     found = set(_TRAINS)

@@ -64,7 +64,7 @@ def _notes_on_inference(seen: Seen, calls: list[ModelCall], *, of_loader: bool) 
 
 
 def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
-    """The inputs of a call as a batch. Raises NoLoopError for several models, and where a call may change them."""
+    """The inputs of a call as a batch. Raises NoLoopError for several models, or if a call may change the inputs."""
     if len(seen.models) > 1:
         raise NoLoopError("no optimizer made an update, and none of several models was called with a loader's batch")
     named = inputs_by_name(call.module, *map_tensors(_copied, (call.args, call.kwargs)))
@@ -80,7 +80,7 @@ def _is_called_with(call: ModelCall, batch: Any) -> bool:
 
 
 def _is_made_of(batch: Any, given: Any) -> bool:
-    """Whether a model's argument is a batch, or a batch in a type of fewer bits."""
+    """Whether a model's argument is a batch, or the batch converted to a smaller type."""
     return same_values(batch, given) or same_values(given, batch)
 
 
@@ -94,7 +94,7 @@ def _half_precision(call: ModelCall, batch: Any) -> dict[str, Any]:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a value is made of tensors and plain values, which no call changes as it would a cache."""
+    """Whether a value consists of tensors and plain values, which no call changes, unlike a cache."""
     if isinstance(value, Mapping):
         return all(map(_is_data, value.values()))
     if isinstance(value, tuple | list):
@@ -103,5 +103,5 @@ def _is_data(value: Any) -> bool:
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, also of a tensor that was made in inference mode, that autograd can work with."""
+    """A copy that autograd can use, also of a tensor made in inference mode."""
     return tensor.detach().clone()

@@ -16,16 +16,16 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def varies(part: ast.AST, changing: Collection[str]) -> bool:
-    """Whether a piece of source decides by something that is drawn, called or counted, so that rounds may differ.
+    """Whether a piece of source depends on a random number, a call or a counter, so that rounds may differ.
 
-    Such as an augmentation of every second batch, or a term that is added after some epochs.
+    For example an augmentation of every second batch, or a term that is added after some epochs.
     """
     branches = (node for node in ast.walk(part) if isinstance(node, ast.If | ast.IfExp | ast.While))
     return any(_changes(node.test, changing) for node in branches)
 
 
 def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
-    """Whether a line of a loop stands under a condition that is true in one round and false in another."""
+    """Whether a line of a loop is under a condition that differs from round to round."""
     changing = bound_in(loop)
     return any(
         isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or line) and _changes(node.test, changing)
@@ -35,9 +35,9 @@ def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
 
 
 def _changes(test: ast.expr, changing: Collection[str]) -> bool:
-    """Whether a condition may be true in one round and false in another: it calls something or reads such a name.
+    """Whether a condition may differ from round to round: it calls a function, or reads a name in ``changing``.
 
-    An attribute that is divided with a remainder, as in ``self.step % 100 == 0``, is a count.
+    ``self.step % 100 == 0`` differs too: an attribute before ``%`` is a counter.
     """
     if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod) and isinstance(test.left, ast.Attribute):
         return test.left.attr not in _FORMS
@@ -58,9 +58,9 @@ def shown(statement: ast.stmt) -> str:
 
 
 def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], names: dict[str, Any]) -> bool:
-    """Whether a loop of a few rounds stands beside statements that go backward too, in functions that they call or not.
+    """Whether a short loop is next to statements that run a backward pass too, directly or in functions they call.
 
-    ``names`` are those of the loop.
+    ``names`` are the loop's names.
     """
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
         return False
@@ -71,9 +71,9 @@ def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], name
 
 
 def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
-    """Statements with the file's functions and the methods of ``self`` that they call.
+    """Statements, and those of the file's functions and the methods of ``self`` that they call.
 
-    ``train`` of ``model.train()`` is neither.
+    ``train`` of ``model.train()`` is not such a method.
     """
 
     def own_called(node: ast.AST) -> set[str]:
@@ -84,9 +84,10 @@ def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
 
 
 def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
-    """Whether a loop, a function of its file that it calls, or one of the functions ``within`` it clears gradients.
+    """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
 
-    One that goes backward in each round and clears in some only, as in ``if step % 4 == 0:``, adds them up.
+    A loop with a backward pass in each round that clears gradients in some rounds only, as in ``if step % 4 == 0:``,
+    accumulates them.
     """
     places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
     clearing = [is_in_some_rounds(loop, one.lineno) for one in places if clears(one)]

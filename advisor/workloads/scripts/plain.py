@@ -4,14 +4,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import distributed, nn
 
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.scripts.found import Again, NoLoopError, optimizers_in, step_of, training_loop
 from advisor.workloads.scripts.inference import inference_of
 from advisor.workloads.scripts.running import ScriptStep
-from advisor.workloads.scripts.seen import ModelCall, Round, Seen
+from advisor.workloads.scripts.seen import ModelCall, Seen
 from advisor.workloads.scripts.written import written_parts
 
 
@@ -25,7 +25,13 @@ def workload_of(seen: Seen) -> Any:
         return _rounds_of_update(seen)
     if not seen.updates and not seen.by_hand:
         return inference_of(seen)
-    return _plain(seen) or _own_step(seen)
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return _plain(seen) or _own_step(seen)
+    if distributed.get_world_size() > 1:
+        return _own_step(seen)  # what the loop exchanges is part of a rank's step
+    found = _plain(seen) or _own_step(seen)
+    found.notes.append("the script ran as its only rank: with --gpus N it is measured in N ranks")
+    return found
 
 
 def _plain(seen: Seen) -> Adapted | None:
@@ -104,13 +110,11 @@ def _samples(seen: Seen) -> int | None:
     A model that is called oftener than there are backward passes, as one that compares two images, got its samples
     several times, in the largest call all of them; so did the discriminator of a generator that was called once.
     """
-    done = seen.round or Round(tuple(seen.calls), 1)
-    of_models = [
-        [call for call in done.calls if call.module is model and call.gradients == "grad"] for model in seen.models
-    ]
+    calls, backward_passes = seen.round or (seen.calls, 1)
+    of_models = [[call for call in calls if call.module is model and call.gradients == "grad"] for model in seen.models]
     fewest = min(filter(None, of_models), key=len, default=[])
     rows = max(filter(None, map(_rows, fewest)), default=None)
-    return None if rows is None else rows * max(1, min(len(fewest), done.backward_passes))
+    return None if rows is None else rows * max(1, min(len(fewest), backward_passes))
 
 
 def _rows(call: ModelCall) -> int | None:

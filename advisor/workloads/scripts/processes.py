@@ -9,7 +9,7 @@ TRAINED = 91
 
 
 class EndsAtUpdate:
-    """An attribute of a process that is pickled for an interpreter of its own; a forked one has its parent's hooks."""
+    """An attribute of a process that is pickled for a new interpreter; a forked one has its parent's hooks already."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return end_at_update, ()

@@ -26,13 +26,13 @@ _NAMED, _LEAST_SHARE = 3, 0.01
 
 
 class _TooLong(BaseException):
-    """Raised in a round that stands still, as one that waits for a thread which is not in this process."""
+    """Raised in a round that hangs, for example while it waits for a thread that this process does not have."""
 
 
 class WholeRounds:
-    """Times rounds of a loop, at first from each statement of its body to the next, then as they are.
+    """Times rounds of a loop: first each statement of its body, then whole rounds without tracing.
 
-    ``synchronize`` waits for the device: what the step launched is not the time of what follows it.
+    ``synchronize`` waits for the device, so that work of the step is not counted for later statements.
     """
 
     def __init__(self, step: ScriptStep, synchronize: Callable[[], None]) -> None:

@@ -143,7 +143,8 @@ def check_seen(script: str, seen: Seen) -> None:
     if seen.starts_processes:
         raise TargetError(
             f"{script} trains in processes of its own (fork, multiprocessing or spawn), which are not watched.",
-            "Let one process train, with the script's own options after --; or write a build() that returns its parts.",
+            "Let one process train, with the script's own options after --, or have torchrun start them (then --gpus N "
+            "does); or write a build() that returns its parts.",
         )
     made = f"name the function that makes your model, as in {script}:build"
     raise TargetError(

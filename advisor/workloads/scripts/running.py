@@ -52,7 +52,7 @@ class Script:
         return getcurrent() is self._greenlet
 
     def go_on(self, given: Any = None) -> bool:
-        """Let it run until it is paused, which gives it this; False where it has come to its end."""
+        """Let the script run until its next pause, with this value. Return False if it has ended."""
         if self._greenlet.dead:
             return False
         self.pid, self._greenlet.parent = os.getpid(), getcurrent()
@@ -82,7 +82,7 @@ class Script:
 
 
 def lines_up(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
-    """The lines that are at work, from a frame up the stack."""
+    """The lines being executed, from a frame up the stack."""
     found = []
     while frame is not None:
         found.append((frame.f_code, frame.f_lineno))
@@ -97,7 +97,7 @@ def _modes() -> tuple[Any, ...]:
 
 
 def _autocasts_around() -> int:
-    """The number of autocasts that this is in: when it comes to 0, PyTorch forgets the weights that it has cast."""
+    """The number of active autocasts; at 0 PyTorch forgets the weights that it has cast."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
 
@@ -116,9 +116,9 @@ def _set_modes(modes: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Where a round ends: at a read of the ``loader``; else behind some backward passes at a place, or at an update.
+    """Where a round ends: at a read of the ``loader``; else after some backward passes at given lines, or at an update.
 
-    Without lines ``backward`` is any place.
+    Without lines ``backward`` means any place.
     """
 
     loader: Any = None
@@ -130,10 +130,10 @@ class Pause:
 class ScriptStep:
     """Runs one round of a paused script on a batch, and returns the last tensor that ``backward`` was called on.
 
-    A loader's iterators give the batch at hand and never end. Other loaders are read with the workers that they have,
-    and so is this one where no gradients are recorded: by an evaluation. A batch that the loop passes over is a step
-    with the loss before. Raises TargetError where the script comes to its end, or trains none of the ``optimizers`` in
-    a round: then it has made another model, which has no settings.
+    A loader's iterators return the given batch and never end. Other loaders are read as usual, and so is this one
+    without gradients, since that is an evaluation. For a batch that the loop skips, the previous loss is returned.
+    Raises TargetError if the script ends, or if a round trains none of the ``optimizers``: then it has made another
+    model, without settings.
     """
 
     loop: Any = None  # the FoundLoop that the rounds are of, where it is one

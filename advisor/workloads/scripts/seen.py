@@ -2,7 +2,7 @@
 
 import inspect
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -48,14 +48,6 @@ class GenerateCall:
     options: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One round of a loop: what it did from its start to the last update that was seen."""
-
-    calls: tuple[ModelCall, ...]
-    backward_passes: int
-
-
 @dataclass(slots=True)
 class Where:
     """A frame of the script's at the first update: its code, its line, and the names as they are then."""
@@ -69,6 +61,15 @@ class Where:
         return not is_library(self.frame.f_code.co_filename)
 
 
+def stack_from(frame: FrameType | None) -> list[Where]:
+    """The frames that are at work, from one up the stack."""
+    found = []
+    while frame is not None:
+        found.append(Where(frame, frame.f_lineno))
+        frame = frame.f_back
+    return found
+
+
 @dataclass(slots=True)
 class Seen:
     """The observations of a script.
@@ -76,7 +77,8 @@ class Seen:
     The data: ``batch`` is the one that the step used, of ``loader``. ``reads`` are the places that it was read from, up
     the stack. ``iterators`` are all that the script made.
 
-    The step: ``frames`` is the stack at the first update, innermost first, and ``round`` what came up to the last.
+    The step: ``frames`` is the stack at the first update, innermost first, and ``round`` the calls and the number of
+    backward passes up to the last.
     ``called_at`` is the stack at the last call of a model. ``clip_norm`` is what the norm of the gradients was clipped
     to. ``changes_gradients``: they were made or clipped in another way. ``by_hand``: the weights changed between two
     backward passes, and no optimizer made an update; ``frames`` is the stack at the second. ``passes`` are the places
@@ -104,7 +106,7 @@ class Seen:
     updates: list[Optimizer] = field(default_factory=list)
     frames: list[Where] = field(default_factory=list)
     called_at: list[Where] = field(default_factory=list)
-    round: Round | None = None
+    round: tuple[Sequence[ModelCall], int] | None = None
     clip_norm: float | None = None
     changes_gradients: bool = False
     by_hand: bool = False
@@ -150,7 +152,7 @@ def gradients() -> str:
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Whether two nests of tensors hold the same values, wherever they are, and in what floating-point type."""
+    """Whether two nested structures of tensors hold the same values, on any device and in any floating-point type."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         floats = one.is_floating_point() and other.is_floating_point()
         alike = one.shape == other.shape and (floats or one.dtype == other.dtype)

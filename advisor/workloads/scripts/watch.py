@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import torch
@@ -20,13 +19,14 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from advisor.files.paths import is_library
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.found import FoundLoop, NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.running import Pause, Script, lines_up, without_workers
-from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Round, Seen, Where, autocast, gradients
+from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, Where, autocast, gradients, stack_from
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
@@ -36,6 +36,9 @@ _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_
 _PREDICTS_S = 10.0
 # An optimizer that makes more rounds than this in one update is all of a training.
 _MOST_ROUNDS = 1000
+# The variables of torchrun that a script may require.
+_ONLY_RANK = {**dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"), "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+              "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # fmt: skip
 # A process that is killed ends within this. Seconds.
 _GRACE_S = 5.0
 
@@ -87,7 +90,8 @@ class Watch:
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
                 (multiprocessing.process.BaseProcess, "join", self._on_join),
                 (os, "fork", self._on_fork),
-                (torch.distributed, "init_process_group", _on_free_port),
+                (torch.distributed, "init_process_group", _on_process_group),
+                (type(os.environ), "__getitem__", _on_variable),
                 (torch.multiprocessing, "start_processes", self._on_spawn),
                 # A module, not the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
@@ -130,15 +134,15 @@ class Watch:
         self._owners = max(0, self._owners - 1)
         if output is None or self._owners:
             return
-        self.seen.called_at = [Where(frame, frame.f_lineno) for frame in _stack()]
-        at = frozenset((where.frame.f_code, where.line) for where in self.seen.called_at)
+        self.seen.called_at = stack_from(sys._getframe(1))
+        at = frozenset(lines_up(sys._getframe(1)))
         how = autocast(), gradients(), module.training, at
         self.seen.calls.append(ModelCall(module, args, kwargs, *how))
         del self.seen.calls[:-MOST_CALLS]
         if how[1] == "grad":
             self._called.append(at)
         if hasattr(module, "generate"):
-            self.seen.generates = generate_call(_stack())
+            self.seen.generates = generate_call(self.seen.called_at)
         self._look_for_endless_prediction()
 
     def _look_for_endless_prediction(self) -> None:
@@ -210,7 +214,7 @@ class Watch:
             self._begin_step()
             if loader is not self.seen.loader:
                 self.seen.reads.clear()
-            self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack())
+            self.seen.reads.update(lines_up(sys._getframe(1)))
             self.seen.loader, self.seen.batch = loader, given
         return batch
 
@@ -235,7 +239,7 @@ class Watch:
         if optimizer in self.seen.updates and not self._places and self.seen.loader is None:
             self._leave(optimizer=optimizer)
         elif not self.seen.frames:
-            frames = [Where(frame, frame.f_lineno) for frame in _stack()]
+            frames = stack_from(sys._getframe(1))
             self.seen.fitted = fitted_by_library(frames)
             if self.seen.fitted is not None:
                 self.seen.frames = frames
@@ -259,13 +263,13 @@ class Watch:
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_ours() and self.seen.frames and _has_gradients(optimizer):
             self.seen.updates.append(optimizer)
-            self.seen.round = Round(tuple(self.seen.calls), len(self.seen.backward))
+            self.seen.round = (tuple(self.seen.calls), len(self.seen.backward))
 
     def _look_for_update_by_hand(self) -> None:
         """Note that weights have changed since the backward pass before, and by no optimizer."""
         if self.seen.frames or all(_norm(parameter) == norm for parameter, norm in self._at_backward):
             return
-        self.seen.by_hand = self._is_in_loop([Where(frame, frame.f_lineno) for frame in _stack()])
+        self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
 
     def _trained(self) -> list[nn.Parameter]:
         found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
@@ -338,9 +342,9 @@ def fitted_by_library(frames: list[Where]) -> Any:
     return None
 
 
-def generate_call(frames: list[FrameType]) -> GenerateCall | None:
+def generate_call(stack: list[Where]) -> GenerateCall | None:
     """The outermost call of transformers' ``generate`` on a stack; None without one."""
-    for frame in reversed(frames):
+    for frame in (where.frame for where in reversed(stack)):
         if frame.f_code.co_name == "generate" and frame.f_globals.get("__name__") == "transformers.generation.utils":
             names = frame.f_locals
             plain = {
@@ -353,11 +357,27 @@ def generate_call(frames: list[FrameType]) -> GenerateCall | None:
     return None
 
 
-def _on_free_port(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _on_process_group(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Let the only rank of a script take any port: the other trials of a session run the script at the same time."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
+    _be_only_rank()
+    if os.environ["WORLD_SIZE"] == "1":
         os.environ["MASTER_PORT"] = "0"
     return function(*args, **kwargs)
+
+
+def _on_variable(function: Callable[..., str], variables: Any, name: str) -> str:
+    """Give a script that cannot do without the variables of torchrun those of an only rank; one that asks finds none.
+
+    Asking, as ``get`` does, comes here from Python's own code.
+    """
+    if name in _ONLY_RANK and not is_library(sys._getframe(2).f_code.co_filename):
+        _be_only_rank()
+    return function(variables, name)
+
+
+def _be_only_rank() -> None:
+    for name, value in _ONLY_RANK.items():
+        os.environ.setdefault(name, value)
 
 
 def _on_new_thread(function: Callable[..., Any], thread: Any) -> None:
@@ -385,16 +405,6 @@ def _norm(tensor: torch.Tensor) -> float:
 
 def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
-
-
-def _stack() -> list[FrameType]:
-    """The frames of the script's present stack, innermost first."""
-    frames: list[FrameType] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
 
 
 def _patched(owner: Any, name: str, wrapper: Any) -> contextlib.AbstractContextManager[None]:

@@ -6,6 +6,7 @@ statements that give their names values make the batches, as ``X, Y = get_batch(
 
 import ast
 import copy
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +46,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     """
     loop = _with_step_function(loop, seen)
     call = _backward_in(loop, seen)
-    if call is None or loop.in_context:
+    if call is None:
         return None
     statements = list(_opened(loop.statement.body, call, loop))
     place = next((place for place, one in enumerate(statements) if call in ast.walk(one)), None)
@@ -73,9 +74,9 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
 
 
 def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
-    """A loop that calls a function for its step, with the body of that in the place of the call; others as they are.
+    """Replace the call of a step function in a loop with the function's body; other loops stay as they are.
 
-    Parameters that do not depend on the round have the values that they had in the first call.
+    Parameters that do not change from round to round get the values of the first call.
     """
     users = [where for where in seen.frames if where.is_users]
     place = next(place for place, where in enumerate(users) if where.frame.f_code is loop.code)
@@ -157,8 +158,7 @@ def _made(
         of_loss = _read(making) & _bound([one for one in statements if one not in making])
         if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
             return None, used, None
-        make = _made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop)
-        data = Again(lambda: iter(make, None))
+        data = Again(_made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop))
     elif inputs.intersection(map(id, held.values())):
         names = sorted(held, key=lambda name: (id(held[name]) not in inputs, name))
         data = tuple(held[name] for name in names)
@@ -166,32 +166,22 @@ def _made(
     return (target if names else None), using, data
 
 
-def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable[[], Any]:
-    """The function that makes a batch for the loop's next item, in names of its own."""
-    head: list[ast.stmt] = []
-    if isinstance(loop.statement, ast.For) and _stored(loop.statement.target) & (_read(making) | _read([row])):
-        head = [ast.Assign([loop.statement.target], ast.Name(_BATCH, ast.Load()))]
-    code = _compiled([*head, *making, ast.Assign([ast.Name(_BATCH, ast.Store())], row)], loop)
-    names, items = copy.copy(loop.names), _items_of(loop)
+def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable[[], Iterator[Any]]:
+    """The batches that statements make, for each of the loop's items where they read those, in names of their own."""
+    head, first = loop.statement, list[ast.stmt]()
+    items: Any = itertools.count
+    if isinstance(head, ast.For) and _stored(head.target) & (_read(making) | _read([row])):
+        first = [ast.Assign([head.target], ast.Name(_BATCH, ast.Load()))]
+        items = functools.partial(eval, compile(ast.Expression(head.iter), loop.file, "eval"), loop.names)
+    code = _compiled([*first, *making, ast.Assign([ast.Name(_BATCH, ast.Store())], row)], loop)
+    names = copy.copy(loop.names)
 
-    def make() -> Any:
-        if head:
-            names[_BATCH] = next(items)
-        exec(code, names)  # noqa: S102 - it is the user's own loop
-        return names[_BATCH]
+    def batches() -> Iterator[Any]:
+        for names[_BATCH] in items():  # the user's own loop
+            exec(code, names)  # noqa: S102
+            yield names[_BATCH]
 
-    return make
-
-
-def _items_of(loop: FoundLoop) -> Iterator[Any]:
-    """The items that a ``for`` loop goes through, from the first one again at their end."""
-    assert isinstance(loop.statement, ast.For), "only its head has items"
-    code = compile(ast.Expression(loop.statement.iter), loop.file, "eval")
-    while items := iter(eval(code, loop.names)):  # noqa: S307 - it is the user's own loop
-        first = next(items, items)
-        if first is items:  # it can be read only once
-            return
-        yield from itertools.chain([first], items)
+    return batches
 
 
 def _leaves(statements: Sequence[ast.AST]) -> bool:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-batch_size, block_size, max_iters = 8, 16, 6
+batch_size, block_size, max_iters = 8, 16, 12
 gradient_accumulation_steps = 2
 grad_clip = 1.0
 device = 'cpu'

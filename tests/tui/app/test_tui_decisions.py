@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tui_histories as histories
-from tui_fakes import FakeExporter
 from tui_pilot import driven, press, screen_text, settle, until
 
 from advisor.experiment import events
@@ -106,8 +105,6 @@ async def test_stopping_before_it_has_begun_measures_nothing() -> None:
 
 async def test_the_export_follows_at_once() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
-        exporter = app.context.exporter
-        assert isinstance(exporter, FakeExporter)
         control.holds_rework = True
         await press(pilot, "down", "r")
         assert "model.memory_format" not in app.context.state.stack_settings

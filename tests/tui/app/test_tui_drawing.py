@@ -15,9 +15,11 @@ from tui_pilot import driven, press, screen_text, settle, until
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
+from advisor.export.format import Offer
 from advisor.tui import main_screen
 from advisor.tui.context import Countdown
 from advisor.tui.views import VIEWS, view_class
+from advisor.tui.views.export import ExportView
 from advisor.tui.widgets.key_footer import KeyFooter
 
 INTERVAL_S = 0.5
@@ -86,17 +88,6 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
         app.post_event(events.TrialMeasured(histories.ZERO_GRAD))
         await settle(pilot)
         assert counted[f"{name}.show"] == 1
-
-
-@pytest.mark.parametrize(("view", "above"), [("3", "#trials-table"), ("4", "#formats")])
-async def test_from_row_to_row_a_list_stays_in_place(view, above) -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, view, "home", *(["down"] * 12), "home", *(["down"] * 8))
-        places = set[object]()
-        for _ in range(8):
-            await press(pilot, "up")
-            places.add(app.query_one(above).region)
-        assert len(places) == 1, "all below it and in it would be drawn again, and the eye would lose it"
 
 
 async def test_no_key_waits_for_a_module(monkeypatch) -> None:
@@ -254,48 +245,22 @@ def test_the_time_left_stands_still_while_the_session_is_held() -> None:
     assert countdown.session_s == 30.0
 
 
-def test_one_more_minute_is_seen_while_the_session_waits() -> None:
-    clock = Seconds()
-    countdown = Countdown(clock)
-    told(countdown, 60.0)
-    clock.now = 10.0
-    countdown.hold(waiting=True)
-    clock.now = 100.0
-    countdown.add(60.0)
-    state = told(countdown, 20.0)
-    assert countdown.now(state)[1] == 110.0
-    countdown.hold(waiting=False)
-    clock.now = 130.0
-    assert countdown.now(state)[1] == 80.0
-
-
-@pytest.mark.parametrize("left_s", [None, 0.0, 0.5])
-def test_nothing_runs_down_where_nobody_knows_what_is_left(left_s) -> None:
-    clock = Seconds()
-    countdown = Countdown(clock)
-    state = SessionState(progress=0.25, left_s=left_s)
-    countdown.update(state)
-    clock.now = 50.0
-    assert countdown.now(state) == (0.25, left_s)
-
-
 async def test_the_preview_of_a_running_session_is_written_once_for_a_result(monkeypatch) -> None:
     app, control = make_app(histories.to_trials(), hold=True)
     written: list[str] = []
-    preview = app.context.exporter.preview
+    real = ExportView._written_preview
 
-    def slow_preview(chosen: str, state: SessionState) -> str:
+    def preview(view: ExportView, chosen: Offer, state: SessionState) -> tuple[str, str]:
         assert threading.current_thread() is not threading.main_thread(), "keys would wait for it"
         assert all("SessionState" not in worker.description for worker in app.workers), "it takes time to write out"
-        written.append(chosen)
-        return preview(chosen, state)
+        written.append(chosen.id)
+        return real(view, chosen, state)
 
-    monkeypatch.setattr(app.context.exporter, "preview", slow_preview)
+    monkeypatch.setattr(ExportView, "_written_preview", preview)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
         await press(pilot, "4")
         assert written == ["settings"]
-        assert "compile.mode: max-autotune" in screen_text(app)
         written.clear()
         await press(pilot, "1", "4", "1", "4")
         assert written == []

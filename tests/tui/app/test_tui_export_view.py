@@ -5,44 +5,37 @@ from pathlib import Path
 import pytest
 import tui_histories as histories
 from textual.widgets import Input, OptionList
-from tui_fakes import CANNOT_WRITE, FakeExporter
 from tui_pilot import SIZES, SMALL, driven, pane_text, press, screen_text, settle
 
-from advisor.experiment.outputs import Outputs
-from advisor.export.format import Offer
-from advisor.export.formats import FORMATS
-from advisor.tui.views.export import ExportView
+from advisor.export.formats import format_of
+from advisor.tui.views.export import ExportView, offers
 
 
 async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     async with driven(histories.whole()) as (pilot, app, control):
-        app.context.exporter.verifies = True
         await press(pilot, "4", "s")
         await app.workers.wait_for_complete()
         await settle(pilot)
         assert [call for call in control.calls if call[0] == "verify"] == [("verify", "tuned.yaml")]
         assert app.context.state.verification.speedup == 1.9
         assert "verified: 1.9x in a plain loop" in " ".join(screen_text(app).split())
-        app.query_one(ExportView).choose("report")
+        app.query_one(ExportView).choose("markdown")
         await settle(pilot)
         await press(pilot, "s")
         assert [call[0] for call in control.calls].count("verify") == 1
 
 
-async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) -> None:
-    offers = (Offer("report", "Compiled model", "model.pt2", by_command=True), Offer("settings", "Settings", "t.yaml"))
-    monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
-
+async def test_what_a_command_makes_is_shown_and_cannot_be_saved() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "4")
+        await press(pilot, "4", "down", "down")
         assert not app.query_one("#save-row").display
         assert "writes model.pt2" not in screen_text(app)
         assert app.view.check_action("save", ()) is False
         assert "Save" not in screen_text(app).splitlines()[-1]
         await press(pilot, "s")
-        assert not app.context.exporter.saved
+        assert not app.context.saved
         await press(pilot, "down")
         assert app.query_one("#save-row").display
 
@@ -59,7 +52,7 @@ async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, m
         assert "tuned.yaml exists already" in screen_text(app)
         assert "o Overwrite" in screen_text(app)
         await press(pilot, *keys)
-        assert bool(app.context.exporter.saved) is written
+        assert bool(app.context.saved) is written
         assert (Path("tuned.yaml").read_text() == "mine") is not written
         assert not app.view.can("overwrite") or not written
 
@@ -84,20 +77,23 @@ async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
         app.query_one("#path", Input).value = str(own)
         await press(pilot, "s")
         assert not app.view.can("overwrite")
+        assert "train.yaml is your own config" in screen_text(app)
+        assert own.read_text() == "lr: 0.1\n"
 
 
 async def test_export_previews_and_saves(tmp_path) -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        exporter = app.context.exporter
-        assert isinstance(exporter, FakeExporter)
-        await press(pilot, "4", "down")
-        assert "+amp: bfloat16" in screen_text(app)
+    own = tmp_path / "train.yaml"
+    own.write_text("amp: false  # [red]\n")
+
+    async with driven(histories.whole(), config_path=str(own)) as (pilot, app, _control):
+        await press(pilot, "4")
+        assert "+perf_advisor:" in screen_text(app)
         assert "# [red]" in screen_text(app)
 
         app.query_one("#path", Input).value = str(tmp_path / "mine.yaml")
         await press(pilot, "s")
         assert (tmp_path / "mine.yaml").exists()
-        assert "Your config, patched saved" in screen_text(app)
+        assert app.context.saved == [str(tmp_path / "mine.yaml")]
         await pilot.press("f")
         assert app.query_one("#path", Input).has_focus
         await pilot.press("escape")
@@ -109,7 +105,7 @@ async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_thei
 
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4")
-        app.view.choose("report")  # as the key down does; its message is still on its way
+        app.view.choose("markdown")  # as the key down does; its message is still on its way
         app.view.action_save()
         assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
         await press(pilot, "f", "x", "escape", "up", "down")
@@ -117,7 +113,7 @@ async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_thei
 
 
 async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypatch) -> None:
-    monkeypatch.setattr(FakeExporter, "preview", lambda self, *_: "\n".join(map(str, range(5000))))
+    monkeypatch.setattr(type(format_of("json")), "preview", lambda self, _: "\n".join(map(str, range(5000))))
 
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4", "end")
@@ -127,34 +123,32 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
         assert app.clipboard.count("\n") == 4999
 
 
-async def test_an_export_that_fails_is_a_toast() -> None:
+async def test_an_export_that_fails_is_a_notice() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        app.context.exporter.error = CANNOT_WRITE
-
-        await press(pilot, "4", "s")
-        assert "Choose another path." in screen_text(app)
-        assert "[/] read-only" in screen_text(app)
+        await press(pilot, "4")
+        app.query_one("#path", Input).value = "/nowhere/[/].yaml"
+        await press(pilot, "s")
+        assert "/nowhere/[/].yaml" in screen_text(app).splitlines()[-2]
+        assert not app.context.saved
 
 
 async def test_nothing_to_export_before_the_baseline() -> None:
     async with driven(histories.start(), hold=True) as (pilot, app, _control):
         await press(pilot, "4", "s")
         assert "nothing to export" in screen_text(app)
-        assert app.context.exporter.saved == []
+        assert app.context.saved == []
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_every_format_is_seen_and_the_list_is_walked_by_j_and_k(size, monkeypatch) -> None:
-    offers = tuple(offer for each in FORMATS if (offer := each.offer(Outputs(config_path="train.yaml"))))
-    monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
-
-    async with driven(histories.whole(), size=size) as (pilot, app, _control):
+async def test_every_format_is_seen_and_the_list_is_walked_by_j_and_k(size) -> None:
+    async with driven(histories.whole(), size=size, config_path="train.yaml") as (pilot, app, _control):
+        found = offers(app.context.outputs)
         await press(pilot, "4")
         shown = screen_text(app)
-        assert [offer.title for offer in offers if offer.title not in shown] == []
+        assert [offer.title for offer in found if offer.title not in shown] == []
         await press(pilot, "j", "j", "k")
-        assert app.view.chosen == offers[1]
-        words = offers[1].description.split()
+        assert app.view.chosen == found[1]
+        words = found[1].description.split()
         assert [word for word in words if word not in screen_text(app)] == [], "what it is for is told too"
 
 

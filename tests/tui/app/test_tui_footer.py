@@ -3,7 +3,7 @@
 import pytest
 import tui_histories as histories
 from tui_fakes import make_app
-from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
+from tui_pilot import LARGE, driven, press, screen_text, settle
 
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.widgets.key_footer import KeyFooter
@@ -64,12 +64,3 @@ async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monke
         assert app.focused is not None
         assert "warming up" in screen_text(app)
         control.cancel()
-
-
-async def test_a_narrow_profile_says_how_its_other_panels_are_seen() -> None:
-    async with driven(histories.measuring(), size=SMALL, hold=True) as (pilot, app, _control):
-        await press(pilot, "2")
-        assert "Efficiency" not in screen_text(app)
-        await pilot.click(KeyFooter, offset=(keys_line(app).index("m More") + 3, 0))
-        await settle(pilot)
-        assert "Efficiency" in screen_text(app)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
+from sample_session import cpu_history
 from tui_facts import READING
 from tui_fakes import make_app
 from tui_pilot import LARGE, SIZES, press, screen_text, settle
@@ -26,7 +27,7 @@ async def test_gauges_are_shown_where_there_is_room(size) -> None:
 
 
 async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
-    app, _ = make_app(histories.cpu_demo())
+    app, _ = make_app(cpu_history())
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
         app.query_one(GaugeStrip).reading = replace(READING, gpus=())

@@ -6,8 +6,6 @@ from tui_fakes import make_app
 from tui_pilot import SIZES, press, screen_text, settle
 
 from advisor.experiment.outputs import Outputs
-from advisor.recipe.catalog import load_catalog
-from advisor.tui.exporting import FileExporter
 
 # The question, the key, and what has to stand on the screen then.
 QUESTIONS = [
@@ -31,10 +29,7 @@ async def test_each_is_answered_on_one_key_press(size, tmp_path, monkeypatch) ->
     missing = []
     for question, keys, answers in QUESTIONS:
         app, _ = make_app(histories.contributed(), config_path="train.yaml")
-        app.context.exporter = FileExporter(
-            app.context.request, Outputs(config_path="train.yaml", key_map={"precision.autocast": "amp"})
-        )
-        app._load_catalog = load_catalog
+        app.context.outputs = Outputs(config_path="train.yaml", key_map={"precision.autocast": "amp"})
         async with app.run_test(size=size) as pilot:
             await settle(pilot)
             await press(pilot, *keys)

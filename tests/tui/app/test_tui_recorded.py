@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from sample_session import cancelled_history, failed_history, journaled, sample_history, sample_request
-from tui_fakes import FakeExporter, catalog
 from tui_pilot import LARGE, SMALL, notice, press, screen_text, settle, until
 
 from advisor.cli import main as cli
@@ -16,9 +15,9 @@ from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TrialResult
-from advisor.report.verdict import result_line
-from advisor.tui import exporting, launch
+from advisor.tui import launch
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.leaving import Then
@@ -33,7 +32,7 @@ def _state(tmp_path, monkeypatch):
 
 def app_over(session_id):
     past = open_session(session_id)
-    app = AdvisorApp(past.request, FakeExporter(), load_catalog=catalog, recorded=Recorded(past), draw_interval_s=0.01)
+    app = AdvisorApp(past.request, Outputs(), load_catalog=load_catalog, recorded=Recorded(past), draw_interval_s=0.01)
     app.animation_level = "none"
     return app
 
@@ -122,13 +121,6 @@ async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
     assert app.return_value == Then(session_id, measures=True)
 
 
-async def test_no_key_of_a_running_session_is_offered():
-    _, text = await shown(journaled(sample_history()), "3")
-    footer = text.rstrip().split("\n")[-1]
-    assert "Continue" in footer
-    assert not {"Skip", "Pause", "Stop"} & set(footer.split())
-
-
 async def test_a_decision_is_kept_with_the_session():
     session_id = journaled(sample_history())
     app = app_over(session_id)
@@ -172,15 +164,6 @@ async def test_another_session_is_opened_by_key():
     assert app.return_value == Then(first)
 
 
-async def test_the_catalog_is_loaded_once_beside_the_keys(monkeypatch):
-    monkeypatch.setattr(exporting, "load_catalog", None)
-    app = launch.app_of_recorded(open_session(journaled(sample_history())))
-    async with app.run_test(size=LARGE) as pilot:
-        await settle(pilot)
-        await press(pilot, "4")
-        assert 'advisor.load("tuned.yaml")' in screen_text(app)
-
-
 async def test_the_list_is_filtered():
     long = replace(sample_request().target, target="/data/experiments/vision/resnet50.py:build")
     journaled(cancelled_history(), replace(sample_request(), target=long))
@@ -214,12 +197,6 @@ async def test_nothing_to_pick_is_a_sentence():
 
 
 # --- the command line -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("arguments", "told"), [(["compare"], "A, B"), (["compare", "x", "y"], "no session 'x'")])
-def test_compare_refuses_in_sentences(arguments, told, capsys):
-    assert cli.main(arguments) == 2
-    assert told in capsys.readouterr().err
 
 
 def test_open_without_a_terminal_says_what_to_do(capsys):
@@ -298,12 +275,3 @@ def test_a_session_that_kept_no_secrets_is_not_continued_without_them(monkeypatc
     monkeypatch.setattr(launch, "run_app", lambda *_: pytest.fail("it was run"))
     with pytest.raises(UsageError, match="held secrets"):
         launch._go_on_with(Then(session_id, measures=True))
-
-
-async def test_a_narrow_list_of_sessions_tells_each_in_full():
-    session_id = journaled(sample_history())
-    picker = SessionPicker()
-    async with picker.run_test(size=(40, 16)) as pilot:
-        past = open_session(session_id)
-        told = f"{past.request.target.command} {result_line(SessionState.of(past.events))}".split()
-        await until(pilot, lambda: not set(told) - set(screen_text(picker).split()))

@@ -9,7 +9,7 @@ import pytest
 import tui_histories as histories
 from sample_session import cpu_history, detailed_history, sample_history
 from textual.widgets import Digits, Static
-from tui_pilot import LARGE, SIZES, SMALL, driven, notice, pane_text, press, screen_text, setting_cell, settle
+from tui_pilot import LARGE, SIZES, driven, notice, pane_text, press, screen_text, setting_cell, settle
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -24,10 +24,9 @@ HISTORIES = {
     "contributions": histories.contributed(),
     "decided": histories.decided(),
     "memory": histories.by_memory(),
-    "cpu": histories.cpu_demo(),
+    "cpu": cpu_history(),
     "sample": sample_history(),
     "detailed": detailed_history(),
-    "sample on a CPU": cpu_history(),
 }
 UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -108,16 +107,6 @@ async def test_the_phases_stand_under_the_headline_as_soon_as_they_are_known() -
         assert "backward 58 %" in screen_text(app)
 
 
-async def test_with_memory_as_the_objective_the_saving_is_large() -> None:
-    async with driven(histories.by_memory()) as (_pilot, app, _control):
-        assert headline(app).startswith("-66 % memory at 0.94x the speed: 32.6 → 34.6 ms a step")
-
-
-async def test_where_nothing_helped_the_headline_says_so() -> None:
-    async with driven(histories.judged_nothing()) as (_pilot, app, _control):
-        assert "Nothing could be judged: nothing that was tried could be used." in headline(app)
-
-
 async def test_what_had_no_time_is_offered() -> None:
     late = replace(histories.LAST, result=TrialResult(Outcome.SKIPPED, "no time: raise --budget to try it"))
     history = [*histories.whole()[:-1], events.TrialMeasured(late), histories.whole()[-1]]
@@ -150,22 +139,6 @@ async def test_the_list_is_ranked_and_the_cursor_is_at_the_top() -> None:
         assert table.keys[-2:] == ["yours", "skipped"]
         assert table.cursor_key == "together"
         assert "4 settings together" in screen_text(app)
-
-
-async def test_a_setting_of_the_combination_shows_the_step_with_and_without_it() -> None:
-    async with driven(histories.contributed(), size=WIDE) as (_pilot, app, _control):
-        assert setting_cell(app, "autocast=bfloat16") == "+1.41x"
-        assert setting_cell(app, "autocast=bfloat16", "steps") == "19.6 → 13.9 ms"
-        assert setting_cell(app, "tf32=high", "steps") == "32.6 → 31.9 ms"
-
-
-async def test_stars_are_recommended_and_ticks_are_exported() -> None:
-    async with driven(histories.whole()) as (_pilot, app, _control):
-        for row in app.context.ranking.rows:
-            exported = app.context.state.stack_settings.get(row.candidate.key) == row.candidate.value
-            assert ("★" in setting_cell(app, row.key, "name")) is exported
-            assert ("☑" in setting_cell(app, row.key, "tick")) is exported
-        assert setting_cell(app, histories.BATCH.candidate.name, "tick").strip() == "☐!"
 
 
 async def test_values_and_what_does_not_apply_are_folded() -> None:
@@ -258,7 +231,6 @@ async def test_the_card_has_the_figures_the_reason_the_code_and_the_text() -> No
             "The step is compute-heavy",
             "Alone",
             "torch.autocast",
-            "x[0], [red] and [/]",
         ):
             assert text in card(app), text
 
@@ -330,17 +302,6 @@ async def test_a_click_on_a_tick_turns_it_round() -> None:
         control.stop()
 
 
-async def test_a_rejected_setting_leaves_every_figure_of_the_combination() -> None:
-    async with driven(histories.whole(), size=SMALL) as (pilot, app, control):
-        control.holds_rework = True
-        app.view.choose(histories.COMPILE.candidate.name)
-        await press(pilot, "r")
-        assert "2.35x" not in screen_text(app)
-        assert "not measured since you rejected compile" in " ".join(headline(app).split())
-        assert setting_cell(app, "together") == "not yet"
-        control.stop()
-
-
 async def test_what_cannot_be_decided_has_no_keys() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         for name in ("yours", "skipped", histories.BENCHMARK.candidate.name):
@@ -349,15 +310,6 @@ async def test_what_cannot_be_decided_has_no_keys() -> None:
             assert [app.view.can(action) for action in ("accept", "reject")] == [False, False], name
             await press(pilot, "a", "r")
         assert [call for call in control.calls if call[0] == "decide"] == []
-
-
-async def test_y_copies_the_code_or_the_settings() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "y")
-        assert "precision.autocast: bfloat16" in app.clipboard
-        await press(pilot, "down", "y")
-        assert "with torch.autocast" in app.clipboard
-        assert "copied to the clipboard" in notice(app)
 
 
 async def test_nothing_covers_what_is_on_the_screen() -> None:

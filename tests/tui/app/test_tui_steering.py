@@ -8,8 +8,6 @@ import sys
 
 import pytest
 import tui_histories as histories
-from tui_fakes import make_app
-from tui_keys import KEYS
 from tui_pilot import driven, press, screen_text, settle
 
 from advisor.experiment import events
@@ -87,14 +85,6 @@ async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
         assert len(control.calls) == count, "nothing runs, so there is nothing to skip, to pause or to end"
 
 
-def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
-    steering = [key for key in KEYS if key.binding.action.startswith("steer")]
-    assert {key.binding.action.removeprefix("steer") for key in steering} == {
-        f"('{name}')" for name in ("continue", "skip", "stop", "pause", "wait", "go_on", "minute", "untried", "finish")
-    }
-    assert not any(key.binding.system or key.view for key in steering)
-
-
 # --- leaving --------------------------------------------------------------------------------------------------
 
 
@@ -129,20 +119,6 @@ async def test_leaving_from_another_screen_is_asked_about_too(key) -> None:
 
 
 # --- keys and a small screen ----------------------------------------------------------------------------------
-
-
-async def test_many_keys_at_once_on_a_tiny_screen_break_nothing() -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(40, 10)) as pilot:
-        await settle(pilot)
-        await pilot.press(
-            *"1234", *"1jjkk", *"3jk", *["space"] * 6, *["x"] * 5, *["h", "o"] * 6, "slash", *"batch", "escape"
-        )
-        await settle(pilot)
-        assert app.is_running
-        assert not app.context.paused
-        assert control.calls.count(("pause",)) == control.calls.count(("go_on",)) == 3
-        control.cancel()
 
 
 async def test_the_end_of_a_long_session_is_in_the_title_of_the_terminal(monkeypatch) -> None:

@@ -61,8 +61,7 @@ async def test_a_narrow_profile_shows_the_operators_or_the_rest() -> None:
             assert text in shown
         assert "convolution_backward" not in shown
         await press(pilot, "end")
-        for text in ("eval_no_grad", "5.40 GiB"):
-            assert text in screen_text(app)
+        assert "5.40 GiB" in screen_text(app)
         await press(pilot, "m")
         assert "Operators, per step" in screen_text(app)
 

@@ -1,46 +1,18 @@
-"""Stand-ins for what the app is given.
-
-What it does
-------------
-A card for the tests, with a bracket: x[0], [red] and [/].
-
-Why it helps
-------------
-Because tests need one.
-
-When it does not
-----------------
-Never.
-
-Numerics
---------
-exact: it does nothing.
-
-References
-----------
-None.
-"""
+"""A session that replays events, and the app over it: all else is real."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 from tui_facts import READING
-from tui_histories import TITLES
 
-from advisor.errors import AdvisorError
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.request import Request
-from advisor.experiment.state import SessionState
-from advisor.export.format import Found, Offer
-from advisor.export.formats import format_of
-from advisor.recipe import Components, Recipe, Stage
-from advisor.recipe.catalog import Catalog
-from advisor.records import Exported, Facts, Phase, Skip, StackRecord, TargetSpec, Value, Verification
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Exported, StackRecord, TargetSpec, Value, Verification
 from advisor.tui.app import AdvisorApp
 
 
@@ -139,107 +111,6 @@ class FakeControl:
         self._awaited = None
 
 
-YAML = """\
-# Written by perf-advisor. 2.35x (2.32 to 2.37) on one NVIDIA H200.
-compile.mode: max-autotune-no-cudagraphs
-model.memory_format: channels_last
-optimizer.implementation: fused
-precision.autocast: bfloat16
-"""
-DIFF = """\
---- train.yaml
-+++ train.yaml
-@@ -3,4 +3,8 @@
- lr: 0.1
- epochs: 90  # [red]
--amp: false
-+amp: bfloat16
-+perf_advisor:
-+  compile.mode: max-autotune-no-cudagraphs
-+  model.memory_format: channels_last
- seed: 0
-"""
-PYTHON = '''\
-"""Settings that perf-advisor measured together."""
-import torch
-
-torch.set_float32_matmul_precision("high")
-
-
-def prepare(model, optimizer):
-    model = model.to(memory_format=torch.channels_last)
-    return torch.compile(model, mode="max-autotune-no-cudagraphs"), optimizer
-'''
-
-
-class FakeExporter:
-    """Previews fixed texts and writes them."""
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-        self.verifies = False
-        self.saved: list[tuple[str, Path, dict[str, Decision]]] = []  # with the decisions of the time
-
-    def formats(self) -> Sequence[Offer]:
-        return (
-            Offer("settings", "Settings YAML", "tuned.yaml", "yaml", "for advisor.load()"),
-            Offer("config", "Your config, patched", "train.tuned.yaml", "diff", "shown as a diff"),
-            Offer("python", "Python file", "tuned.py", "python", "needs no advisor"),
-            Offer("report", "Report", "report.md", "markdown", "everything measured"),
-        )
-
-    def preview(self, format_id: str, state: SessionState) -> str:
-        if self.error:
-            raise self.error
-        return {"settings": YAML, "config": DIFF, "python": PYTHON}.get(format_id, "# Report\n")
-
-    def save(self, format_id: str, path: Path, state: SessionState) -> Path:
-        if self.error:
-            raise self.error
-        path.write_text(self.preview(format_id, state))
-        self.saved.append((format_id, path, dict(state.decisions)))
-        return path
-
-    def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
-        real = "markdown" if format_id == "report" else format_id
-        request = Request(TargetSpec("torchvision.models:resnet50", "/home/me/project"))
-        return format_of(real).usage(name, Found(state, request, Outputs(), catalog()))
-
-    def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
-        return Exported(str(path)) if format_id in ("settings", "python") and self.verifies else None
-
-
-CANNOT_WRITE = AdvisorError("train.yaml cannot be written: [/] read-only", "Choose another path.")
-
-
-class _Fake(Recipe):
-    key = "fake.key"
-    default = "none"
-    stage = Stage.STEP
-
-    def __init__(self, recipe_id: str, title: str) -> None:
-        self.id, self.title = recipe_id, title  # type: ignore[misc]
-        self.phases = frozenset({Phase.DATA_WAIT} if recipe_id == "num_workers" else ())  # type: ignore[misc]
-
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        return Skip("only for tests")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        """Nothing."""
-
-    def code(self, value: Value) -> str:
-        return (
-            "with torch.autocast(device.type, dtype=torch.bfloat16):\n"
-            "    loss = loss_fn(model(inputs), targets)  # [red]\n"
-            "loss.backward()\n"
-            "optimizer.step()\n"
-        )
-
-
-def catalog() -> Catalog:
-    return Catalog({recipe_id: _Fake(recipe_id, title) for recipe_id, title in TITLES.items()})
-
-
 def make_app(
     history: Iterable[Event],
     *,
@@ -253,8 +124,8 @@ def make_app(
     """An app with a fake session attached, wired in the order of the command line."""
     app = AdvisorApp(
         Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
-        FakeExporter(),
-        load_catalog=catalog,
+        Outputs(config_path=config_path),
+        load_catalog=load_catalog,
         gauges=(lambda: READING) if gauges else None,
         rework_delay_s=0.01,
         draw_interval_s=draw_interval_s,

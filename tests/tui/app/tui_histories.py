@@ -1,34 +1,26 @@
-"""Scripted sessions, made of real events: a ResNet-50 on an H200, and the demo on a CPU."""
+"""Scripted sessions, made of real events, of a ResNet-50 on an H200."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from facts import cpu_facts
 from tui_facts import GIB, H200, HOST, PROFILE, READ, RESNET
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Event
 from advisor.experiment.objective import Goal
-from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
-    Bottleneck,
     Candidate,
     Comparison,
     Facts,
     GpuReadings,
-    HabitRow,
     Hardware,
     Numerics,
     NumericsResult,
     Objective,
-    OperatorRow,
-    OptimizerFacts,
     Outcome,
-    ParetoPoint,
-    Profile,
     Recommendation,
     StackRecord,
     TrialRecord,
@@ -104,7 +96,6 @@ def failed(recipe: str, key: str, value: Value, outcome: Outcome, reason: str, *
 
 
 BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, half_width=0.006)
-CPU_BASELINE = BaselineRecord(result(4.6, 0.6), 4.6, 27_826.0, half_width=0.011)
 
 AUTOCAST = measured(
     "autocast", "precision.autocast", "bfloat16", 1.118, 6.2, numerics=Numerics.CLOSE, difference=3.1e-3
@@ -231,22 +222,8 @@ STACK = StackRecord(
     dropped={"data.num_workers": "within the noise once the rest is on"},
 )
 
-COMBINATIONS = tuple(
-    ParetoPoint(
-        str(Settings(settings)),
-        settings,
-        Comparison(speedup, 0.99 * speedup, 1.01 * speedup),
-        round(memory_gib * GIB),
-    )
-    for settings, speedup, memory_gib in (
-        ({**AUTOCAST.settings, **LAST.settings}, 1.94, 6.1),
-        ({**AUTOCAST.settings, **FUSED.settings}, 1.13, 6.2),
-        ({**AUTOCAST.settings, "memory.activation_checkpointing": "blocks"}, 0.94, 3.1),
-        ({**AUTOCAST.settings, **LAST.settings, "memory.activation_checkpointing": "blocks"}, 1.51, 3.4),
-    )
-)
 SMALL_STACK = StackRecord(
-    settings=COMBINATIONS[2].settings,
+    settings={**AUTOCAST.settings, "memory.activation_checkpointing": "blocks"},
     result=result(34.7, 3.1),
     comparison=Comparison(0.941, 0.936, 0.946, paired=True),
     numerics=NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, ""),
@@ -333,7 +310,6 @@ def whole() -> list[Event]:
     return [
         *to_trials(),
         *(events.TrialMeasured(record) for record in RECORDS[9:]),
-        *(events.CombinationMeasured(point) for point in COMBINATIONS),
         events.StageStarted("confirmation"),
         events.StackMeasured(STACK),
         events.Ranked(recommendations()),
@@ -350,47 +326,6 @@ def by_memory() -> list[Event]:
         *(event for event in whole() if not isinstance(event, events.StackMeasured | events.Ranked)),
         events.StackMeasured(SMALL_STACK),
         events.Ranked(recommendations((AUTOCAST, COMPILE))),
-    ]
-
-
-def cpu_demo() -> list[Event]:
-    """The demo on a machine without a GPU, finished."""
-    hardware = Hardware(HOST, (), "no NVIDIA driver is installed, so there are no GPU readings")
-    demo = cpu_facts(
-        device_name="CPU",
-        model="DemoNet",
-        parameters=1_204_000,
-        parameter_bytes=4_816_000,
-        parameter_tensors=14,
-        families={"linear": 4},
-        batch_size=128,
-        batch_text="float32[128, 256]",
-        data_kind="one batch",
-        loss="cross_entropy(output, target)",
-        optimizer=OptimizerFacts("AdamW", "for-loop", ("for-loop", "foreach", "fused"), True, 14),
-    ).workload
-    profile = Profile(
-        step_ms=4.7,
-        phases={"forward": 1.4, "loss": 0.1, "backward": 2.2, "optimizer": 0.9, "zero_grad": 0.05},
-        operators=(OperatorRow("aten::addmm", 4, 1.3, 0.0), OperatorRow("aten::mm", 8, 2.0, 0.0)),
-        habits=(HabitRow("zero_grad", "none", phase_ms=0.02), HabitRow("zero_grad", "zeros", phase_ms=0.09)),
-        bottleneck=Bottleneck.COMPUTE,
-        evidence="matrix products take 70 % of the step.",
-    )
-    fused = measured("fused_optimizer", "optimizer.implementation", "fused", 1.16, 0.61, base_ms=4.6)
-    control = measured("control", "control.noop", True, 0.998, 0.6, base_ms=4.6)
-    return [
-        events.HardwareFound(hardware),
-        events.SourceRead(("demo.py",), ()),
-        events.FactsFound(Facts(hardware, demo, profile)),
-        events.BaselineMeasured(CPU_BASELINE),
-        events.TrialsPlanned(
-            (control.candidate, fused.candidate), {"tf32": "needs a CUDA GPU; this session runs on the CPU"}
-        ),
-        events.TrialMeasured(control),
-        events.TrialMeasured(fused),
-        events.Ranked(recommendations((fused,))),
-        events.SessionFinished(False, 41.0),
     ]
 
 

@@ -1,6 +1,7 @@
 """Pictures of the app: the history that is played, the keys that are pressed, and how a picture is taken."""
 
 import tui_histories as histories
+from sample_session import cpu_history
 from textual.widgets import Input
 from tui_facts import READING
 from tui_fakes import make_app
@@ -18,7 +19,7 @@ PICTURES = {
     "decided": (histories.decided, ["down"]),
     "unfolded": (histories.whole, ["end", "enter"]),
     "memory": (histories.by_memory, []),
-    "cpu": (histories.cpu_demo, []),
+    "cpu": (cpu_history, []),
     "judged_nothing": (histories.judged_nothing, []),
     "failure": (histories.failure, []),
     "help": (histories.whole, ["question_mark"]),
