@@ -109,26 +109,6 @@ class WithoutOptimizer(Classifier):
         return None
 
 
-class Paired(Classifier):
-    """Trains on batches of two loaders at once."""
-
-    def training_step(self, batch, batch_idx):
-        return super().training_step((batch["clean"][0] + batch["noise"][0], batch["clean"][1]))
-
-
-def of_two(mode="max_size_cycle"):
-    loaders = {"clean": LOADER, "noise": DataLoader(TensorDataset(torch.ones(24, 8)), 8)}
-    return lightning.pytorch.utilities.CombinedLoader(loaders, mode) if mode else loaders
-
-
-class TwoLoaders(Data):
-    def train_dataloader(self):
-        return of_two(mode=None)
-
-
-GIVEN = {"cycle": of_two(), "shortest": of_two("min_size"), "dict": of_two(None), "module": TwoLoaders()}
-
-
 def first_loss(loop):
     step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
     return float(step(BATCH))

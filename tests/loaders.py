@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from facts import profile_facts
 from proposals import CATALOG
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
@@ -14,8 +13,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-
-WAITS_LITTLE = profile_facts(phases={"data wait": 0.2, "host-to-device": 0.1, "forward": 99.7})
 
 
 class Numbers(Dataset):

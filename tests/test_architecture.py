@@ -35,15 +35,6 @@ def test_importing_them_loads_neither_torch_nor_textual():
     assert loaded_with(*WITHOUT_TORCH) == []
 
 
-def test_loading_the_recipes_loads_neither():
-    code = (
-        "import sys\nfrom advisor.recipe.catalog import load_catalog\nassert load_catalog().recipes\n"
-        "print(*(name for name in ('torch', 'textual') if name in sys.modules))"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.split() == []
-
-
 @pytest.mark.skipif(importlib.util.find_spec("advisor.tui") is None, reason="there is no app")
 def test_the_app_opens_without_torch_and_without_what_its_first_picture_does_not_need():
     code = (

@@ -1,14 +1,11 @@
 """The installed project: its metadata, entry point, modules and data files. No network, no build."""
 
-import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
 from importlib import metadata, resources
 from pathlib import Path
-
-import pytest
 
 import advisor
 from advisor.cli.main import main
@@ -44,32 +41,11 @@ def test_python_m_is_the_command():
     assert f"torch {metadata.version('torch')} for " in second
 
 
-def test_every_folder_of_modules_is_a_listed_package():
-    found = {"advisor", *(info.name for info in pkgutil.walk_packages(advisor.__path__, "advisor.") if info.ispkg)}
-    assert found | {"advisor.recipes"} == set(PROJECT["tool"]["setuptools"]["packages"])
-
-
 def test_the_recipes_are_installed_as_a_package():
     files = {path.name for path in (ROOT / "recipes").glob("*.py")}
     assert {path.name for path in resources.files("advisor.recipes").iterdir() if path.name.endswith(".py")} == files
     modules = {type(recipe).__module__ for recipe in load_catalog()}
     assert modules == {f"advisor.recipes.{name.removesuffix('.py')}" for name in files - {"__init__.py"}}
-
-
-def test_no_top_level_package_shadows_a_users_own():
-    named = {name.partition(".")[0] for name in PROJECT["tool"]["setuptools"]["packages"]}
-    assert named == {"advisor"}
-
-
-@pytest.mark.parametrize(
-    "path",
-    [p for p in (ROOT / "advisor").rglob("*") if p.suffix in (".tcss", ".typed", ".txt", ".yaml", ".html")],
-    ids=str,
-)
-def test_a_data_file_is_in_the_package_data(path):
-    place = path.relative_to(ROOT / "advisor")
-    patterns = PROJECT["tool"]["setuptools"]["package-data"]["advisor"]
-    assert any(place.match(pattern) and len(place.parts) == len(Path(pattern).parts) for pattern in patterns)
 
 
 def test_the_group_for_recipes_of_others_holds_none_of_ours():

@@ -42,6 +42,7 @@ REMOVED: Mapping[str, str] = {
     "cpu.affinity": _WITHOUT_GAIN,
     "cpu.interop_threads": _WITHOUT_GAIN,
     "cpu.openmp": _WITHOUT_GAIN,
+    "data.batched_reads": "data.on_device reads batches at once too",
     "data.multiprocessing_context": "workers that are spawned run a script without a main guard again",
     "data.worker_threads": _WITHOUT_GAIN,
     "generation.cache": _WITHOUT_GAIN,

@@ -33,15 +33,9 @@ class LoaderFacts:
     divides_samples: bool = False  # an iterable dataset asks which worker it is in (get_worker_info)
     hears_of_epochs: bool = False  # the dataset has set_epoch
     workers_problem: str = ""  # why it gets no workers
-    batched_reads_problem: str = "it is not known whether its batches can be read at once"
-    on_device_problem: str = "it is not known whether its images can be kept on the device"
+    on_device_problem: str = "it is not known whether its samples can be kept on the device"
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
     padding_problem: str = ""  # why they cannot be padded further
-
-    @property
-    def reads_at_once(self) -> bool:
-        """Whether its batches can be read as a whole, from memory."""
-        return not (self.batched_reads_problem and self.on_device_problem)
 
 
 @dataclass(frozen=True, slots=True)

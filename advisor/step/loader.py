@@ -59,44 +59,26 @@ def workers_problem(loader: DataLoader[Any]) -> str:
     )
 
 
-def one_by_one_problem(loader: DataLoader[Any]) -> str:
-    """The reason that a loader must read its samples one by one; empty for a TensorDataset or a Subset of one."""
-    dataset = loader.dataset
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    if hasattr(dataset, "__getitems__"):
-        return "the dataset reads batches at once itself (__getitems__)"
-    if type(dataset) is not TensorDataset:
-        return "the dataset is no TensorDataset, and has no __getitems__: its samples are read one by one"
-    if loader.batch_size is None and loader.batch_sampler is None:
-        return "the loader does not form batches (batch_size=None)"
-    return "" if loader.collate_fn is default_collate else "the loader has a collate_fn of its own"
-
-
-# Largest share of a GPU's memory that a dataset may take. Unitless.
-_MOST_OF_MEMORY = 0.1
-
-
-def on_device_problem(loader: DataLoader[Any], memory_bytes: int | None = None) -> str:
-    """The reason that a loader's images cannot be kept on the device, of so much memory; empty where they can be."""
+def on_device_problem(loader: DataLoader[Any]) -> str:
+    """The reason that a loader's samples cannot be read at once from the device's memory; empty where they can be."""
     dataset: Any = loader.dataset
     while type(dataset) is Subset:
         dataset = dataset.dataset
+    if loader.batch_sampler is None or loader.collate_fn is not default_collate:
+        return "the loader has a collate_fn of its own, or forms no batches"
+    if type(dataset) is TensorDataset:
+        return ""
     if not getattr(type(dataset).__getitem__, "__module__", "").startswith("torchvision.datasets."):
-        return "the dataset is none of torchvision's that hold images in memory: its samples are read one by one"
+        return "the dataset is no TensorDataset, and none of torchvision's with images in memory"
     images: Any = getattr(dataset, "data", None)
     labels: Any = getattr(dataset, "targets", getattr(dataset, "labels", None))
     if getattr(images, "itemsize", 0) != 1 or labels is None or not len(images) == len(labels) == len(dataset):
-        return "the dataset does not hold its images in memory as bytes: its samples are read one by one"
-    if loader.batch_sampler is None or loader.collate_fn is not default_collate or dataset.target_transform is not None:
-        return "the loader has a collate_fn of its own or forms no batches, or the labels are transformed one by one"
-    if memory_bytes is not None and images.nbytes > _MOST_OF_MEMORY * memory_bytes:
-        return f"the images take more than {_MOST_OF_MEMORY:.0%} of the device's memory"
+        return "the dataset does not hold its images in memory as bytes"
     steps = single_steps(dataset)
-    others = [step for step in steps if not _has_batched_form(step)]
+    others = [step for step in (*steps, dataset.target_transform) if step is not None and not _has_batched_form(step)]
     if others or not steps:
         named = type(others[0]).__name__ if others else "none, which leaves PIL images"
-        return f"the dataset's transforms change each image by itself: {named}"
+        return f"the dataset's transforms change each sample by itself: {named}"
     return ""
 
 

@@ -1,12 +1,21 @@
-"""A dataset of images in memory, kept on the device; its batches are gathered and transformed there as a whole.
+"""A dataset in memory, kept on the device; its batches are gathered and transformed there as a whole.
 
-Only datasets of torchvision that hold their images as bytes (MNIST, CIFAR, SVHN, USPS and their kin), and transforms
-that do the same to each image, or what they draw for it: the draws are made one by one, as torchvision makes them.
+A TensorDataset, and datasets of torchvision that hold their images as bytes (MNIST, CIFAR, SVHN, USPS and their kin)
+with transforms that do the same to each image, or what they draw for it: as torchvision draws, one by one.
 """
 
 import typing
 
 import torch
+
+
+class TensorsOnDevice(torch.utils.data.TensorDataset):
+    """A TensorDataset whose batch is read at once; PyTorch's loaders ask for it by ``__getitems__``."""
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        """The batch of these samples, as ``default_collate`` would make it of them."""
+        chosen = torch.tensor(indices).to(self.tensors[0].device)
+        return [tensor[chosen] for tensor in self.tensors]
 
 
 class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
@@ -56,11 +65,19 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
 
 
 def kept_on_device(dataset: typing.Any, device: typing.Any = None) -> typing.Any:
-    """The dataset, or the one inside any number of ``Subset``, on a device: the GPU where there is one."""
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    """The dataset, or the one inside any number of ``Subset``, on a device: the GPU where there is one.
+
+    On the host where it would take more than a tenth of the GPU's memory.
+    """
     if type(dataset) is torch.utils.data.Subset:
         return torch.utils.data.Subset(kept_on_device(dataset.dataset, device), dataset.indices)
+    tensors = dataset.tensors if hasattr(dataset, "tensors") else [dataset.data]
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda":
+        memory_bytes = torch.cuda.get_device_properties(device).total_memory
+        device = torch.device("cpu") if sum(one.nbytes for one in tensors) > 0.1 * memory_bytes else device
+    if hasattr(dataset, "tensors"):
+        return TensorsOnDevice(*(tensor.to(device) for tensor in tensors))
     return ImagesOnDevice(dataset, device)
 
 

@@ -17,7 +17,6 @@ from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import map_tensors, tensors_of
-from advisor.step.batched_reads import as_it_is
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models, as_prepared
 from advisor.step.lengths import PadsToMultiple
@@ -26,10 +25,10 @@ from advisor.step.loader import (
     hears_of_epochs,
     length_of,
     on_device_problem,
-    one_by_one_problem,
     rebuild,
     workers_problem,
 )
+from advisor.step.on_device import as_it_is
 from advisor.step.optimizer import (
     optimizer_implementation,
     optimizers_in,
@@ -100,7 +99,7 @@ def inspect_loop(
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
-        loader=_loader_facts(loop, batches, step, own.memory_bytes or None, on_device=backend_of(device).has_memory),
+        loader=_loader_facts(loop, batches, step, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
@@ -315,9 +314,7 @@ def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: P
     return f"the model takes padding for data: with more of it results change by {format_percent(changed, digits=2)}"
 
 
-def _loader_facts(
-    loop: Loop, batches: Sequence[Any], step: Any, memory_bytes: int | None, *, on_device: bool
-) -> LoaderFacts | None:
+def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
@@ -347,8 +344,7 @@ def _loader_facts(
         divides_samples=divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
-        batched_reads_problem=one_by_one_problem(loader),
-        on_device_problem=on_device_problem(loader, memory_bytes),
+        on_device_problem=on_device_problem(loader),
         longest=pads.longest,
         padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
     )

@@ -9,7 +9,6 @@ python tests/benchmarks/benchmark.py --table results/*.json
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shlex
 import signal
@@ -50,15 +49,14 @@ def main() -> None:
 
 def _measure(workloads: Sequence[Workload], arguments: argparse.Namespace) -> list[Workload]:
     """Measure workloads in lanes; return those that were not started."""
-    with contextlib.ExitStack() as stack:
-        caches = arguments.caches or Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches:
         lanes = Lanes(
             workloads,
-            _options(arguments, caches),
+            _options(arguments, Path(caches)),
             lanes=min(arguments.lanes, len(workloads)) or 1,
             expected_s=arguments.budget if ADVISOR in arguments.variants else 0,
             within_s=arguments.within,
-            workload_limit_s=arguments.workload_limit or arguments.budget + WORKLOAD_PATIENCE_S,
+            workload_limit_s=arguments.budget + WORKLOAD_PATIENCE_S,
             timing_share=EXPORTS_SHARE if arguments.exports else 1.0,
         )
         return lanes.run()
@@ -91,13 +89,9 @@ def _options(arguments: argparse.Namespace, caches: Path) -> Options:
         peer_budget=arguments.peer_budget,
         timed_s=arguments.timed,
         rounds=arguments.rounds,
-        limit_s=arguments.limit,
-        reuse=arguments.reuse or arguments.goes_on,
+        reuse=arguments.goes_on,
         small=arguments.small,
         exports=arguments.exports,
-        expert_limit_s=arguments.expert_limit,
-        keep_caches=bool(arguments.caches),
-        session_options=tuple(shlex.split(arguments.session_options)),
     )
 
 
@@ -111,18 +105,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--variants", type=_names, default=VARIANTS, help=f"some of {','.join((*VARIANTS, PEER))}")
     parser.add_argument("--exports", action="store_true", help="time the exported files against what was reported")
     parser.add_argument("--budget", type=int, default=120, metavar="S", help="seconds of each session (120)")
-    parser.add_argument("--session-options", default="", metavar="TEXT", help="further options of each session")
     parser.add_argument("--lanes", type=int, default=1, metavar="N", help="measure on N GPUs at a time")
     parser.add_argument("--within", type=float, metavar="S", help="start no workload that would end later than this")
     parser.add_argument("--continue", dest="goes_on", action="store_true", help="measure only unfinished workloads")
-    parser.add_argument("--workload-limit", type=float, metavar="S", help="the longest that a workload may take")
     parser.add_argument("--peer-budget", default="balanced", help="the peer's budget: fast, balanced, max, or seconds")
     parser.add_argument("--timed", type=float, default=1.0, metavar="S", help="seconds timed in each process (1)")
-    parser.add_argument("--rounds", type=int, default=1, help="turns of the variants, there and back; 0 only searches")
-    parser.add_argument("--limit", type=float, default=150.0, metavar="S", help="the longest that a process may take")
-    parser.add_argument("--expert-limit", type=float, metavar="S", help="the longest that an expert's process may take")
-    parser.add_argument("--reuse", action="store_true", help="run no session where the results hold one")
-    parser.add_argument("--caches", type=Path, metavar="DIR", help="keep compilers' caches and state there")
+    parser.add_argument("--rounds", type=int, default=1, help="turns of the variants, there and back")
     parser.add_argument("--small", action="store_true", help="small sizes, to try this out without a GPU")
     arguments = parser.parse_args()
     try:

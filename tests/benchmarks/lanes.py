@@ -153,8 +153,7 @@ def serve(there: Connection, lane: int, cores: list[int], options: Options) -> N
                 failure = ""
             except Exception as error:  # a workload that cannot be measured is a row with its reason
                 failure = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
-            if not options.keep_caches:
-                shutil.rmtree(options.caches / workload.name, ignore_errors=True)
+            shutil.rmtree(options.caches / workload.name, ignore_errors=True)
             there.send(failure)
 
 

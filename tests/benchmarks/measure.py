@@ -97,7 +97,6 @@ class Measurement:
             self.file,
             self._environment(ADVISOR),
             self.caches / "state",
-            self.options.session_options,
         )
         found = ", ".join(f"{key}: {value}" for key, value in session.settings.items())
         return {**dataclasses.asdict(session), "stack": found or "nothing", "known": self._known(session)}
@@ -175,8 +174,7 @@ class Measurement:
         while True:
             choices, *weaker = self.choices[name]
             try:
-                arguments = (self.workload, name, choices, self.options)
-                timed = self._apart(name, time_expert, *arguments, limit_s=self.options.expert_limit_s)
+                timed = self._apart(name, time_expert, self.workload, name, choices, self.options)
             except FailedError as error:
                 variant.setdefault("fallbacks", []).append(f"{choices}: {error}")
                 if isinstance(error, TooSlowError):  # compiling takes as long without a graph

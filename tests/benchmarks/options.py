@@ -10,8 +10,8 @@ class Options:
 
     ``timed_s`` is timed in each process; ``limit_s`` is the longest that a timing process may take; ``rounds`` is the
     number of turns that all variants take, there and back. Caches and state are kept below ``caches``, with a folder
-    for each workload; they are deleted after the workload unless ``keep_caches``. With ``exports`` every variant is
-    timed once and the plain loop at both ends; ``expert_limit_s`` ends a process that times an expert's stack.
+    for each workload, which is deleted after it. With ``reuse`` a session that the results hold is not run again. With
+    ``exports`` every variant is timed once and the plain loop at both ends.
     """
 
     results: Path
@@ -25,7 +25,4 @@ class Options:
     limit_s: float = 150.0
     reuse: bool = False
     small: bool = False
-    keep_caches: bool = False
     exports: bool = False
-    expert_limit_s: float | None = None
-    session_options: tuple[str, ...] = ()

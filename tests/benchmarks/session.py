@@ -71,9 +71,7 @@ def compiles(settings: Mapping[str, Any]) -> bool:
     return any(key.startswith("compile.") and value not in off for key, value in settings.items())
 
 
-def run_session(  # noqa: PLR0917
-    workload: Workload, budget_s: int, files: Path, environment: Mapping[str, str], state: Path, extra: Sequence[str]
-) -> Session:
+def run_session(workload: Workload, budget_s: int, files: Path, environment: Mapping[str, str], state: Path) -> Session:
     """Run a session; its report, settings, Python file, journal and log are written beside ``files``.
 
     The session verifies none of its files: the benchmark does.
@@ -83,7 +81,7 @@ def run_session(  # noqa: PLR0917
     report, settings = files.with_suffix(".report.json"), files.with_suffix(".yaml")
     log = files.with_suffix(".perf-advisor.log")
     command = [sys.executable, "-m", "advisor", workload.target, "--headless", "--budget", f"{budget_s}s"]
-    command += ["--skip", "batch_size", "--no-verify", *extra]
+    command += ["--skip", "batch_size", "--no-verify"]
     command += ["--export", str(settings.resolve()), "--json", str(report.resolve())]
     if not workload.trains:
         command += ["--mode", "infer", "--batch-size", str(workload.batch_size)]

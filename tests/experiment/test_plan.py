@@ -25,7 +25,7 @@ def known_with(*runs, stack=BASELINE):
     return replace(known, stack=stack)
 
 
-AT_ONCE = loader_facts(batched_reads_problem="")
+AT_ONCE = loader_facts(on_device_problem="")
 
 
 @pytest.mark.parametrize(("batches", "live_on"), [(8, True), (1000, False)])
@@ -43,7 +43,7 @@ def test_batches_that_are_read_at_once_spare_the_workers():
 
     assert WORKERS.key in usual(loader_facts())
     assert WORKERS.key not in usual(AT_ONCE)
-    assert usual(AT_ONCE)["data.batched_reads"] is True
+    assert usual(AT_ONCE)["data.on_device"] is True
 
 
 def test_a_usual_setting_is_in_the_first_stack_where_the_phases_that_it_shortens_take_time():

@@ -79,11 +79,12 @@ def run(folder: Path, name: str, *, timeout_s: float = SOON_S) -> TrialResult:
     return Runner().run(spec, lambda message: None)
 
 
-def ends_its_trial(result: TrialResult) -> None:
-    """The trial failed, and says why in one line."""
+def ends_its_trial(result: TrialResult, reason: str, hint: str) -> None:
+    """The trial failed, and says in two lines why, and what to do."""
     assert result.outcome is not Outcome.MEASURED
-    assert result.reason
-    assert "\n" not in result.reason
+    assert reason in result.reason
+    assert hint in result.hint
+    assert "\n" not in result.reason + result.hint
 
 
 def measured(result: TrialResult) -> None:

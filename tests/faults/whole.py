@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planted import TINY_TARGET
+from trial_processes import building as in_build
 
-from faults.inputs import in_build
 from faults.register import SOON_S, fault
 
 # Enough for the baseline, also on a loaded machine; nothing is tried after it.
@@ -62,7 +62,11 @@ def _command(
 
 
 def _refusal(said: str) -> None:
-    assert [line.startswith("perf-advisor: ") for line in said.splitlines()].count(True) == 1, said
+    """One line says what is wrong, and the next one what to do."""
+    lines = said.splitlines()
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("perf-advisor: ")]
+    assert len(lines[place]) > len("perf-advisor: "), said
+    assert lines[place + 1].strip(), said
 
 
 def _named(folder: Path, name: str, code: int) -> None:

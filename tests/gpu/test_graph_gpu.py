@@ -1,6 +1,5 @@
 """Steps in a real CUDA graph: what the table of loops does not have. Batches, devices, optimizers, refusals, cost."""
 
-import copy
 import importlib.util
 import sys
 import warnings
@@ -129,35 +128,6 @@ def test_a_loss_that_wants_gradients_of_its_inputs():
     assert agree(loss=sloped, data=lambda: [(x.cuda(), y.cuda()) for x, y in batches()]).captured
 
 
-# --- optimizers -----------------------------------------------------------------------------------------------
-
-OPTIMIZERS = {
-    "capturable": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
-    "counts on the host": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
-}
-
-
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_rates_are_followed_by_every_optimizer(make):
-    def change(at, optimizer):
-        optimizer.param_groups[0]["lr"] = 0.05 / (1 + at)
-
-    assert agree(make=make, change=change).captured
-
-
-@pytest.mark.parametrize("make", [adam, lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)])
-def test_a_cycle_of_rates_and_momentum(make):
-    schedules = {}
-
-    def change(at, optimizer):
-        if at:
-            schedules[id(optimizer)].step()
-        else:
-            schedules[id(optimizer)] = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=14)
-
-    agree(make=make, settings=FUSED, change=change)
-
-
 # --- devices --------------------------------------------------------------------------------------------------
 
 
@@ -261,21 +231,6 @@ def test_a_capture_that_runs_out_of_memory_leaves_the_step_eager():
 
 
 # --- inference and cost ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("settings", [{}, GRAPH], ids=["eager", "captured"])
-def test_inference_in_between_gives_outputs_that_stay(settings):
-    tuning = Tuning({**settings, "infer.grad": "no_grad"})
-    model = net()
-    model, optimizer = tuning.prepare(model, adam(model.parameters()))
-    step, infer, outputs = tuning.train_step(model, optimizer, of_model), tuning.infer(model), []
-    for batch in batches():
-        step(batch)
-        outputs.append(infer(batch[0]))
-        expected = copy.deepcopy(model).eval()(batch[0].cuda()).detach()
-        torch.testing.assert_close(outputs[-1], expected, rtol=1e-3, atol=1e-4)
-        assert all(module.training for module in model.modules())
-    assert len({output.data_ptr() for output in outputs}) == len(outputs)
 
 
 def test_the_step_is_faster_with_all_that_is_watched():

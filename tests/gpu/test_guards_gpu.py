@@ -1,7 +1,6 @@
 """What NVML says of real trials: alone on the GPU, beside another process, and what they take of energy."""
 
 import contextlib
-import statistics
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ from trial_processes import spec_of
 
 from advisor.machine.hardware import GpuGauges, compute_pids, inspect_hardware
 from advisor.machine.nvml import Nvml
-from advisor.records import Activity, Mode, Outcome
+from advisor.records import Mode, Outcome
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu
@@ -135,20 +134,6 @@ def test_a_process_that_computes_beside_a_trial_marks_it(trial, neighbour):
     assert result.gpu.foreign_processes >= 1
 
 
-def test_a_process_that_comes_while_a_trial_measures_marks_it(trial, neighbour):
-    neighbour(HOLD).arrive()  # skips where processes are not listed
-    other = neighbour(COMPUTE)
-
-    def listen(message):
-        if isinstance(message, Activity) and message.text == "measuring":
-            other.go()
-
-    result = trial(listen, measure_s=15.0)
-    assert "another process" in result.disturbed
-    assert "GPU" in result.disturbed
-    assert result.gpu.foreign_processes >= 2
-
-
 def test_a_process_that_only_holds_memory_is_counted_and_does_not_disturb(trial, neighbour):
     neighbour(HOLD).arrive()
     result = trial()
@@ -162,58 +147,3 @@ def test_energy_per_sample_agrees_with_the_power(trial):
     by_power = result.gpu.power_w * seconds / samples
     print(f"{result.energy_j_per_sample:.4g} J per sample by the counter, {by_power:.4g} by the mean power")
     assert 0.2 * by_power <= result.energy_j_per_sample <= 2 * by_power
-
-
-def test_opening_nvml_and_a_reading_take_little():
-    uuid = first_gpu()
-    started = time.perf_counter()
-    nvml = Nvml()
-    compute_pids(nvml)
-    opened_s = time.perf_counter() - started
-    gauges = GpuGauges(uuid, nvml)
-    times = []
-    for _ in range(50):
-        started = time.perf_counter()
-        assert gauges.read() is not None
-        times.append(time.perf_counter() - started)
-    print(f"NVML opened and asked in {1e3 * opened_s:.1f} ms, a reading in {1e6 * statistics.median(times):.0f} us")
-    assert opened_s < 1.0
-    assert statistics.median(times) < 0.02
-
-
-# A loop that launches small kernels, which is what a thread that takes Python's lock can slow down at all. In a process
-# of its own: this one stays off the GPU.
-COST = """
-import statistics, time
-import torch
-from advisor.trial.measurement.guards import Guards
-from advisor.machine.device import backend_of
-
-def block(steps):
-    started = time.perf_counter()
-    for _ in range(steps):
-        y = x
-        for _ in range(50):
-            y = y * 1.0
-    torch.cuda.synchronize()
-    return (time.perf_counter() - started) / steps
-
-watches = [Guards(watch_gpu=True) for _ in range(10)]
-device = torch.device("cuda", 0)
-x = torch.ones(256, device=device)
-block(100)
-steps = max(1, int(0.5 / block(100)))
-plain, watched = [], []
-for watch in watches:
-    plain.append(block(steps))
-    with watch.watching(backend_of(device).identity().uuid):
-        watched.append(block(steps))
-print(statistics.median(watched) / statistics.median(plain))
-"""
-
-
-def test_the_watch_costs_a_launch_bound_loop_next_to_nothing():
-    done = subprocess.run([sys.executable, "-c", COST], check=True, capture_output=True, text=True)
-    ratio = float(done.stdout)
-    print(f"a launch-bound loop takes {ratio:.4f} times as long while it is watched")
-    assert ratio < 1.05

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import pytest
 import torch
-from exported_module import module_of
 from tiny_mnist import write_mnist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
-from torchvision.datasets import MNIST, FakeData
+from torchvision.datasets import MNIST
 from torchvision.transforms import v2
 
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import Inspected, Mode, Outcome, Profile, Profiled, TrialKind
+from advisor.records import Inspected, Mode, Outcome, Profiled, TrialKind
 from advisor.runner.trials import Runner
 from advisor.step.prefetch import DeviceLoader, loop_loader
-from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
-from advisor.trial.measurement.draws import Feed
-from advisor.trial.profile.profiler import with_work
 
 pytestmark = pytest.mark.gpu
 AHEAD = {"data.device_prefetch": True, "data.pin_memory": True}
-
-
-class Sample(NamedTuple):
-    inputs: torch.Tensor
-    extra: dict[str, torch.Tensor]
-
-
-@dataclass
-class Bundle:
-    inputs: torch.Tensor
-    name: str
 
 
 def plan(**changes):
@@ -108,21 +91,6 @@ def test_the_code_copies_ahead_as_the_setting_does(pin):
     for shown, applied in zip(by_code, by_setting, strict=True):
         assert all(tensor.is_cuda for tensor in shown)
         assert all(torch.equal(*pair) for pair in zip(shown, applied, strict=True))
-
-
-@pytest.mark.parametrize("make", [lambda x: Sample(x, {"a": x + 1}), lambda x: Bundle(x, "one")])
-def test_nested_batches(make):
-    class Nested(Dataset):
-        def __getitem__(self, index):
-            return make(torch.full((2, 2), float(index)))
-
-        def __len__(self):
-            return 3
-
-    for index, batch in enumerate(loop_loader(DataLoader(Nested(), batch_size=None), plan())):
-        assert type(batch) is type(make(torch.ones(1)))
-        assert batch.inputs.is_cuda
-        assert batch.inputs.unique().tolist() == [index]
 
 
 def test_memory_of_an_earlier_batch_is_not_overwritten_while_a_step_reads_it():
@@ -206,98 +174,6 @@ def test_training_with_batches_copied_ahead(settings):
 
     without = {key: value for key, value in settings.items() if not key.startswith("data.")}
     assert losses(settings) == pytest.approx(losses(without), rel=1e-5)
-
-
-def test_the_exported_file_copies_ahead_too():
-    module = module_of(load_catalog(), AHEAD, "train")
-    loader = DataLoader(numbers(), batch_size=4)
-    model = net()
-    model, optimizer, batches = module.prepare(model, sgd(model), loader)
-    assert type(batches) is module.DeviceLoader
-    assert torch.cat([labels for _, labels in batches]).tolist() == list(range(23))
-    step = module.train_step(model, optimizer, lambda output, target: output.sum(1).sub(target).square().mean())
-    assert all(torch.isfinite(step(batch)) for batch in batches)
-
-
-# --- transforms -----------------------------------------------------------------------------------------------
-
-
-def test_transforms_on_the_gpu_are_close_to_those_of_the_dataset():
-    tail = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.2])]
-    dataset = FakeData(20, (3, 32, 32), transform=v2.Compose([v2.ToImage(), *tail]))
-    loader = DataLoader(dataset, batch_size=8)
-    for settings in ({}, {"data.device_prefetch": True}):
-        tuning = Tuning({"data.transforms_on_device": True, **settings})
-        _, batches = tuning.prepare(nn.Conv2d(3, 4, 3).cuda(), loader)
-        assert next(iter(batches.loader))[0].dtype == torch.uint8
-        for (new, new_labels), (old, old_labels) in zip(batches, loader, strict=True):
-            assert new.is_cuda
-            torch.testing.assert_close(new.cpu(), old, rtol=1e-5, atol=1e-5)
-            assert torch.equal(new_labels.cpu(), old_labels)
-
-
-# --- the step -------------------------------------------------------------------------------------------------
-
-
-class MakesTensors(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-
-    def forward(self, inputs):
-        positions = torch.arange(inputs.shape[0]).float().to(inputs.device)
-        return self.linear(inputs) + positions[:, None] + torch.ones(2).to(inputs.device)
-
-
-def test_tensors_made_on_the_host_are_counted_and_gone_when_created_on_the_device():
-    batch = (torch.randn(4, 4).cuda(), torch.randn(4, 2).cuda())
-    model = MakesTensors().cuda()
-    steps = {
-        created: TrainStep(model, sgd(model), nn.functional.mse_loss, plan(create_on_device=created))
-        for created in (False, True)
-    }
-    assert with_work(Profile(1.0, {}), steps[False], Feed(batch)).host_made_tensors == 2
-    assert with_work(Profile(1.0, {}), steps[True], Feed(batch)).host_made_tensors == 0
-    outputs = [step.forward(batch) for step in steps.values()]
-    assert torch.equal(*outputs)
-
-
-@pytest.mark.parametrize("autocast", ["none", "float16"])
-def test_accumulated_gradients_update_as_one_larger_batch(autocast):
-    torch.manual_seed(1)
-    batches = [(torch.randn(8, 4).cuda(), torch.randn(8, 2).cuda()) for _ in range(8)]
-    models = []
-    for settings, data in (
-        ({"step.accumulate": 4}, batches),
-        ({}, [tuple(torch.cat(parts) for parts in zip(*batches[i : i + 4], strict=True)) for i in (0, 4)]),
-    ):
-        tuning = Tuning({**settings, "precision.autocast": autocast})
-        model = net()
-        model, optimizer = tuning.prepare(model, sgd(model))
-        step = tuning.train_step(model, optimizer, nn.functional.mse_loss)
-        if autocast == "float16":
-            step.scaler = torch.amp.GradScaler("cuda", init_scale=256.0)  # one at which no update is skipped
-        for batch in data:
-            step(batch)
-        models.append(model)
-    for mine, theirs in zip(*(model.parameters() for model in models), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-4)
-
-
-def test_adafactor_keeps_less():
-    def state_bytes(optimizer):
-        kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
-        return sum(tensor.nbytes for tensor in kept)
-
-    model = nn.Linear(1024, 1024).cuda()
-    sizes = []
-    usual, small = torch.optim.AdamW(model.parameters()), torch.optim.AdamW(model.parameters())
-    Tuning({"optimizer.state": "adafactor"}).prepare(model, small)
-    for optimizer in (usual, small):
-        model(torch.ones(8, 1024, device="cuda")).sum().backward()
-        optimizer.step()
-        sizes.append(state_bytes(optimizer))
-    assert sizes[1] < 0.02 * sizes[0]
 
 
 # --- a whole trial --------------------------------------------------------------------------------------------

@@ -5,19 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from facts import gpu_facts
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import Mode, Profile
-from advisor.step.graph import GraphedStep
+from advisor.records import Mode
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.draws import Feed
-from advisor.trial.profile.habits import stop_debugging, sync_places, validation_rows, with_habits
+from advisor.trial.profile.habits import stop_debugging, sync_places, validation_rows
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()
@@ -145,25 +143,6 @@ def test_waits_in_the_loss_and_in_synchronize_are_found():
     assert {place.text for place in places} == {"history.append(value.item())", "torch.cuda.synchronize()"}
 
 
-def test_a_wait_in_a_backward_of_the_users_is_found():
-    class Waits(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            Waits.seen = gradient.sum().item()
-            return gradient
-
-    class Net(Plain):
-        def forward(self, x):
-            return Waits.apply(super().forward(x))
-
-    (place,) = sync_places(train_step(Net()), Feed(batch()))
-    assert place.text in ("Waits.seen = gradient.sum().item()", "the backward pass")
-
-
 def test_the_scaler_of_half_precision_waits_inside_pytorch():
     places = sync_places(train_step(autocast="float16"), Feed(batch()))
     assert places
@@ -215,18 +194,6 @@ def test_emptying_the_cache_gives_memory_back(value):
     assert (given_back >= 32 * 2**20) is (value != "every_step_with_del")
 
 
-@pytest.mark.parametrize(
-    "plan", [{"loss_item": "every_step"}, {"loss_item": "accumulated"}, {"empty_cache": "every_step"}]
-)
-def test_a_replayed_graph_has_the_same_habits(plan):
-    reference, step = train_step(cuda_graph=True), train_step(cuda_graph=True, **plan)
-    graphed = [GraphedStep(reference), GraphedStep(step)]
-    losses = [[one(batch()).item() for _ in range(8)] for one in graphed]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    if plan.get("loss_item") == "accumulated":
-        assert step._loss_sum.item() == pytest.approx(sum(losses[1]), rel=1e-5)
-
-
 @pytest.mark.parametrize("value", ["anomaly", "profiler", "nvtx", "none"])
 def test_debugging_aids_on_a_gpu(value):
     step = train_step()
@@ -252,13 +219,3 @@ def test_validation_without_recording_needs_less_memory():
     assert rows["grad"].memory_bytes > 2 * rows["no_grad"].memory_bytes > 0
     assert rows["inference_mode"].memory_bytes == pytest.approx(rows["no_grad"].memory_bytes, rel=0.1)
     assert all(row.step_ms > 0 for row in rows.values())
-
-
-def test_the_profile_of_a_training_has_all_habits():
-    step = train_step(Waiting())
-    step(batch())
-    profile = with_habits(Profile(step_ms=1.0, phases={}), step, Feed(batch()))
-    assert [row.habit for row in profile.habits] == ["zero_grad"] * 3 + ["eval_no_grad"] * 3
-    assert all((row.phase_ms or row.step_ms) > 0 for row in profile.habits)
-    assert profile.sync_places
-    assert "lines make the host wait" in CATALOG["host_sync"].candidates(gpu_facts(profile=profile)).reason

@@ -8,8 +8,6 @@ Only the public constructor of :class:`Session` and its events are used.
 """
 
 import contextlib
-import functools
-import inspect
 import math
 import os
 import sys
@@ -20,7 +18,6 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from advisor.experiment import session as session_module
 from advisor.experiment.events import Event, SessionFailed, StackMeasured
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
@@ -97,12 +94,7 @@ def open_session(replay: Replay, emit: Any, budget_s: float, **options: Any) -> 
     target = TargetSpec(landscape.target, str(ROOT), batch_size=landscape.batch_size)
     request = Request(target, budget_s=budget_s, **options)
     journal = Journal.create(request)
-    if "clock" in inspect.signature(Session.__init__).parameters:
-        with_clock: Any = Session
-        return with_clock(request, replay, emit, journal, clock=replay.clock), journal
-    clocked = functools.partial(session_module.Budget, clock=replay.clock)
-    with mock.patch.object(session_module, "Budget", clocked):
-        return Session(request, replay, emit, journal), journal  # type: ignore[arg-type]
+    return Session(request, replay, emit, journal, clock=replay.clock), journal
 
 
 def best_known(replay: Replay) -> tuple[Settings, float]:

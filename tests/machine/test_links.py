@@ -49,7 +49,3 @@ def test_pairs_with_the_same_link_share_a_row():
         ("0-1", "1 NVLink"),
         ("0-2, 1-2", "no NVLink, a PCIe host bridge"),
     ]
-
-
-def test_one_gpu_has_no_links():
-    assert inspect_hardware(nvml_of(FakeNvml())).links == ()

@@ -9,6 +9,14 @@ from advisor.records import Verdict
 
 pytestmark = pytest.mark.process
 
+
+@pytest.fixture(autouse=True)
+def _few_short_runs(monkeypatch):
+    """Two pairs, each timed for a second: budgets are for loaded machines."""
+    monkeypatch.setattr("advisor.proof.builds._MEASURE_S", 1.0)
+    monkeypatch.setattr("advisor.proof.builds._MOST_PAIRS", 2)
+
+
 BUILD = """\
 import time
 import torch

@@ -10,7 +10,7 @@ from advisor.errors import UsageError
 from advisor.recipe import card, card_section
 from advisor.recipe import catalog as catalog_module
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, Mode, Numerics
+from advisor.records import Candidate, Numerics
 
 
 def catalog_with(tmp_path, **files):
@@ -24,13 +24,6 @@ def candidates_of(proposals, recipe_id):
 
 
 # --- recipes of others ----------------------------------------------------------------------------------------
-
-
-def test_the_built_in_recipes_load_without_problems():
-    catalog = load_catalog()
-    assert catalog.problems == ()
-    assert {"control", "autocast", "compile", "zero_grad"} <= set(catalog.recipes)
-    assert list(catalog.recipes) == sorted(catalog.recipes)
 
 
 def test_a_folder_adds_its_recipes(tmp_path):
@@ -157,14 +150,6 @@ def test_the_present_value_is_not_proposed(tmp_path):
     )
 
 
-def test_the_device_and_the_mode_must_fit():
-    catalog = load_catalog()
-    assert "GPU" in catalog.propose(cpu_facts()).skipped["step_graph"]
-    assert "CPU only" in catalog.propose(gpu_facts()).skipped["threads"]
-    assert "training only" in catalog.propose(cpu_facts(mode=Mode.INFER)).skipped["zero_grad"]
-    assert "inference only" in catalog.propose(cpu_facts()).skipped["inference_mode"]
-
-
 def test_a_recipe_whose_candidates_raise_is_skipped(tmp_path):
     catalog = catalog_with(tmp_path, mine=recipe_text("mine", candidates="return [1 / 0]"))
     proposals = catalog.propose(cpu_facts())
@@ -173,10 +158,6 @@ def test_a_recipe_whose_candidates_raise_is_skipped(tmp_path):
 
 
 # --- settings -------------------------------------------------------------------------------------------------
-
-
-def test_check_accepts_what_the_recipes_know():
-    load_catalog().check({"precision.autocast": "bfloat16", "step.zero_grad": "manual", "data.num_workers": 2})
 
 
 @pytest.mark.parametrize(

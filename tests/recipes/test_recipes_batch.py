@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from exported_module import module_of
-from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
+from facts import GIB, adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
 from recipe_workload import components
 from torch import nn
@@ -19,7 +19,6 @@ from advisor.records import (
     BaselineRecord,
     Block,
     Candidate,
-    Hardware,
     Latency,
     Mode,
     Numerics,
@@ -80,13 +79,6 @@ def test_a_batch_that_cannot_fit_is_left_out():
 )
 def test_a_batch_size_that_cannot_change_is_skipped(changes, expected):
     assert expected in reason("batch_size", cpu_facts(**changes))
-
-
-def test_the_sweep_goes_up_to_the_memory_of_the_machine():
-    assert proposed("batch_size", gpu_facts(batch_size=4))[-1] == 4 * 256
-    small = Hardware(host=host(memory_available_bytes=GIB))
-    on_small = cpu_facts(device_memory_bytes=0, hardware=small, parameter_bytes=GIB)
-    assert "not to fit" in reason("batch_size", on_small)
 
 
 @pytest.mark.parametrize(
@@ -236,19 +228,6 @@ def test_a_loop_that_clears_what_is_added_up_is_warned(set_to_none):
         step(batches()[1])
 
 
-@pytest.mark.parametrize("make_step", [tuned_step, exported_step])
-def test_scaled_gradients_are_added_up_too(make_step):
-    model = net()
-    step = make_step({"step.accumulate": 4, "precision.autocast": "float16"}, model)
-    before = updates_of(model)
-    changed = []
-    for batch in batches(8):
-        assert torch.isfinite(step(batch))
-        changed.append(any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)))
-        before = updates_of(model)
-    assert changed == [False, False, False, True] * 2
-
-
 def test_the_code_makes_one_update_of_several_batches():
     model = net()
     names = {
@@ -318,15 +297,6 @@ def step_on(model, optimizer):
     loss.backward()
     optimizer.step()
     return loss.detach()
-
-
-def test_only_adam_is_replaced():
-    model = net()
-    with pytest.raises(ValueError, match="takes the place of Adam or AdamW, not of SGD"):
-        by_apply("optimizer_memory", "adafactor", model, torch.optim.SGD(model.parameters()))
-    optimizer = torch.optim.SGD(model.parameters())
-    assert by_apply("optimizer_memory", "full", model, optimizer) is optimizer
-    assert by_apply("large_batch_optimizer", "default", model, optimizer) is optimizer
 
 
 @pytest.mark.skipif(find_spec("timm") is not None, reason="timm is installed")

@@ -168,34 +168,6 @@ def test_a_block_with_a_forward_of_its_own_is_left_out():
     assert model.blocks[0].forward is not own
 
 
-def test_one_forward_pass_may_have_several_backward_passes():
-    torch.manual_seed(0)
-    gradients, plain = [], Stacked()
-    for model in (plain, applied("checkpointing", "blocks", copy.deepcopy(plain))):
-        torch.manual_seed(1)
-        loss = model(torch.randn(8, 16)).square().mean()
-        loss.backward(retain_graph=True)
-        loss.backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    assert all(map(torch.equal, *gradients))
-
-
-def test_a_block_that_writes_over_its_input_fails_instead_of_training_wrongly():
-    class Overwrites(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(16, 16)
-
-        def forward(self, x):
-            x.mul_(2)
-            return self.linear(x) ** 2
-
-    model = nn.Sequential(nn.Linear(16, 16), nn.Sequential(Overwrites(), Overwrites()))
-    applied("checkpointing", "blocks", model)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        training_steps(model, torch.randn(4, 16), 1)
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize("regional", [False, True])
 def test_checkpointed_blocks_can_be_compiled(regional):

@@ -147,38 +147,6 @@ def test_validation_records_as_the_value_says(value, records):
     assert names["output"].is_inference() is (value == "inference_mode")
 
 
-class Creates(nn.Module):
-    """Creates a tensor without naming a device, and shows where it landed."""
-
-    def forward(self, inputs):
-        return torch.ones(2).device
-
-
-@pytest.mark.parametrize(("value", "device"), [(True, "meta"), (False, "cpu")])
-def test_tensors_are_created_on_the_device(value, device):
-    names = {"torch": torch, "model": Creates(), "inputs": None, "device": torch.device("meta")}
-    exec(CATALOG["create_on_device"].code(value), names)
-    assert names["output"].type == device
-
-
-class Moved:
-    """Stands for a batch's tensor and keeps what it was moved with."""
-
-    def to(self, device, **options):
-        return device, options
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_copies_block_or_not(value):
-    names = {"inputs": Moved(), "targets": Moved(), "device": "cuda"}
-    exec(CATALOG["non_blocking"].code(value), names)
-    expected = ("cuda", {"non_blocking": True} if value else {})
-    assert names["inputs"] == names["targets"] == expected
-    workload = components()
-    CATALOG["non_blocking"].apply(workload, value)
-    assert workload.plan.non_blocking is value
-
-
 @pytest.mark.parametrize("recipe_id", ["host_allocator"])
 def test_the_variables_in_the_code_are_those_of_the_trial(recipe_id):
     recipe = CATALOG[recipe_id]

@@ -66,32 +66,6 @@ def test_channels_last_changes_the_weights_strides():
     assert model.conv.weight.is_contiguous()
 
 
-@pytest.mark.parametrize(
-    ("value", "fused", "foreach"),
-    [("default", None, None), ("fused", True, False), ("foreach", False, True), ("for-loop", False, False)],
-)
-def test_the_optimizer_is_rebuilt(value, fused, foreach):
-    workload = applied("fused_optimizer", value)
-    model, optimizer = workload.model, workload.optimizer
-    group = optimizer.param_groups[0]
-    assert (group["fused"], group["foreach"]) == (fused, foreach)
-    assert (group["lr"], group["momentum"]) == (0.1, 0.9)
-    assert group["params"][0] is model.conv.weight
-    model(torch.ones(2, 3, 8, 8)).sum().backward()
-    before = model.head.weight.detach().clone()
-    optimizer.step()
-    assert not torch.equal(model.head.weight, before)
-
-
-def test_the_code_compiles_the_model_in_place(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: compiled.append((model, mode)))
-    workload = components()
-    assert run_code(CATALOG["compile"], "max-autotune", workload)["model"] is workload.model
-    assert run_code(CATALOG["compile"], "none", workload)["model"] is workload.model
-    assert compiled == [(workload.model, "max-autotune")]
-
-
 # --- on a GPU -------------------------------------------------------------------------------------------------
 
 

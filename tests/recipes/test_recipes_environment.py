@@ -50,14 +50,6 @@ def run(folder, settings):
 
 @pytest.mark.process
 @pytest.mark.usefixtures("fork_server")
-def test_variables_reach_the_trial_before_python_starts(tmp_path):
-    result, log = run(tmp_path, {"memory.allocator": "expandable_segments"})
-    assert result.outcome is Outcome.MEASURED
-    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in log
-
-
-@pytest.mark.process
-@pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("name", ["tcmalloc", "jemalloc"])
 def test_another_malloc_is_loaded_where_it_is_installed(tmp_path, name):
     if "host_allocator" not in CATALOG.recipes or isinstance(CATALOG["host_allocator"].candidates(cpu_facts()), Skip):

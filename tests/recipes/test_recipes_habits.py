@@ -151,14 +151,6 @@ def test_debugging_aids_are_switched_and_read_back(value):
     assert _debug_switch() == "none"
 
 
-def test_a_profiler_that_was_left_on_is_switched_off():
-    left_on = torch.profiler.profile()
-    left_on.start()
-    stop_debugging()
-    assert _debug_switch() == "none"
-    stop_debugging()
-
-
 # --- ways side by side ----------------------------------------------------------------------------------------
 
 
@@ -261,30 +253,6 @@ def test_a_wait_is_put_down_to_the_users_line():
     assert (place.line, place.text, place.calls_per_step) == (line, "tensor.item()", 2.0)
     assert place.file.endswith("test_recipes_habits.py")
     assert place.blocked_ms > 0
-
-
-def test_a_wait_of_pytorchs_own_is_put_down_to_its_line():
-    step, recorder = train_step(), SyncRecorder()
-    waits = {"torch": torch, "tensor": waiting()}
-    exec(compile("def wait(*_):\n    tensor.item()", f"{torch.__path__[0]}/amp/scaler.py", "exec"), waits)
-    step.optimizer.register_step_post_hook(waits["wait"])
-    with recording(recorder):
-        step(batch())
-    (place,) = recorder.places(1)
-    assert (place.file, place.line) == ("torch/amp/scaler.py", 2)
-
-
-def test_a_wait_below_a_step_is_put_down_to_the_model():
-    class Net(nn.Linear):
-        def forward(self, x):
-            tensor.item()
-            return super().forward(x)
-
-    tensor, recorder = waiting(), SyncRecorder()
-    step = train_step(model=Net(16, 4))
-    with recording(recorder):
-        step(batch())
-    assert [place.text for place in recorder.places(1)] == ["tensor.item()"]
 
 
 def test_the_backward_pass_is_no_wait_of_its_own_length():

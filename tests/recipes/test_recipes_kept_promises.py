@@ -42,6 +42,8 @@ IMPOSSIBLE = {
 }
 CUDA_CANNOT = {("sdpa", "cudnn"), ("sdpa", "flash")}  # in float32
 OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True), ("step_graph", "around_loss")}
+# With generated code on the CPU: tests/loops, and tests/recipes/compile, where the others are traced.
+COMPILED_ELSEWHERE = ("compile", "compile_dynamic", "compile_optimizer", "compile_scope", "cpu_freeze")
 COMPILES = (
     pytest.mark.compile,
     pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"),
@@ -123,6 +125,8 @@ def cases(device="cpu"):
         if device == "cuda" and (device not in recipe.devices or recipe.stage is Stage.ENVIRONMENT):
             continue
         if recipe.expensive:
+            if device == "cpu" and recipe.id in COMPILED_ELSEWHERE:
+                continue
             value = next(value for value in recipe.examples if value != recipe.default)  # it takes seconds: one will do
             mode = Mode.TRAIN if Mode.TRAIN in recipe.modes else Mode.INFER
             yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}", marks=COMPILES)

@@ -76,19 +76,6 @@ def test_padded_models_can_be_copied_pickled_and_cast():
     assert copied.to(torch.bfloat16)(tokens).dtype == torch.bfloat16
 
 
-def test_a_padded_layer_multiplies_by_the_rows_of_zeros(monkeypatch):
-    model = applied("pad_dims", 64, Decoder())
-    seen, usual = [], functional.linear
-
-    def linear(x, weight, bias):
-        seen.append(weight.shape)
-        return usual(x, weight, bias)
-
-    monkeypatch.setattr(functional, "linear", linear)
-    model.head(torch.ones(1, 16))
-    assert seen == [(512, 16)]
-
-
 def test_a_padded_model_can_be_compiled_and_traced():
     model = applied("pad_dims", 8, Decoder())
     tokens = torch.randint(0, 501, (2, 3))

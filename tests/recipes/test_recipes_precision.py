@@ -15,7 +15,6 @@ from small_decoder import (
     both_steps,
     both_ways,
     by_apply,
-    exported,
     losses,
     parts,
 )
@@ -61,22 +60,6 @@ def test_a_step_with_half_weights_trains_near_the_float32_one(step_of, value):
     assert (found == expected) is (value == "float32")
 
 
-def test_both_ways_train_alike_to_the_bit():
-    settings = {"precision.weights": "bfloat16", "attention.backend": "math"}
-    assert losses(applied(settings)) == losses(exported(settings))
-
-
-@both_steps
-@pytest.mark.parametrize("value", ["bfloat16", "float16"])
-def test_inference_with_half_weights_is_close(step_of, value):
-    inputs = batches(1)[0][0]
-    expected = applied({}, Mode.INFER)(inputs)
-    output = step_of({"precision.weights": value, "infer.grad": "no_grad"}, Mode.INFER)(inputs)
-    assert output.dtype is getattr(torch, value)
-    distance = ((output.double() - expected) / expected.norm()).norm().item()
-    assert 0 < distance < 4 * CATALOG["half_weights"].rounding(value)
-
-
 def test_floating_point_targets_are_cast_too():
     components = parts(model=nn.Linear(3, 2))
     apply_settings(CATALOG, components, {"precision.weights": "bfloat16"})
@@ -116,13 +99,6 @@ def test_half_weights_need_float32_and_fast_units():
     assert "there are none" in reason("half_weights", gpu_facts(parameter_dtypes=()))
     autocast = gpu_facts(current={"precision.autocast": "bfloat16"})
     assert "precision.autocast casts the products to half" in reason("half_weights", autocast)
-
-
-def test_half_weights_that_are_on_are_measured_off():
-    facts = gpu_facts(mode=Mode.INFER, parameter_dtypes=("bfloat16",), current={"precision.weights": "bfloat16"})
-    assert proposed("half_weights", facts) == ["float16", "float32"]
-    off = CATALOG.propose(facts, only=["half_weights"]).candidates[-1]
-    assert (off.value, off.already_on) == ("float32", True)
 
 
 def test_autocast_inside_a_step_of_ones_own_is_not_proposed_again():
@@ -204,14 +180,6 @@ def test_denormals_are_tried_on_the_cpu():
 
 def loop_of(model):
     return Loop(model, batches(1)[0], None, None, Mode.INFER, 8)
-
-
-def test_present_settings_at_pytorchs_defaults():
-    found = current_settings(loop_of(Decoder()))
-    for recipe_id in ("half_weights", "sdpa", "deterministic_off", "flush_denormal"):
-        recipe = CATALOG[recipe_id]
-        assert found[recipe.key] == recipe.default
-        assert recipe.accepts(found[recipe.key])
 
 
 @pytest.mark.parametrize("value", ["bfloat16", "float16"])

@@ -67,11 +67,6 @@ def test_what_quantized_weights_cannot_be_combined_with():
     assert CATALOG.conflict({"precision.quantize": "int4wo"}) is None
 
 
-def test_int4_weights_of_float32_layers_are_refused():
-    with pytest.raises(ValueError, match="int4 weights need bfloat16 parameters: set"):
-        CATALOG["int8_weights"].apply(parts(Mode.INFER), "int4wo")
-
-
 class Wide(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 4))

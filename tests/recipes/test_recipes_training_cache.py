@@ -96,6 +96,7 @@ def test_an_encoder_keeps_nothing_whatever_its_configuration_says():
     assert not decoders(model)
 
 
+@pytest.mark.compile
 def test_blocks_that_keep_nothing_are_compiled_once_for_all():
     graphs = {}
     for kept in (True, False):

@@ -52,11 +52,6 @@ def test_mapping_keeps_the_structure_and_changes_every_tensor(batch):
     assert all(bool((tensor == 1).all()) for tensor in tensors_of(batch))
 
 
-def test_mapping_passes_other_objects_on():
-    marker = object()
-    assert map_tensors(torch.neg, (marker, "text", 3)) == (marker, "text", 3)
-
-
 def test_a_dataclass_keeps_the_fields_that_its_constructor_does_not_take():
     counted = Counted(ones(4))
     counted.rows = ones(3)
@@ -164,23 +159,6 @@ def test_batches_of_graphs():
     assert (moved.x.dtype, moved.edge_index.dtype, moved.x.device) == (torch.bfloat16, torch.int64, META)
 
 
-def test_encodings_of_tokenizers():
-    transformers = pytest.importorskip("transformers")
-    batch = transformers.BatchEncoding({"input_ids": torch.ones(2, 3, dtype=torch.int64)})
-    assert type(map_tensors(torch.clone, batch)) is transformers.BatchEncoding
-    assert mover(META)({"text": batch})["text"]["input_ids"].device == META
-
-
-def test_tensors_come_depth_first():
-    batch = (ones(1), {"a": [ones(2), ones(3)]}, Sample(ones(4)), Pair(ones(5), ones(6)))
-    assert [len(tensor) for tensor in tensors_of(batch)] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("batch", [None, "text", 3, [], {}, object(), Sample])
-def test_no_tensors(batch):
-    assert list(tensors_of(batch)) == []
-
-
 # --- moving ---------------------------------------------------------------------------------------------------
 
 
@@ -190,11 +168,6 @@ def test_moving_gives_only_tensors_of_the_rank_the_memory_format():
     assert image.is_contiguous(memory_format=torch.channels_last)
     assert clip.is_contiguous()
     assert label.is_contiguous()
-
-
-def test_moving_to_where_it_is_copies_nothing():
-    image = ones(2, 3, 4, 4)
-    assert mover(torch.device("cpu"))((image,))[0] is image
 
 
 def test_copying_into_a_batch_of_the_same_structure():

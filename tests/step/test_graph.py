@@ -88,22 +88,6 @@ def of_a_closure():
     return loss, assign
 
 
-def of_an_object():
-    options = SimpleNamespace(factor=1.0)
-    return lambda model, batch: options.factor * of_model(model, batch), lambda value: setattr(options, "factor", value)
-
-
-def of_self():
-    class Weighted:
-        factor = 1.0
-
-        def loss(self, model, batch):
-            return self.factor * of_model(model, batch)
-
-    weighted = Weighted()
-    return weighted.loss, lambda value: setattr(weighted, "factor", value)
-
-
 def of_a_flag():
     options = SimpleNamespace(kind="whole", smooth=False)
 
@@ -117,17 +101,6 @@ def of_a_flag():
     return loss, assign
 
 
-def of_a_module():
-    class Weighted(nn.Module):
-        factor = 1.0
-
-        def forward(self, output, target):
-            return self.factor * functional.cross_entropy(output, target)
-
-    weighted = Weighted()
-    return lambda model, batch: weighted(model(batch[0]), batch[1]), lambda value: setattr(weighted, "factor", value)
-
-
 def of_a_global_in_a_method():
     class Weighted:
         def loss(self, model, batch):
@@ -136,7 +109,7 @@ def of_a_global_in_a_method():
     return Weighted().loss, of_a_global()[1]
 
 
-PLACES = [of_a_global, of_a_closure, of_an_object, of_self, of_a_flag, of_a_module, of_a_global_in_a_method]
+PLACES = [of_a_global, of_a_closure, of_a_flag, of_a_global_in_a_method]  # others: tests/loops
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
@@ -271,15 +244,6 @@ def test_each_form_of_a_batch_has_a_graph_and_the_ninth_runs_eagerly_with_one_wa
     assert len(said) == 1
 
 
-def test_gradients_are_those_of_the_last_step():
-    gradients = []
-    for make in (lambda model, optimizer: plain(model, optimizer, of_model), graphed):
-        model = net()
-        run(make(model, sgd(model.parameters())), [*batches(6), *batches(1, size=3), *batches(1)])
-        gradients.append(model.last.weight.grad.clone())
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
-
-
 # --- what stays eager -----------------------------------------------------------------------------------------
 
 
@@ -401,18 +365,6 @@ def test_captured_outputs_are_the_callers_and_a_training_model_keeps_its_modes()
 
 def own_step(step, model):
     return captured(OwnStep(step, model, StepPlan(mode="train", device="cpu")))
-
-
-def test_a_variable_that_is_assigned_after_the_step_was_made():
-    def step(batch):
-        return train(batch)
-
-    model = net()
-    run_step = own_step(step, model)
-    train = plain(model, adam(model.parameters()), of_model)
-    other = net()
-    losses = run(plain(other, adam(other.parameters()), of_model), batches())
-    assert run(run_step, batches()) == pytest.approx(losses, rel=1e-5)
 
 
 def test_optimizers_among_the_arguments_of_a_partial_step():

@@ -118,10 +118,3 @@ def test_a_mask_whose_full_samples_are_most_is_padded_as_its_ids_are():
         found, keeps = padded([ids, mask])
     assert found.shape == keeps.shape == (8, 32)
     assert not keeps[:, 17:].any()
-
-
-def test_a_batch_of_another_form_stays():
-    padded = PadsToMultiple(lambda samples: samples, 16)
-    padded([torch.arange(4), filled(torch.randint(3, 99, (4, 30)), 0)])
-    (found,) = padded([torch.arange(4)])
-    assert found.shape == (4,)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from loaders import Numbers, Stream, applied
+from loaders import Numbers, Stream
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -13,12 +13,11 @@ from torch.utils.data import (
     IterableDataset,
     SequentialSampler,
     Subset,
-    TensorDataset,
     get_worker_info,
 )
 
 from advisor.errors import RefusedError
-from advisor.step.loader import divides_samples, one_by_one_problem, rebuild, workers_problem
+from advisor.step.loader import divides_samples, rebuild
 
 
 def stacked(samples):
@@ -178,12 +177,6 @@ def test_what_would_not_do_the_same_is_refused_with_the_reason(kind):
         rebuild(make(), **options)
 
 
-def test_a_loader_that_cannot_be_made_anew_says_so_before_anything_is_tried():
-    with pytest.raises(RefusedError, match="secret"):
-        rebuild(Needs(Numbers(), 1))
-    assert workers_problem(DataLoader(Numbers())) == ""
-
-
 # --- processes that would import a script ---------------------------------------------------------------------
 
 
@@ -249,49 +242,3 @@ def test_a_stream_that_asks_for_its_worker_may_have_several(tmp_path, monkeypatc
 
     assert not divides_samples(DataLoader(streams_of_this_test.Plain()))
     assert rebuild(DataLoader(streams_of_this_test.Plain()), num_workers=1).num_workers == 1
-
-
-# --- batches read at once -------------------------------------------------------------------------------------
-
-
-def tensors():
-    return TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10) % 3 == 0)
-
-
-def with_batched_reads(loader):
-    return applied("batched_reads", True, loader)
-
-
-@pytest.mark.parametrize("make", [tensors, lambda: Subset(Subset(tensors(), range(3, 9)), [4, 0, 0, 2])])
-@pytest.mark.parametrize("workers", [0, 1])
-def test_batches_that_are_read_at_once_are_the_same(make, workers):
-    found = []
-    for change in (lambda loader: loader, with_batched_reads):
-        loader = change(DataLoader(make(), batch_size=3, shuffle=True, num_workers=workers))
-        torch.manual_seed(1)
-        found.append(list(loader))
-    assert len(found[0]) == len(found[1]) > 1
-    for want, have in zip(*found, strict=True):
-        assert type(want) is type(have)
-        assert all(torch.equal(one, other) for one, other in zip(want, have, strict=True))
-
-
-class ReadsBatches(Numbers):
-    def __getitems__(self, indices):
-        return [self[index] for index in indices]
-
-
-@pytest.mark.parametrize(
-    ("loader", "reason"),
-    [
-        (DataLoader(Numbers()), "no TensorDataset"),
-        (DataLoader(ReadsBatches()), "reads batches at once itself"),
-        (DataLoader(tensors(), batch_size=None), "does not form batches"),
-        (DataLoader(tensors(), collate_fn=list), "collate_fn of its own"),
-    ],
-)
-def test_other_samples_are_read_one_by_one(loader, reason):
-    assert reason in one_by_one_problem(loader)
-    with pytest.raises(RefusedError, match=reason):
-        with_batched_reads(loader)
-    assert one_by_one_problem(DataLoader(Subset(tensors(), [1]))) == ""

@@ -351,3 +351,17 @@ def test_the_main_output_is_the_first_floating_point_tensor():
     assert main_output((torch.tensor([1]), [scores, torch.randn(2)])) is scores
     with pytest.raises(TypeError, match="returned str, which holds no floating-point tensor"):
         main_output("text")
+
+
+@pytest.mark.parametrize("make", [lambda scores: scores, lambda scores: {"boxes": scores, "steps": torch.tensor(2.0)}])
+def test_what_a_model_returns_as_numbers_is_its_own_loss(make):
+    score = torch.tensor(-3.0, requires_grad=True)
+    assert default_loss(make(score), None).item() == -3.0
+
+
+def test_a_number_in_a_tuple_is_the_models_own_loss():
+    inputs, classes = LABELLED
+    loss, scores = torch.tensor(-3.0, requires_grad=True), torch.randn(8, 3, requires_grad=True)
+    assert default_loss((loss, scores), classes) is loss
+    assert default_loss((scores, loss), [inputs, classes]) is loss, "the model took the whole batch"
+    assert default_loss((scores, loss), classes) == functional.cross_entropy(scores, classes), "a part of the loss"

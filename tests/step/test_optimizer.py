@@ -105,27 +105,6 @@ def test_a_changed_optimizer_is_as_one_that_was_made_so(optimizer_class, options
     assert_same_weights(model, expected)
 
 
-@each_class
-@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
-def test_it_goes_on_where_it_was(optimizer_class, options, flags):
-    expected, plain = made(optimizer_class, foreach=False, **options)
-    train(expected, plain, 6)
-    model, optimizer = made(optimizer_class, foreach=False, **options)
-    train(model, optimizer)
-    set_options(optimizer, **flags)
-    train(model, optimizer)
-    assert_same_weights(model, expected)
-
-
-def test_and_back_again():
-    model, optimizer = made(torch.optim.SGD)
-    set_options(optimizer, fused=True, foreach=False)
-    set_options(optimizer, fused=None, foreach=None)
-    assert not getattr(optimizer, UNSCALES)
-    assert optimizer_implementation(optimizer) == "default"
-    train(model, optimizer)
-
-
 def test_a_schedulers_rates_and_patched_step_reach_it():
     model, optimizer = made()
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -225,13 +204,6 @@ def test_what_cannot_be_changed_says_so_and_stays_as_it_is(optimizer, changes, m
     with pytest.raises(RefusedError, match=message):
         set_options(kept, **changes)
     assert (kept.state_dict(), kept.defaults, vars(kept).keys()) == before
-
-
-def test_a_step_that_somebody_else_replaced_is_not_taken_for_pytorchs():
-    _, optimizer = made()
-    optimizer.step = lambda: None
-    with pytest.raises(ValueError, match="step of its own"):
-        set_options(optimizer, fused=True)
 
 
 # --- another class --------------------------------------------------------------------------------------------

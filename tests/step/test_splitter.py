@@ -132,14 +132,6 @@ def test_what_of_a_batch_is_input_and_target(model, batch, with_target, without)
             assert split(model, batch, with_target=wanted) == expected
 
 
-@pytest.mark.parametrize("mapping", [dict, Encoding])
-def test_a_pair_may_hold_a_mapping_of_the_inputs(mapping):
-    batch = (mapping({"left": "l", "right": "r"}), "y")
-    assert split(TwoInputs(), batch, with_target=True) == ((), {"left": "l", "right": "r"}, "y")
-    assert split(TwoInputs(), list(batch), with_target=False) == ((), {"left": "l", "right": "r"}, None)
-    assert has_target(batch, TwoInputs())
-
-
 def test_a_pair_may_hold_a_mapping_for_a_model_that_takes_more_keywords():
     """As the newer models of Hugging Face, `forward(input_ids, attention_mask, ..., **kwargs)`."""
 

@@ -96,13 +96,6 @@ def test_under_autocast_a_loss_may_change_the_weights_between_two_passes():
     assert step(data).item() == pytest.approx(sharpness_aware(passes_apart, data).item(), rel=1e-2)
 
 
-def test_the_result_is_a_loss_that_holds_no_graph():
-    model = net()
-    loss = train_step(model, sgd(model.parameters()))(batches(1)[0])
-    assert loss.shape == ()
-    assert not loss.requires_grad
-
-
 def test_the_memory_format_reaches_the_batches_and_changes_no_result():
     model, seen = net().to(memory_format=torch.channels_last), []
     model.register_forward_pre_hook(

@@ -8,11 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import advisor
 from advisor.errors import UsageError
-from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
-from advisor.recipe.plan import StepPlan
-from advisor.records import Mode
-from advisor.step.tuning import Tuning, apply_settings
+from advisor.step.tuning import Tuning
 
 SETTINGS = "precision.autocast: bfloat16\nstep.zero_grad: manual\noptimizer.implementation: foreach\n"
 
@@ -41,12 +38,6 @@ def load(tmp_path, text):
 # --- loading --------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_settings_and_a_section_of_a_config_are_the_same(tmp_path):
-    section = "epochs: 3\nperf_advisor:\n" + "".join(f"  {line}\n" for line in SETTINGS.splitlines())
-    assert load(tmp_path, SETTINGS).settings == load(tmp_path, section).settings
-    assert load(tmp_path, SETTINGS).settings["step.zero_grad"] == "manual"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -59,11 +50,6 @@ def test_a_file_of_settings_and_a_section_of_a_config_are_the_same(tmp_path):
 def test_files_that_are_wrong(tmp_path, text, message):
     with pytest.raises(UsageError, match=message):
         load(tmp_path, text)
-
-
-def test_a_file_that_is_missing(tmp_path):
-    with pytest.raises(UsageError, match="cannot be read"):
-        advisor.load(tmp_path / "tuned.yaml")
 
 
 # --- the loop -------------------------------------------------------------------------------------------------
@@ -99,12 +85,6 @@ def test_a_model_is_needed(model, objects):
         Tuning({}).prepare(*objects(model))
 
 
-def test_settings_that_cannot_be_combined(model):
-    components = Components(model, None, None, StepPlan(mode=Mode.INFER, device="cuda:0"))
-    with pytest.raises(UsageError, match="these settings cannot be combined"):
-        apply_settings(load_catalog(), components, {"step.cuda_graph": True, "compile.mode": "reduce-overhead"})
-
-
 def test_a_model_that_is_not_prepared(model):
     with pytest.raises(RuntimeError, match="has not been prepared"):
         Tuning({}).train_step(model, optimizer_of(model))
@@ -126,19 +106,6 @@ def test_inference_prepares_the_model(model):
     assert output.dtype == torch.bfloat16
     assert output.is_inference()
     assert not model.training
-
-
-def test_a_model_that_was_trained_is_evaluated_with_the_settings_of_inference(model):
-    tuning = Tuning({"infer.grad": "inference_mode", "step.zero_grad": "zeros"})
-    model, optimizer = tuning.prepare(model, optimizer_of(model))
-    train = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
-    batch = next(iter(loader()))
-    train(batch)
-    infer = tuning.infer(model)
-    assert infer(batch[0]).shape == (8, 4)
-    assert infer(batch[0]).is_inference()
-    model.train()
-    assert train(batch) > 0
 
 
 class Frozen(nn.Module):

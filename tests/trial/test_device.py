@@ -106,10 +106,6 @@ def test_work_in_streams_that_no_mark_sees_is_waited_for_after_each_block(monkey
     assert median(block.step_ms for block in blocks) >= 1e3 * step_s
 
 
-def test_what_tells_it_from_others_is_its_backends(queue):
-    assert backend_of(torch.device("meta")).identity() == Identity("queue of three", uuid="Q-3")
-
-
 def test_a_processor_is_never_waited_for_and_has_marks_by_the_hosts_clock():
     backend = backend_of(torch.device("cpu"))
     assert backend.identity().name == "CPU"

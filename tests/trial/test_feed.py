@@ -37,11 +37,6 @@ def test_a_feed_goes_on_epoch_after_epoch_with_its_short_last_batch():
     assert not feed.resident
 
 
-def test_a_feed_over_a_stream():
-    feed = Feed(DataLoader(Stream(5), batch_size=2))
-    assert [feed.next().flatten().tolist() for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
-
-
 def test_a_resident_batch_is_given_again_and_again():
     batch = torch.ones(3)
     feed = Feed(batch)

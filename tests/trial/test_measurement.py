@@ -155,11 +155,6 @@ def blocks_of(*step_ms):
     return [Block(1, 4, ms / 1e3) for ms in step_ms]
 
 
-def test_blocks_of_steps_that_are_alike_are_left_as_they_are():
-    blocks = blocks_of(*[10.0, 10.1] * 12)
-    assert merge_uneven(blocks) == blocks
-
-
 def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
     merged = merge_uneven(blocks_of(*[2.0, 2.0, 2.0, 10.0] * 6))
     assert len(merged) >= FEWEST_BLOCKS

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.batched_reads import as_it_is
 from advisor.step.lengths import PadsToMultiple
+from advisor.step.on_device import as_it_is
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.inspection import padding_problem
 

@@ -128,17 +128,6 @@ def test_the_probe_leaves_the_model_as_it_is_and_trains_it_as_a_plain_loop_would
     assert not probed.model._forward_hooks
 
 
-def test_a_compiled_model_shows_its_first_outputs():
-    model = net()
-    plan = StepPlan(mode=Mode.TRAIN, device="cpu")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    components = Components(torch.compile(model, backend="eager"), optimizer, batch(), plan)
-    step = make_step(components, nn.CrossEntropyLoss())
-    probe = probe_training(step, [batch()] * 3, 0)
-    assert probe.outputs == probe_training(train_step(), [batch()] * 3, 0).outputs
-    assert not components.model._forward_hooks
-
-
 def test_a_model_that_is_compiled_in_place_is_not_hooked():
     step = train_step()
     step.model.compile(backend="eager")

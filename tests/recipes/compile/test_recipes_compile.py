@@ -1,7 +1,5 @@
 """The recipes that compile: the model, its blocks, the loss, the optimizer, constants."""
 
-import copy
-
 import pytest
 import torch
 from compiled_models import (
@@ -63,17 +61,6 @@ def test_blocks_are_compiled_once_and_the_model_stays_itself(make, eager_backend
     assert counters["frames"]["ok"] == 1
 
 
-def test_a_copy_of_a_model_with_compiled_blocks_computes_with_its_own_weights(eager_backend):
-    for make in (own_blocks, sequential_blocks):
-        model = by_apply("compile_scope", "regional", make(), Mode.INFER)
-        other = copy.deepcopy(model)
-        with torch.no_grad():
-            for parameter in other.parameters():
-                parameter.zero_()
-            assert not other(torch.ones(2, 8)).any()
-            assert model(torch.ones(2, 8)).any()
-
-
 def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
     class Stage(nn.Module):
         def __init__(self, width):
@@ -84,26 +71,20 @@ def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
         def forward(self, x):
             return self.wider(self.blocks(x))
 
-    model, reference = twin(lambda: nn.Sequential(*(Stage(width) for width in range(4, 16))))
+    model, reference = twin(lambda: nn.Sequential(*(Stage(width) for width in range(4, 13))))
     before = torch._dynamo.config.recompile_limit
     model = applied(model, {"compile.scope": "regional", "compile.dynamic": False}, Mode.INFER).model
     with torch.no_grad():
         torch.testing.assert_close(model(torch.ones(2, 4)), reference(torch.ones(2, 4)))
-    assert counters["frames"]["ok"] == 12 > before
+    assert counters["frames"]["ok"] == 9 > before
     assert not counters["unimplemented"]
 
 
 def test_regions_train_as_the_eager_model_does(eager_backend):
     model, reference = twin(own_blocks)
-    expected = gradients_of(reference, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
-    compiled = by_apply("compile_scope", "regional", model)
-    found = gradients_of(compiled, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
-    torch.testing.assert_close(found, expected)
-
-
-def test_a_model_without_repeated_blocks_cannot_be_compiled_by_region():
-    with pytest.raises(ValueError, match="repeats no block"):
-        by_apply("compile_scope", "regional", nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    inputs = torch.randn(4, 8)
+    expected = gradients_of(reference, inputs)
+    torch.testing.assert_close(gradients_of(by_apply("compile_scope", "regional", model), inputs), expected)
 
 
 def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
@@ -224,10 +205,11 @@ def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(effect
 @pytest.mark.parametrize(("value", "graphs"), [("auto", 2), (True, 1), (False, 3)])
 def test_how_often_three_lengths_compile(value, graphs, eager_backend):
     settings = {"compile.mode": "default", "compile.dynamic": value}
-    model = applied(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), settings, Mode.INFER).model
+    model, reference = twin(lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    model = applied(model, settings, Mode.INFER).model
     with torch.no_grad():
         for length in (3, 5, 7):
-            model(torch.ones(length, 8))
+            torch.testing.assert_close(model(torch.ones(length, 8)), reference(torch.ones(length, 8)))
     assert counters["frames"]["ok"] == graphs
 
 
@@ -246,7 +228,7 @@ def set_rate(optimizer):
     return lr
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Adagrad"])
 def test_a_compiled_optimizer_trains_as_the_eager_one(optimizer, eager_backend):
     model, reference = twin(own_blocks)
     plain = make_step(parts(reference, optimizer=optimizer), nn.CrossEntropyLoss())

@@ -46,29 +46,15 @@ def run(runner, spec):
     return runner.run(spec, lambda message: None)
 
 
-def test_a_target_is_built_once_for_many_trials(built, tmp_path):
+def test_trials_are_forked_from_one_build_and_leave_it_as_it_was(built, tmp_path):
     runner, problem, spec = built(BUILDS)
     assert not problem
-    results = [run(runner, spec) for _ in range(3)]
-    assert [result.outcome for result in results] == [Outcome.MEASURED] * 3
-    assert len((tmp_path / "builds").read_text().split()) == 1
-
-
-def test_a_forked_trial_computes_what_one_that_builds_for_itself_does(built):
-    runner, _, spec = built(TINY_TARGET)
-    own, forked = run(Runner(), spec), run(runner, spec)
-    assert forked.losses == own.losses
-    again = run(runner, spec)
-    assert again.losses == forked.losses  # a trial leaves nothing behind in the process that it was forked from
-
-
-def test_settings_are_applied_to_the_fork_alone(built):
-    runner, _, spec = built(TINY_TARGET)
-    plain = run(runner, spec)
+    forked = run(runner, spec)
     changed = run(runner, dataclasses.replace(spec, settings={"precision.autocast": "bfloat16"}))
     assert changed.measured
-    assert changed.losses != plain.losses
-    assert run(runner, spec).losses == plain.losses
+    assert changed.losses != forked.losses == run(runner, spec).losses
+    assert len((tmp_path / "builds").read_text().split()) == 1
+    assert run(Runner(), spec).losses == forked.losses  # it builds for itself
 
 
 @pytest.mark.parametrize(
@@ -109,7 +95,7 @@ def test_without_a_gpu_building_never_uses_cuda_though_it_asks_for_it(built, bod
     runner, told, spec = built(building(body))
     assert told.startswith(problem)
     assert bool(told) is bool(problem)
-    assert run(runner, spec).measured
+    assert problem or run(runner, spec).measured
 
 
 # --- threads that building starts -------------------------------------------------------------------------------
@@ -140,9 +126,8 @@ IDLE = {
 }
 
 
-@pytest.mark.parametrize("body", IDLE.values(), ids=IDLE)
-def test_idle_threads_are_no_hindrance(built, body):
-    runner, problem, spec = built(building(body))
+def test_idle_threads_are_no_hindrance(built):
+    runner, problem, spec = built(building("\n".join(IDLE.values())))
     assert not problem
     assert run(runner, spec).measured
 
@@ -182,10 +167,8 @@ multiprocessing.Process(target=time.sleep, args=(60,), daemon=True, name="helper
 """
 REFUSED = {
     "a process": (PROCESS, "starts processes (helper)"),
-    "at work": (COUNTS, "starts threads (counter)"),
+    "at work, hands over, waits for work": (COUNTS + HANDS_OVER + POOL, "starts threads (2 x worker, counter, reader)"),
     "at work, not Python's": (COUNTS_UNKNOWN_TO_PYTHON, "starts threads ("),
-    "hands over": (HANDS_OVER, "starts threads (reader)"),
-    "waits for work": (POOL, "starts threads (2 x worker)"),
 }
 
 

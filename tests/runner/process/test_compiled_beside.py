@@ -6,7 +6,7 @@ import time
 import psutil
 import pytest
 from planted import TINY_TARGET, plant
-from trial_processes import SOON_S, building, gone, spec_of
+from trial_processes import SOON_S, appears, building, gone, spec_of
 
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
@@ -55,12 +55,7 @@ def run(runner, spec):
 
 
 def pid_in(folder):
-    until = time.monotonic() + SOON_S
-    while time.monotonic() < until:
-        if (folder / "pid").exists() and (text := (folder / "pid").read_text().strip()):
-            return int(text)
-        time.sleep(0.05)
-    raise TimeoutError
+    return int(appears(folder / "pid")[0])
 
 
 def test_a_trial_is_built_and_timed_beside_it(runner, specs, tmp_path):
@@ -131,9 +126,7 @@ def test_a_trial_that_had_too_little_memory_beside_it_is_run_without(bench, tmp_
     (tmp_path / "target.py").write_text(building(HOLDS_THE_MEMORY), encoding="utf-8")
     bench.repeats_help = False  # on a busy machine the trial would be measured again
     bench.compile_beside(LATER)
-    until = time.monotonic() + SOON_S
-    while not (tmp_path / "held").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    appears(tmp_path / "held")
     result = bench.run(bench.spec("compiles", {}))
     assert result.measured, result
     assert bench.compiling is None

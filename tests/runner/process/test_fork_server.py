@@ -1,13 +1,11 @@
 """The fork server, the trials' parent: killed, stopped, and with what trials leave behind."""
 
-import contextlib
 import errno
 import io
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -15,40 +13,20 @@ from pathlib import Path
 import psutil
 import pytest
 from planted import TINY_TARGET
+from trial_processes import SOON_S, appears, building, gone, spec_of
 
 from advisor.process import household
-from advisor.records import Outcome, TargetSpec, TrialSpec
+from advisor.records import Outcome
 from advisor.runner.trials import Runner, fork_server
-
-SOON_S = 60.0  # generous: the machine may be loaded
 
 
 @pytest.fixture
 def spec(tmp_path):
-    def of(text=TINY_TARGET, **changes):
+    def of(text=TINY_TARGET):
         (tmp_path / "target.py").write_text(text, encoding="utf-8")
-        times = {"measure_s": 0.01, "warmup_limit_s": 0.05, "timeout_s": 120.0}
-        options = {**times, "log_path": str(tmp_path / "trial.log")}
-        target = TargetSpec("target.py", str(tmp_path), device="cpu")
-        return TrialSpec(trial_id="t", target=target, settings={}, **{**options, **changes})
+        return spec_of(tmp_path, "target.py", measure_s=0.01, warmup_limit_s=0.05)
 
     return of
-
-
-def in_build(body):
-    code = textwrap.indent(textwrap.dedent(body).strip(), "    ")
-    return "import os, time\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
-
-
-def gone(pid):
-    deadline = time.monotonic() + SOON_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.05)
-                continue
-        return True
-    return False
 
 
 @pytest.fixture
@@ -112,7 +90,7 @@ while not (os.path.exists({path!r}) and open({path!r}).read()):
 
 
 def test_a_daemon_ends_with_its_trial(spec, tmp_path):
-    result = Runner().run(spec(in_build(DAEMON.format(path=str(tmp_path / "pid"), late=0))), lambda message: None)
+    result = Runner().run(spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=0))), lambda message: None)
     assert result.outcome is Outcome.MEASURED, result.reason
     assert gone(int((tmp_path / "pid").read_text()))
 
@@ -120,7 +98,7 @@ def test_a_daemon_ends_with_its_trial(spec, tmp_path):
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path, late):
     runner = Runner()
-    made = spec(in_build(DAEMON.format(path=str(tmp_path / "pid"), late=late)))
+    made = spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=late)))
     assert runner.build_once(made.target, made.seed, str(tmp_path / "build.log"), SOON_S) == ""
     daemon = int((tmp_path / "pid").read_text())
     time.sleep(late)
@@ -146,14 +124,11 @@ if __name__ == "__main__":
 
 def test_a_killed_session_leaves_neither_processes_nor_files(spec, tmp_path):
     """Its build hangs, a daemon of it has left the process group."""
-    spec(in_build(DAEMON.format(path=str(tmp_path / "pid"), late=0) + "\ntime.sleep(600)"))
+    spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=0) + "\ntime.sleep(600)"))
     (tmp_path / "session.py").write_text(SESSION, encoding="utf-8")
     session = subprocess.Popen([sys.executable, str(tmp_path / "session.py"), str(tmp_path)])
-    until = time.monotonic() + SOON_S
-    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
+    (daemon,) = map(int, appears(tmp_path / "pid"))
     started = psutil.Process(session.pid).children(recursive=True)
-    daemon = int((tmp_path / "pid").read_text())
     scratch = Path((tmp_path / "scratch").read_text())
     assert scratch.is_dir()
     session.kill()

@@ -6,7 +6,7 @@ from planted import TINY_TARGET
 from real_session import Run
 
 from advisor.errors import ExitCode
-from advisor.experiment.events import Said
+from advisor.experiment.events import BaselineMeasured, Said
 
 GRACE_S = 15.0  # generous: the machine may be loaded
 
@@ -50,6 +50,6 @@ def test_a_model_that_fails_in_a_fork_is_built_in_each_trial(real_sessions, tmp_
     text = TINY_TARGET.replace("return 1.0 * x", "check(); return 1.0 * x")
     text = text.replace("def build():\n", "def build():\n    built_in.append(os.getpid())\n")
     run = Run(tmp_path, ONLY_WHERE_IT_WAS_BUILT + text, budget_s=10.0)
-    run.run()
+    run.run_until(lambda event: isinstance(event, BaselineMeasured))
     assert run.state.failure is None, run.state.failure
     assert any("this model cannot be forked" in event.text for event in run.posted(Said))

@@ -49,13 +49,7 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
     assert len(told) <= 2 + 4 * sum(block.seconds for block in result.blocks)
     profile = next(message.profile for message in messages if isinstance(message, Profiled))
     assert {"forward", "backward", "optimizer"} <= set(profile.phases)
-
-
-def test_only_the_first_baseline_looks_at_the_workload(trial):
-    """Its facts are known when the instrumented pass comes, and a slow loader takes seconds to be looked at."""
-    inspected = {kind: trial(TINY_TARGET, kind=kind)[1] for kind in (TrialKind.BASELINE, TrialKind.PROFILE)}
-    facts = [[m.workload.optimizer.name for m in told if isinstance(m, Inspected)] for told in inspected.values()]
-    assert facts == [["SGD"], []]
+    assert not any(isinstance(message, Inspected) for message in messages), "the first baseline has looked"
 
 
 @pytest.mark.timed
@@ -91,6 +85,7 @@ def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial
     result, messages = trial(OPEN_LOSS, kind=TrialKind.BASELINE)
     assert result.losses == plain.losses
     inspected = next(message for message in messages if isinstance(message, Inspected))
+    assert inspected.workload.optimizer.name == "SGD"
     for notes in (result.notes, inspected.workload.notes):
         assert [note for note in notes if "the loss is called as loss(model, batch)" in note]
     assert not [note for note in plain.notes if "the loss is called" in note]

@@ -162,7 +162,7 @@ def build():
 
 
 def test_a_baseline_of_few_long_steps_is_measured(trial):
-    result, _ = trial(SLOW.format(seconds=2, size=8), timeout_s=24.0, kind=TrialKind.BASELINE)
+    result, _ = trial(SLOW.format(seconds=1, size=8), timeout_s=12.0, kind=TrialKind.BASELINE)
     assert result.measured
     assert result.blocks
 

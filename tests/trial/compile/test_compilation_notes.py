@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import clear_compilation_metrics, counters
 
-from advisor.records import Outcome, TargetSpec, TrialSpec
+from advisor.records import Mode, Outcome, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 
@@ -111,22 +111,16 @@ from torch import nn
 torch.set_num_threads(1)
 
 
-class Breaks(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3))
-
+class Breaks(nn.Sequential):
+    # Of products alone: there is no C++ to compile.
     def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        if x.sum() > 1e9:
-            x = -x
-        return x
+        x = self[0](x)
+        torch._dynamo.graph_break()
+        return self[1](x)
 
 
 def breaks():
-    return Breaks(), torch.randn(4, 8), None
-
+    return Breaks(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(4, 8)
 """
 
 
@@ -134,7 +128,7 @@ def test_a_compiled_trial_notes_its_graph_breaks(tmp_path):
     (tmp_path / "planted_compile.py").write_text(TARGET, encoding="utf-8")
     spec = TrialSpec(
         trial_id="t",
-        target=TargetSpec("planted_compile.py:breaks", str(tmp_path), device="cpu"),
+        target=TargetSpec("planted_compile.py:breaks", str(tmp_path), device="cpu", mode=Mode.INFER),
         settings={"compile.mode": "default"},
         measure_s=0.1,
         warmup_limit_s=0.5,
