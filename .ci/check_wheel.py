@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parent.parent
-SUFFIXES = (".html", ".py", ".tcss", ".txt", ".typed", ".yaml")
+SUFFIXES = (".bash", ".fish", ".html", ".py", ".tcss", ".toml", ".txt", ".typed", ".yaml", ".zsh")
 # Folder in the checkout, folder in the wheel.
 PACKAGES = (("advisor", "advisor"), ("recipes", "advisor/recipes"))
 

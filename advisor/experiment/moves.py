@@ -5,15 +5,12 @@ most for its cost.
 """
 
 import functools
-import math
 
-from advisor.experiment.fallbacks import LAYOUT
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
-from advisor.experiment.ladder import is_neighbour, is_next_rung, why_ended
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
-from advisor.experiment.stacks import Moves, needs_explaining, whole_stacks
+from advisor.experiment.stacks import LAYOUT, Moves, needs_explaining, whole_stacks
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Cause, Outcome, Verdict
 
@@ -22,29 +19,23 @@ from advisor.records import Candidate, Cause, Outcome, Verdict
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
     kinds = (disagreements, whole_stacks, instruments, drops, swaps, adds, singles, repeats, turns)
-    too_long, cost = _cost_of_compiling_too_long(known), known.plan.catalog.cost
-    found = (move for kind in kinds for move in kind(known) if cost(move.settings) < too_long)
+    found = (move for kind in kinds for move in kind(known))
     return tuple(move for move in found if not _compiles_in_vain(known, move.settings))
 
 
 def _compiles_in_vain(known: Known, settings: Settings) -> bool:
-    """Whether settings compile what the compiler has not taken: second derivatives, or this layout of the model."""
-    if not known.plan.catalog.compiles(settings) or known.judge.measured_runs(settings):
+    """Whether settings compile what failed: second derivatives, this layout, or no less than what found no end."""
+    cost, ran = known.plan.catalog.cost, known.judge.measured_runs
+    if not cost(settings) or ran(settings):
         return False
-    for tried, runs in known.judge.runs.items():
-        causes = runs[-1].causes if runs and known.plan.catalog.compiles(tried) else ()
-        same_layout = LAYOUT in tried and settings.get(LAYOUT) == tried[LAYOUT]
-        if Cause.DOUBLE_BACKWARD in causes or (Cause.LAYOUT in causes and same_layout):
+    tried = {other: runs[-1] for other, runs in known.judge.runs.items() if cost(other)}
+    none_done = not any(map(ran, tried))
+    for other, last in tried.items():
+        late = none_done and last.outcome is Outcome.TIMED_OUT and cost(settings) >= cost(other)
+        same_layout = LAYOUT in other and settings.get(LAYOUT) == other[LAYOUT]
+        if late or Cause.DOUBLE_BACKWARD in last.causes or (Cause.LAYOUT in last.causes and same_layout):
             return True
     return False
-
-
-def _cost_of_compiling_too_long(known: Known) -> float:
-    """The least cost of a compilation that was not done when its time was over; infinite where any was done."""
-    compiled = {s: known.judge.result(s) for s in known.judge.runs if known.plan.catalog.compiles(s)}
-    late = [s for s, result in compiled.items() if result is not None and result.outcome is Outcome.TIMED_OUT]
-    any_done = any(known.judge.measured_runs(settings) for settings in compiled)
-    return math.inf if any_done else min(map(known.plan.catalog.cost, late), default=math.inf)
 
 
 def disagreements(known: Known) -> Moves:
@@ -103,7 +94,7 @@ def swaps(known: Known) -> Moves:
             continue
         gain = max(_usual_gain(known, candidate), POLICY.proof if ladder else 1.0)
         possible = known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)
-        if possible and gain > POLICY.least_gain and (not ladder or is_neighbour(known, candidate)):
+        if possible and gain > POLICY.least_gain:
             yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
 
 
@@ -217,3 +208,49 @@ def why_not(known: Known, candidate: Candidate) -> str:
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
     return "" if is_next_rung(known, candidate) else why_ended(known, candidate)
+
+
+# --- recipes whose values are tried in order until one is no better than those before it, as numbers of workers ---
+
+# A ladder that gains less than this from one value to the next has passed its knee. A factor.
+_LEAST_CLIMB = 1.01
+
+
+def is_next_rung(known: Known, candidate: Candidate) -> bool:
+    """Whether all values of a ladder before this one were tried, and the last was better than all before it.
+
+    One that leads down begins with the value that is expected to be best, and goes on only while it gets better, or
+    where memory ran out.
+    """
+    before = _rungs_before(known, candidate)
+    tried = [record for rung in before if (record := known.record(rung)) is not None]
+    if not before or len(tried) < len(before):
+        return not before
+    first, last = before[0].value, candidate.value
+    leads_down = not isinstance(first, str) and not isinstance(last, str) and first > last
+    if leads_down and tried[-1].result.outcome is Outcome.OUT_OF_MEMORY:
+        return True
+    *earlier, latest = (record.samples_per_s or 0.0 for record in tried)
+    best = max([known.judge.speed({})[1], *earlier])
+    return latest > (_LEAST_CLIMB if earlier and not leads_down else 1.0) * best
+
+
+def why_ended(known: Known, candidate: Candidate) -> str:
+    """The reason that a value is not tried: the last tried value before it; empty where none was tried."""
+    records = (known.record(rung) for rung in reversed(_rungs_before(known, candidate)))
+    record = next(filter(None, records), None)
+    if record is None:
+        return ""
+    if record.result.outcome is Outcome.OUT_OF_MEMORY:
+        return f"{record.candidate.name} ran out of memory, so larger values would too"
+    if not record.result.measured:
+        return f"{record.candidate.name} failed: {record.result.reason}"
+    return f"{record.candidate.name} was no better than the value before it"
+
+
+def _rungs_before(known: Known, candidate: Candidate) -> list[Candidate]:
+    """The values of a ladder that are tried before this one; none where the recipe is no ladder."""
+    if not known.plan.recipe(candidate).ladder:
+        return []
+    rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
+    return rungs[: rungs.index(candidate)] if candidate in rungs else []

@@ -46,7 +46,7 @@ _NOTHING_RUNS = (
 class SessionState:
     """The state of a session. Changed only by :meth:`apply`, in the thread that owns it.
 
-    ``live_ms`` are the step times of the running trial's blocks so far, of ``live_samples`` samples each.
+    ``live_ms`` are the step times of the running trial's blocks so far.
 
     ``stack`` and ``recommendations`` follow the person's decisions at once: what was rejected is out of the stack,
     which then has no figures until the rest has been measured (``StackRecord.pending``). ``measured_stack`` is the one
@@ -81,7 +81,6 @@ class SessionState:
     paused: bool = False
     activity: str = ""
     live_ms: tuple[float, ...] = ()
-    live_samples: float | None = None
     logs: dict[str, str] = field(default_factory=dict)
     ended: dict[str, events.TrialEnded] = field(default_factory=dict)
     progress: float = 0.0
@@ -171,7 +170,7 @@ class SessionState:
             case events.TrialActivity():
                 self.activity = event.text
             case events.BlockTimed() if event.name == self.running:
-                self.live_ms, self.live_samples = (*self.live_ms, event.step_ms), event.samples
+                self.live_ms = (*self.live_ms, event.step_ms)
             case events.TrialEnded():
                 self.ended[event.name] = event
             case events.TrialMeasured():

@@ -13,6 +13,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,34 +35,11 @@ _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 NONE: Mapping[str, Value] = {}
-_WITHOUT_GAIN = "it was never measured to help"
-# Settings of recipes that there were, and why they left. Files of earlier versions may still have them.
-REMOVED: Mapping[str, str] = {
-    "compile.autotune": "compile.mode: max-autotune-no-cudagraphs chooses kernels too",
-    "compile.pointwise_only": "compile.scope: pointwise does the same",
-    "cpu.affinity": _WITHOUT_GAIN,
-    "cpu.interop_threads": _WITHOUT_GAIN,
-    "cpu.openmp": _WITHOUT_GAIN,
-    "data.batched_reads": "data.on_device reads batches at once too",
-    "data.multiprocessing_context": "workers that are spawned run a script without a main guard again",
-    "data.worker_threads": _WITHOUT_GAIN,
-    "generation.cache": _WITHOUT_GAIN,
-    "host.gc": _WITHOUT_GAIN,
-    "model.inplace_activations": _WITHOUT_GAIN,
-    "parallel.balanced_shares": "parallel.length_bucketing deals samples by their lengths",
-    "parallel.batched_grad_copy": _WITHOUT_GAIN,
-    "parallel.broadcast_buffers": "its gain lay within the noise",
-    "parallel.comm_hook": _WITHOUT_GAIN,
-    "parallel.shard_precision": "parallel.shard_unit: model is faster, and gathers once",
-    "parallel.shard_prefetch": "parallel.shard_unit: model is faster, and gathers once",
-    "parallel.static_graph": "its gain lay within the noise",
-    "parallel.sync_batch_norm": "it was never measured to help; call SyncBatchNorm.convert_sync_batchnorm in build()",
-    "precision.bf16_reduction": _WITHOUT_GAIN,
-    "step.clip_grad": "train_step clips by clip_grad, and PyTorch chooses how",
-}
-
+_LEFT = tomllib.loads(Path(__file__).with_name("removed.toml").read_text(encoding="utf-8"))
+# Settings of recipes that there were, and values of others; each with the reason why it left.
+REMOVED: Mapping[str, str] = _LEFT["settings"]
 _REMOVED_VALUES: Mapping[tuple[str, Value], str] = {
-    ("parallel.strategy", "data_parallel"): "it was slower than one GPU with every model",
+    (key, value): why for key, values in _LEFT["values"].items() for value, why in values.items()
 }
 
 

@@ -115,13 +115,6 @@ def test_where_only_a_stack_had_time_and_could_not_be_used_its_parts_have_the_re
     assert not any("the baseline and its preparation took" in text for text in warnings(run))
 
 
-def test_a_setting_that_helps_but_needs_consent_is_not_told_as_no_gain(tmp_path):
-    plant(tmp_path / "recipes", "one", usual=True)
-    changed = lambda settings: replace(result_at(2.0), losses=(9.0, 9.0)) if settings else 1.0  # noqa: E731
-    run = FakeRun(tmp_path, changed, only=("one",), recipe_folders=(str(tmp_path / "recipes"),), budget_s=4.0).run()
-    assert result_line(run.state) == "1 of 1 candidate is measurably faster; none were measured together"
-
-
 def test_a_first_step_that_is_ten_times_slower_is_a_cost_and_no_fault(tmp_path):
     slow_start = with_fault("planted.slow_start", lambda speedup: result_at(speedup, warmup_s=1.0, warmup_steps=1))
     run = planted(tmp_path, "slow_start", slow_start, usual=True)
@@ -155,19 +148,6 @@ def test_seconds_are_enough_for_the_stack(tmp_path, budget_s, told):
     assert told in verdict(run.state)
 
 
-def test_a_stack_is_begun_where_the_time_left_is_half_of_what_the_baseline_took(tmp_path):
-    """A faster step takes less than the baseline did, and nothing else could be tried in that time."""
-
-    def speed(settings):
-        trials.trial_s = 2.0 if settings else 6.0
-        return pauses_removed(settings)
-
-    trials = FakeTrials(speed)
-    run = planted(tmp_path, "nothing", speed, trials=trials, budget_s=10.5).run()
-    ended_well(run)
-    assert "measured once" in verdict(run.state)
-
-
 @pytest.mark.parametrize(("budget_s", "part_s"), [(200.0, 60.0), (45.0, 20.0)])
 def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path, budget_s, part_s):
     """Some times what a trial takes, and a tenth of the budget more."""
@@ -196,18 +176,6 @@ def test_a_compilation_that_hangs_does_not_take_the_time_of_all_others(tmp_path)
     assert not run.state.trials["compile=default"].result.measured
 
 
-def test_time_that_runs_out_for_a_part_of_a_measured_stack_is_no_warning(tmp_path):
-    """Such a trial tells only what the setting that it leaves out contributes."""
-    late = failed("no result after 2 s (measuring)", Outcome.TIMED_OUT)
-
-    def speed(settings):
-        return late if len(settings) == 2 else pauses_removed(settings)
-
-    run = planted(tmp_path, "third", speed, usual=True, budget_s=60.0).run()
-    assert any(name.startswith("stack without") for name in run.started)
-    assert not warnings(run)
-
-
 def greedy(with_others):
     """The speed of settings of which the greedy one is faster alone, and ends like this with others."""
 
@@ -217,13 +185,6 @@ def greedy(with_others):
         return 1.5 if len(settings) == 1 else with_others
 
     return speed
-
-
-def test_time_that_runs_out_for_one_more_setting_is_told_with_that_setting(tmp_path):
-    late = failed("no result after 2 s (measuring)", Outcome.TIMED_OUT)
-    run = planted(tmp_path, "greedy", greedy(late), budget_s=60.0).run()
-    assert run.state.stack.dropped["planted.greedy"] == "together with the others: no result after 2 s (measuring)"
-    assert not warnings(run)
 
 
 def test_memory_that_runs_out_in_the_stack_leaves_the_best_so_far(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from facts import cpu_facts, gpu_facts, host
 
 from advisor.experiment.measuring.budget import expected_compile_s
-from advisor.records import Hardware, Mode
+from advisor.records import Hardware
 
 # Operations of the forward pass, shapes of parameters, and the seconds from the uncompiled to the compiled stack, less
 # the three of an ordinary trial. Sessions on an H200's host (16 cores of a Xeon), torch 2.11.
@@ -47,12 +47,6 @@ def test_beside_programs_that_keep_the_cores_busy_it_takes_longer(foreign_cores,
     two_cores = host(physical_cores=2, logical_cores=2, usable_cores=2, foreign_cores=foreign_cores)
     quiet, crowded = (cpu_facts(hardware=Hardware(host=one)) for one in (host(), two_cores))
     assert expected_compile_s(crowded) == pytest.approx(slower * expected_compile_s(quiet))
-
-
-@pytest.mark.parametrize(("tensors", "shapes", "seconds"), [(161, 28, 14), (152, 12, 13)], ids=["ResNet-50", "ViT-S"])
-def test_without_a_backward_pass_it_takes_less(tensors, shapes, seconds):
-    facts = gpu_facts(mode=Mode.INFER, parameter_tensors=tensors, parameter_shapes=shapes)
-    assert expected_compile_s(facts) == pytest.approx(seconds, rel=0.25)
 
 
 def test_what_older_sessions_know_is_enough_for_a_guess():

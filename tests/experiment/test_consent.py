@@ -48,13 +48,6 @@ def test_what_was_accepted_may_change_what_it_declares(allow):
     assert agreed.permits({**BF16.settings, **BATCH.settings})
 
 
-def test_one_that_waits_keeps_all_of_its_company_waiting():
-    assert not consent(EXACT).permits(TOGETHER)
-    assert "autocast" in consent(EXACT).why_not(TOGETHER)
-    assert not consent(EXACT, zero_grad=ACCEPTED).permits(TOGETHER)
-    assert consent(EXACT, autocast=ACCEPTED).permits(TOGETHER)
-
-
 @pytest.mark.parametrize("allow", Numerics)
 def test_what_was_rejected_is_never_used(allow):
     refused = consent(allow, zero_grad=Decision.REJECTED, autocast=ACCEPTED)
@@ -112,13 +105,6 @@ def test_accepting_a_recipe_covers_what_it_was_seen_to_change():
     for settings in (BF16.settings, TOGETHER):
         assert agreed.why_not(settings, measured(CHANGED))
         assert not agreed.why_not(settings, measured(CHANGED), seen=[CHANGED])
-
-
-def test_consent_to_one_of_a_stack_covers_what_they_do_together():
-    agreed = consent(CLOSE, batch_size=ACCEPTED)
-    stack = {**BATCH.settings, **TOGETHER}
-    assert agreed.permits(stack, measured(CHANGED, CHANGED))
-    assert not consent(CLOSE).permits(stack, measured(CHANGED, CHANGED))
 
 
 @pytest.mark.parametrize("shown", list(Numerics))

@@ -96,15 +96,6 @@ def test_waiting_candidates_follow_decisions_in_their_turn(tmp_path):
     assert run.state.stack.confirmed
 
 
-def test_what_is_rejected_to_the_end_is_skipped_with_that_reason(tmp_path):
-    run = session_of(tmp_path, only=("first", "second"), budget_s=12.0)
-    decided(run, lambda event: isinstance(event, events.TrialsPlanned), "second", Decision.REJECTED)
-    run.run()
-    record = run.state.trials["second=true"]
-    assert (record.verdict, record.result.reason) == (Verdict.SKIPPED, "you rejected it")
-    assert run.state.stack.settings == {FIRST: True}
-
-
 # --- after a session ------------------------------------------------------------------------------------------
 
 
@@ -146,15 +137,6 @@ def test_accepting_lets_in_what_needs_consent(undone):
     undone.session.rework()
     assert undone.state.stack.settings == ALL
     assert undone.state.stack.confirmed
-
-
-def test_rejecting_all_that_is_in_the_stack_leaves_none(undone):
-    for recipe in ("first", "second"):
-        undone.session.decide(recipe, Decision.REJECTED)
-    assert undone.state.stack.result.reason == "you rejected all that was in it"
-    undone.session.rework()
-    assert undone.state.stack.settings == {}
-    assert not undone.state.stack.pending
 
 
 def at_next_trial(run, act):
@@ -223,17 +205,6 @@ def test_nothing_is_measured_any_more_once_the_session_was_cancelled(finished):
 
 
 # --- decisions ------------------------------------------------------------------------------------------------
-
-
-def test_only_a_decision_that_changes_something_is_told_and_the_latest_stands_last(tmp_path):
-    run = session_of(tmp_path)
-    answers = [("a", Decision.ACCEPTED), ("a", Decision.ACCEPTED), ("b", None), ("b", Decision.REJECTED)]
-    for recipe, decision in [*answers, ("a", Decision.REJECTED)]:
-        run.session.decide(recipe, decision)
-    assert list(run.state.decisions.items()) == [("b", Decision.REJECTED), ("a", Decision.REJECTED)]
-    run.session.decide("b", None)
-    assert run.state.decisions == {"a": Decision.REJECTED}
-    assert len(run.posted(events.Decided)) == 4
 
 
 def test_what_the_command_line_accepts_needs_no_consent_later(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from facts import cpu_facts, host
 from fake_trials import FakeRun
 from made_up import result_at
-from planted import TINY_TARGET, pauses_removed, plant_removers
+from planted import pauses_removed, plant_removers
 from sample_session import sample_history, sample_request
 
 from advisor.experiment import caveats
@@ -19,27 +19,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
-from advisor.records import GpuReadings, Hardware, Mode, Outcome, TargetSpec, TrialSpec, Verdict
-from advisor.runner.trials import Runner
-
-
-@pytest.mark.process
-def test_a_real_trial_on_the_cpu_has_no_gpu_and_no_energy(tmp_path):
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    spec = TrialSpec(
-        trial_id="t",
-        target=TargetSpec("target.py", str(tmp_path), device="cpu"),
-        settings={},
-        measure_s=0.1,
-        warmup_limit_s=0.2,
-        timeout_s=120.0,
-        log_path=str(tmp_path / "trial.log"),
-    )
-    Runner.prepare()
-    result = Runner().run(spec, lambda message: None)
-    assert result.outcome is Outcome.MEASURED, result.reason
-    assert (result.gpu, result.energy_j_per_sample) == (None, None)
-
+from advisor.records import GpuReadings, Hardware, Mode, Verdict
 
 HOT = "the GPU slowed itself down (hardware thermal slowdown)"
 BUSY = "another process came to the GPU while it was measured"

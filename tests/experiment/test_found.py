@@ -24,7 +24,6 @@ from made_up import (
     result_at,
     together,
 )
-from planted import pauses_removed, plant_removers
 from sample_session import sample_request
 
 from advisor.experiment import events
@@ -107,15 +106,6 @@ def test_a_stack_that_was_measured_once_is_exported_with_its_interval_though_one
     assert "2.39" in text
 
 
-def test_a_session_without_time_for_the_turns_exports_what_it_measured(tmp_path):
-    plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
-    recipes = (str(tmp_path / "recipes"),)
-    run = FakeRun(tmp_path, pauses_removed, only=("first", "second"), recipe_folders=recipes, budget_s=8.0).run()
-    settings, text, _ = exported(run.state, tmp_path)
-    assert settings == {"planted.first": True, "planted.second": True}
-    assert "measured once" in text
-
-
 @pytest.mark.parametrize(("crowded", "found"), [(False, PLAIN), (True, Settings())])
 def test_beside_other_programs_a_gain_whose_interval_reaches_below_1_1_is_not_exported(crowded, found):
     known = known_with((PLAIN, result_at(1.15)), stack=PLAIN)
@@ -168,11 +158,6 @@ def test_of_parts_that_are_too_noisy_to_tell_the_compilation_leaves_first(tmp_pa
     assert WITH_LOSS.key in report["stack"]["dropped"]
 
 
-def test_parts_that_nobody_timed_and_parts_that_gain_stay(tmp_path):
-    known = known_with((WHOLE, result_at(2.0)), (WHOLE.without(GRAPH.key), result_at(1.5)), stack=WHOLE)
-    assert exported(state_of(known), tmp_path)[0] == WHOLE
-
-
 def test_a_part_that_is_unclear_stays_where_the_person_accepted_it():
     rest = WHOLE.without(FUSED.key)
     known = known_with((WHOLE, result_at(2.0)), (rest, result_at(2.0)), stack=WHOLE)
@@ -185,12 +170,6 @@ def test_a_simpler_combination_below_the_interval_of_the_best_does_not_replace_i
     rest = WHOLE.without(LAST.key)
     known = known_with((WHOLE, result_at(2.0)), (rest, result_at(1.6)), ({}, result_at(0.7)), stack=WHOLE)
     assert in_turn(known, WHOLE, 2.0).found == WHOLE
-
-
-def test_what_was_found_is_what_is_confirmed():
-    rest = WHOLE.without(FUSED.key)
-    known = known_with((WHOLE, result_at(2.0)), (rest, result_at(2.0)), stack=WHOLE)
-    assert [move.settings for move in moves(known) if move.kind is Kind.TURNS] == [rest]
 
 
 def test_of_two_that_are_confirmed_the_better_is_found_though_its_turns_met_a_faster_baseline():

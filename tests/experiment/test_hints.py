@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from facts import gpu_facts, loader_facts
+from facts import gpu_facts
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
@@ -32,12 +32,6 @@ def test_hints_are_of_one_workload(state):
     save_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
     assert hints_for("mine") == Hints({"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
     assert hints_for("another") == Hints()
-
-
-def test_a_later_session_replaces_the_stack_and_keeps_what_it_did_not_see(state):
-    save_hints("mine", {"precision.autocast": "bfloat16"}, 12.5)
-    save_hints("mine", {"step.cuda_graph": True}, None)
-    assert hints_for("mine") == Hints({"step.cuda_graph": True}, 12.5)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": 99, "workloads": {"mine": {"settings": {}}}}', "[1]"])
@@ -70,8 +64,3 @@ def test_what_was_found_before_is_part_of_the_first_stack():
     modes = [plan.compiled(BASELINE).get("compile.mode") for plan in plans]
     assert modes == [None, "max-autotune-no-cudagraphs"]
     assert plans[0].candidates == plans[1].candidates
-
-
-def test_hints_do_not_stand_in_for_consent():
-    changed = {"data.batch_size": 128}
-    assert "data.batch_size" not in planned(gpu_facts(loader=loader_facts()), changed).usual_stack()

@@ -1,8 +1,6 @@
-import errno
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -20,18 +18,14 @@ from sample_session import (
 
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.past.journal import Journal, list_sessions, open_session, session_ids, sessions_folder
-from advisor.experiment.request import Request
+from advisor.experiment.past.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.state import SessionState
 from advisor.records import (
     Block,
     Candidate,
-    Mode,
-    Objective,
     Outcome,
     ScalingRecord,
     ScalingRow,
-    TargetSpec,
     TrialRecord,
     TrialResult,
     Verification,
@@ -126,23 +120,6 @@ def test_every_kind_of_event_is_among_them():
     assert kinds == set(events.KINDS.values())
 
 
-def test_every_option_of_a_request_survives():
-    target = TargetSpec("m:b", "/x", Mode.INFER, "cuda:1", 3, (4, 5))
-    request = Request(
-        target,
-        budget_s=12.5,
-        objective=Objective.MEMORY,
-        keep_speed=0.75,
-        memory_limit_bytes=2**40,
-        only=("a",),
-        skip=("b",),
-        recipe_folders=("/r",),
-        key_map={"precision.autocast": "amp.dtype"},
-    )
-    written(request=request)
-    assert open_session().request == request
-
-
 def test_losses_that_are_not_finite_and_the_types_of_settings_survive():
     settings = {"a.a": True, "a.b": 1, "a.c": 1.0, "a.d": "1", "a.e": ""}
     result = TrialResult(Outcome.NON_FINITE, losses=(1.0, math.nan, -math.inf))
@@ -168,12 +145,6 @@ def test_an_event_is_on_disk_before_the_journal_is_closed():
     journal.record(events.StageStarted("trials"))
     assert list(open_session().events) == [events.StageStarted("trials")]
     journal.close()
-
-
-def test_a_closed_journal_takes_nothing_more():
-    journal = written()
-    journal.record(events.StageStarted("late"))
-    assert open_session().events == ()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 10, 40])
@@ -215,13 +186,6 @@ def test_a_line_that_cannot_be_read_is_left_out_alone_and_told(line):
     ]
 
 
-def test_a_line_of_version_0_1_with_its_checksum_is_read():
-    journal = written([events.StageStarted("one")])
-    text = journal.path.read_text().replace('{"event"', '{"check":12345,"event"')
-    journal.path.write_text(text)
-    assert list(open_session().events) == [events.StageStarted("one")]
-
-
 def test_a_journal_of_another_form_is_not_read():
     journal = written()
     journal.path.write_text(journal.path.read_text().replace('"schema":1', '"schema":2'))
@@ -250,19 +214,6 @@ def test_one_process_writes_at_a_time():
     holder.kill()
     holder.communicate()
     Journal(path, sample_request()).close()
-
-
-def test_a_journal_that_has_no_room_to_begin_is_not_the_latest_session():
-    Journal.create(sample_request()).close()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(UsageError, match="File too large"):
-            Journal.create(sample_request())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert open_session().damage == ""
-    assert len(list(sessions_folder().glob("*.jsonl"))) == 1
 
 
 def test_a_full_disk_ends_the_journal_and_is_told_once():
@@ -298,18 +249,6 @@ def test_journals_that_cannot_be_read(text):
     assert [past.session_id for past in list_sessions()] == [readable.session_id]
 
 
-def test_a_journal_that_one_may_not_read_says_so(monkeypatch):
-    path = written([events.StageStarted("one")]).path
-
-    def refused(*_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr("advisor.experiment.past.journal.content_of", refused)
-    with pytest.raises(UsageError, match=r"cannot be read: Permission denied\.$") as raised:
-        open_session()
-    assert raised.value.hint == "Use files and folders that you may read and enter."
-
-
 # --- finding sessions -----------------------------------------------------------------------------------------
 
 
@@ -330,22 +269,10 @@ def test_sessions_are_found_by_their_beginning():
         open_session("2024")
 
 
-def test_the_latest_session_comes_first():
-    named("20250101-120000", "20250103-090000")
-    assert [past.session_id for past in list_sessions()] == ["20250103-090000", "20250101-120000"]
-
-
 def test_there_may_be_no_session():
     assert list(list_sessions()) == []
     with pytest.raises(UsageError, match="no session yet"):
         open_session()
-
-
-def test_sessions_of_the_same_second_are_in_the_order_of_their_creation():
-    created = [written().session_id for _ in range(12)]
-    assert len(set(created)) == 12
-    assert session_ids() == created
-    assert open_session().session_id == created[-1]
 
 
 def test_what_may_never_end_is_no_journal():
@@ -366,20 +293,6 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="cannot be written") as error:
         Journal.create(sample_request())
     assert "PERF_ADVISOR_STATE" in error.value.hint
-
-
-def test_logs_lie_beside_the_journal_under_safe_names():
-    journal = written()
-    log = journal.log_path("007-stack: a.b: 1/../x, " + "y" * 300)
-    assert log.startswith(str(journal.path.with_suffix("")) + "/007-stack__a.b__1_.._x")
-    assert len(log.rpartition("/")[2]) <= 104
-
-
-def test_the_journal_is_lines_of_json():
-    journal = written(sample_history())
-    lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
-    assert lines[0]["schema"] == 1
-    assert all(set(line) == {"event", "at", "data"} for line in lines[1:])
 
 
 def test_a_stage_of_older_journals_has_its_present_name():

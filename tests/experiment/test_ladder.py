@@ -6,7 +6,7 @@ import pytest
 from facts import gpu_facts, loader_facts
 from made_up import failed, known_of, result_at
 
-from advisor.experiment.ladder import is_next_rung, why_ended
+from advisor.experiment.moves import is_next_rung, why_ended
 from advisor.records import Outcome, TrialResult
 
 OUT_OF_MEMORY = TrialResult(Outcome.OUT_OF_MEMORY)

@@ -68,14 +68,6 @@ def test_timing_kernels_and_fresh_interpreters_cost_more(trials):
     assert trials.cost_s(stack_move(fresh), known) == 10.0
 
 
-def test_an_instrumented_pass_takes_longer_the_more_operations_there_are(trials):
-    profile = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
-    few, many = (known_of(replace(gpu_facts(), operations=operations)) for operations in (178, 1256))
-    trials.clock.now = 88.0
-    assert trials.affords(profile, few)
-    assert not trials.affords(profile, many), "it would be given up"
-
-
 def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(trials):
     known = with_stack(STACK)
     assert trials.reserve_s(known_of(gpu_facts())) == 0.0
@@ -100,13 +92,6 @@ def test_the_turns_of_a_slow_baseline_get_their_reserve_and_begin_with_no_more(t
     assert not trials.affords(Move(Kind.CONTROL, BASELINE, 1.04, "control"), known), "it takes as long as the baseline"
     trials.clock.now = 90.0
     assert not trials.affords(turns, known)
-
-
-def test_nothing_is_reserved_for_turns_that_no_longer_fit(trials):
-    known = with_stack(STACK)
-    trials.clock.now = 95.0
-    assert trials.reserve_s(known) == 0.0
-    assert trials.affords(Move(Kind.ALONE, Settings(FUSED.settings), 1.01, "x"), known)
 
 
 def test_the_reserve_holds_against_all_but_a_stack_with_priority_that_is_ready(trials):
@@ -164,25 +149,6 @@ def test_no_trial_may_run_much_longer_than_the_budget(trials):
     assert trials.bench.spec("x", WHOLE).timeout_s <= 12.0
     trials.clock.now = 200.0
     assert trials.bench.spec("x", {}).timeout_s <= 2.0
-
-
-def test_an_instrumented_pass_leaves_the_turns_their_time(trials, monkeypatch):
-    specs = []
-    monkeypatch.setattr(trials.bench, "run", lambda spec: specs.append(spec) or result_at(1.0))
-    known = with_stack(STACK, known_of(gpu_facts()))
-    trials.measure(Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented"), known)
-    assert specs[0].timeout_s == pytest.approx(trials.bench.budget.timeout_s - trials.reserve_s(known))
-
-
-@pytest.mark.parametrize(("facts", "more"), [(cpu_facts(), True), (gpu_facts(), False)], ids=["CPU", "GPU"])
-def test_an_instrumented_pass_takes_the_longer_the_longer_the_steps_of_a_cpu(trials, facts, more):
-    """Its steps of half a second took 14 s, and 7 were expected."""
-    profile, known = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented"), known_of(facts)
-    slower = replace(known, judge=replace(known.judge, baseline=result_at(0.1)))
-    longer_s = (slower.judge.speed(BASELINE)[0] - known.judge.speed(BASELINE)[0]) / 1e3
-    assert longer_s > 0
-    took_s = trials.cost_s(profile, slower) - trials.cost_s(profile, known)
-    assert took_s == pytest.approx(12 * longer_s if more else 0.0)
 
 
 def test_a_trial_of_compiled_code_that_was_given_up_gets_more_time_the_next_time(tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text
 from advisor.export.outputs import write_outputs
-from advisor.headless.progress import HeadlessReporter
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Verdict
@@ -57,18 +56,6 @@ def test_the_shown_stack_follows_a_decision_and_its_undoing(measured):
     assert (measured.stack, measured.recommendations) == (before, ranked)
 
 
-def test_rejecting_what_is_not_in_it_changes_nothing(measured):
-    before = measured.stack
-    measured.apply(events.Decided("batch_size", Decision.REJECTED))
-    assert measured.stack is before
-
-
-def test_a_trial_that_was_under_way_does_not_bring_it_back(pending):
-    record = next(e.record for e in sample_history() if isinstance(e, events.StackMeasured))
-    pending.apply(events.StackMeasured(record))
-    assert pending.stack.pending
-
-
 def test_reports_give_no_figure(pending):
     catalog = load_catalog()
     assert WHY in verdict(pending)
@@ -100,17 +87,6 @@ def test_when_all_is_rejected_nothing_is_left(pending):
     assert settings_to_export(pending) == {}
     assert result_line(pending) in verdict(pending)
     assert result_line(pending) == "no settings, you rejected all that was in it"
-
-
-def test_progress_lines_tell_what_a_resumed_session_holds_to():
-    file = io.StringIO()
-    reporter = HeadlessReporter(file)
-    reporter.handle(events.Decided("autocast", Decision.REJECTED))
-    reporter.handle(events.Decided("autocast", None))
-    assert [line.partition("] ")[2] for line in file.getvalue().splitlines()] == [
-        "you rejected autocast",
-        "you took back your decision on autocast",
-    ]
 
 
 def test_what_came_into_the_stack_untried_can_be_rejected_too(measured):

@@ -10,7 +10,6 @@ from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.moves import adds, drops, singles
-from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings
 from advisor.records import Hardware, Mode
 
@@ -24,13 +23,6 @@ def known_with(*runs, stack=BASELINE):
     for settings, result in runs:
         known = replace(known, judge=known.judge.with_run(settings, result))
     return replace(known, stack=stack)
-
-
-@pytest.mark.parametrize(("wait_ms", "most"), [(0.5, 10 / 9.5), (5.0, 2.0), (9.9, 20.0), (10.0, 20.0)])
-def test_a_gain_is_bounded_by_the_time_of_the_phases_that_a_recipe_shortens(wait_ms, most):
-    """At most as if they took no time, and never more than twentyfold."""
-    facts = gpu_facts(profile=profile_facts(step_ms=10.0, phases={"data wait": wait_ms}), loader=loader_facts())
-    assert known_of(facts).plan.expected_gain(WORKERS, Settings(), 10.0) <= most * (1 + 1e-9)
 
 
 AT_ONCE = loader_facts(on_device_problem="")
@@ -61,15 +53,6 @@ def test_a_usual_setting_is_in_the_first_stack_where_the_phases_that_it_shortens
 
     assert FUSED.key in usual(10.0)
     assert FUSED.key not in usual(0.001)
-
-
-@pytest.mark.parametrize("stay", [False, True])
-@pytest.mark.parametrize("workers", [0, 1, 8])
-def test_workers_that_are_tried_live_on_as_the_loaders_own_do(workers, stay):
-    loader = loader_facts(num_workers=1, persistent_workers=stay)
-    workload = facts_under(gpu_facts(loader=loader), {WORKERS.key: workers}).workload
-    assert workload.loader.num_workers == workers
-    assert workload.loader.persistent_workers is (workers > 0 and stay)
 
 
 def fed(wait_ms, *, on=gpu_facts):
@@ -112,15 +95,6 @@ def test_workers_that_only_a_faster_step_needs_are_tried_on_the_stack_at_once(sp
     alone = [move for move in singles(known) if move.settings.get(WORKERS.key)]
     assert alone, "its own figure is wanted too"
     assert all(add.gain > move.gain for add in added for move in alone)
-
-
-def test_an_earlier_trial_alone_says_nothing_of_what_the_stack_makes_possible():
-    known = fed(5.0)
-    alone = Settings(WORKERS.settings | {WORKERS.key: 1})
-    tried = known.judge.with_run(PAIR, result_at(7.0)).with_run(alone, result_at(1.0))
-    known = replace(known, judge=tried, stack=PAIR)
-    gain = next(move.gain for move in adds(known) if move.settings.get(WORKERS.key))
-    assert 1.4 < gain < 1.6
 
 
 def test_what_does_nothing_without_a_setting_leaves_with_it():

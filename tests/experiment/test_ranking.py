@@ -15,7 +15,6 @@ from advisor.records import (
     Comparison,
     Mode,
     Numerics,
-    NumericsResult,
     Objective,
     Outcome,
     TrialRecord,
@@ -69,35 +68,6 @@ def test_a_batch_that_fills_the_device_is_not_recommended(peak_gib, fits):
     assert not fills_the_device(FACTS, other.candidate.settings, other.result)
 
 
-def test_a_changed_recipe_needs_consent():
-    changed = record("batch_size", 128, 180)
-    [recommendation] = recommended([changed], by(), {"data.batch_size": 128})
-    assert recommendation.needs_consent
-    assert recommendation.in_stack
-    [allowed] = recommended([changed], by(allow=Numerics.CHANGED))
-    assert not allowed.needs_consent
-    assert not allowed.in_stack
-
-
-@pytest.mark.parametrize(
-    ("numerics", "allow", "needs_consent"),
-    [
-        pytest.param(NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.5, ""), Numerics.CLOSE, True, id="a fault"),
-        pytest.param(NumericsResult(Numerics.CLOSE, Numerics.EXACT, 1e-6, ""), Numerics.EXACT, True, id="not exact"),
-        pytest.param(
-            NumericsResult(Numerics.CLOSE, Numerics.EXACT, 1e-6, "", as_baselines=True),
-            Numerics.EXACT,
-            False,
-            id="as the baseline itself",
-        ),
-    ],
-)
-def test_what_was_measured_decides_about_consent(numerics, allow, needs_consent):
-    exact = replace(record("on_device", True, 200), numerics=numerics)
-    [recommendation] = recommended([exact], by(allow=allow))
-    assert recommendation.needs_consent is needs_consent
-
-
 @pytest.mark.parametrize(
     ("stack", "decisions", "shown"),
     [
@@ -143,14 +113,6 @@ def test_a_member_of_the_stack_is_listed_though_its_contribution_is_within_the_n
     assert names(item.record for item in rejected) == ["fused_optimizer=fused"]
 
 
-def test_what_the_person_could_consent_to_is_recommended_though_it_may_not_stay_in_the_stack():
-    settings = {"compile.mode": "default", "step.cuda_graph": True}
-    fault = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.5, "")
-    on_top = replace(record("compile", "default", 400), settings=settings, numerics=fault)
-    [recommendation] = recommended([on_top], by(), {"step.cuda_graph": True})
-    assert recommendation.needs_consent
-
-
 # --- other objectives -----------------------------------------------------------------------------------------
 
 
@@ -172,20 +134,3 @@ def test_with_memory_as_the_objective_savings_are_ranked_and_keep_the_speed():
     assert [item.rank for item in ranked] == [1, 2, 3]
     patient = recommended(records, by(Objective.MEMORY, keep_speed=0.6, allow=Numerics.CHANGED))
     assert names(item.record for item in patient)[0] == "optimizer_memory=adafactor"
-
-
-@pytest.mark.parametrize("objective", Objective)
-def test_nothing_above_the_memory_limit_is_recommended(objective):
-    heavy = record("step_graph", True, 300, peak_bytes=12 * GIB)
-    light = record("channels_last", "channels_last", 140, peak_bytes=9 * GIB)
-    found = names(item.record for item in recommended([heavy, light], by(objective, memory_limit_bytes=11 * GIB)))
-    assert "step_graph=true" not in found
-    assert ("channels_last=channels_last" in found) is (objective is not Objective.ENERGY)
-
-
-def test_where_the_baseline_is_above_the_limit_what_saves_helps_and_what_fits_is_recommended():
-    tight = by(memory_limit_bytes=6 * GIB)
-    half_way = record("autocast", "bfloat16", 150, peak_bytes=8 * GIB)
-    fits = record("checkpointing", "blocks", 80, peak_bytes=5 * GIB)
-    assert names(best_per_recipe([half_way, fits], tight)) == ["autocast=bfloat16", "checkpointing=blocks"]
-    assert names(item.record for item in recommended([half_way, fits], tight)) == ["checkpointing=blocks"]

@@ -26,7 +26,6 @@ from advisor.records import (
     Block,
     Bottleneck,
     Candidate,
-    Finding,
     Mode,
     Numerics,
     OperatorRow,
@@ -146,11 +145,6 @@ def test_a_good_control_is_not_replaced_by_a_repeat_that_crashed():
     assert Kind.CONTROL in after.done
 
 
-def test_a_control_that_only_crashed_is_measured_again():
-    told, _ = told_by(CRASHED_CONTROL)
-    assert Kind.CONTROL not in resumed(told).done
-
-
 def test_the_best_stack_is_the_stack_again():
     told, before = told_by(ALONE_RUN, WHOLE_STACK)
     after = resumed(told)
@@ -209,21 +203,6 @@ def test_instruments_that_were_used_need_not_be_used_again(steps, done):
     assert done.isdisjoint(move.kind for move in moves(after))
 
 
-def test_the_profile_says_again_what_is_worth_trying_and_how_much_noise_to_expect():
-    told, before = told_by(PROFILE)
-    after = resumed(told)
-    assert after.plan.facts.profile == PROFILED.profile
-    assert after.judge.prior == before.judge.prior == prior_spread(PROFILED) != prior_spread(FACTS)
-
-
-def test_what_was_in_question_on_top_of_the_stack_is_still_known():
-    on_top = measured(Kind.ADD, STACK.merged(GRADS.settings), 5.01, base=STACK, candidate=GRADS)
-    told, before = told_by(WHOLE_STACK, on_top)
-    after = resumed(told)
-    assert after.tried[GRADS.name] == before.tried[GRADS.name]
-    assert after.record(GRADS).contribution.speedup == pytest.approx(before.record(GRADS).contribution.speedup)
-
-
 def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
     told, _ = told_by(ALONE_RUN, measured(Kind.ALONE, FUSED.settings, 8.0, candidate=FUSED), WHOLE_STACK)
     after = resumed(told, fused_optimizer=Decision.REJECTED)
@@ -231,28 +210,6 @@ def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
 
 
 # --- older and shorter journals -------------------------------------------------------------------------------
-
-
-def test_what_was_skipped_was_not_tried():
-    told, _ = told_by()
-    reporter_to(told.append).skip(GRADS, "there was no time")
-    assert not resumed(told).judge.has_tried(GRADS.settings)
-
-
-@pytest.mark.parametrize("lost", [events.FactsFound, events.BaselineMeasured])
-def test_a_session_that_ended_before_its_baseline_leaves_nothing(lost):
-    told, _ = told_by(ALONE_RUN)
-    fresh = beginning(10.3)
-    left = [event for event in told if not isinstance(event, lost)]
-    assert take_over(fresh, SessionState.of(left), left) is fresh
-
-
-def test_findings_are_those_of_the_files_as_they_are_now():
-    told, _ = told_by()
-    finding = Finding("zero_grad", "train.py", 3, "zero_grad(set_to_none=False)", "it fills them", "drop it", "zeros")
-    told.append(events.FactsFound(replace(FACTS, findings=(finding,))))
-    assert SessionState.of(told).facts.findings == (finding,)
-    assert resumed(told).plan.facts.findings == ()
 
 
 # --- resuming twice -------------------------------------------------------------------------------------------

@@ -16,10 +16,8 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, open_session, sessions_folder
 from advisor.experiment.past.sameness import check_same_machine
-from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.files.config_file import read_config
-from advisor.records import TargetSpec
 from advisor.source.prints import SourceWatch, changed_sources, fingerprint
 
 
@@ -173,21 +171,3 @@ def test_a_session_knows_the_modules_it_measured_and_says_when_one_changes(tmp_p
     assert [event for event in run.posted(events.Said) if "local_net.py has changed" in event.text]
     with pytest.raises(UsageError, match=r"local_net\.py has changed"):
         taken_up("--resume")
-
-
-@pytest.mark.process
-def test_a_refused_baseline_leaves_the_record_as_it_was(tmp_path):
-    """The model has become another one without any file of the user's: by the environment, say."""
-    with short_trials():
-        first = Run(tmp_path, TINY_TARGET, only=("zero_grad",))
-        first.run_until(lambda event: isinstance(event, events.TrialMeasured))
-        first.journal.close()
-        past = open_session()
-        facts = replace(SessionState.of(past.events).facts, versions={"torch": "0.1"})
-        past = replace(past, events=(*past.events, events.FactsFound(facts)))
-        again = Run(tmp_path, TINY_TARGET, past=past, only=("zero_grad",)).run()
-        again.journal.close()
-    (failed,) = again.posted(events.SessionFailed)
-    assert "the PyTorch is" in failed.message
-    assert SessionState.of(open_session().events).failure is None
-    assert Request(TargetSpec("a", "b")).target.config is None

@@ -35,7 +35,7 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.step.spread import ShareOfBatches, spread_loader
-from advisor.trial.ranks.launcher import of_torchrun, waited_for_others, waits_for_others
+from advisor.trial.ranks.launcher import of_torchrun, waits_for_others
 from advisor.trial.ranks.trial import straggler_share
 
 GPUS = 2
@@ -202,13 +202,6 @@ def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_ou
     assert known.stack["parallel.strategy"] == "ddp"
 
 
-def test_a_graph_that_one_gpu_did_not_need_is_tried_over_several():
-    """Each has a part of the batch to compute, and as many kernels to launch."""
-    known, trials = searched(lambda setup: rate_of(setup) * (1.5 if setup.settings.get("step.cuda_graph") else 1))
-    assert trials.asked[1] == "ddp, step.cuda_graph: true"
-    assert known.stack["step.cuda_graph"] is True
-
-
 def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
     def unused(setup):
         looks = setup.strategy != "ddp" or setup.settings.get("parallel.find_unused_parameters")
@@ -238,11 +231,6 @@ def test_other_losses_than_one_gpus_are_not_the_same_training():
     known, _ = searched(wrong_losses)
     assert known.stack.get("parallel.strategy") != "ddp"
     assert "first losses differ" in known.record().row("ddp").reason
-
-
-def test_exposed_communication_is_evidence_for_the_bottleneck():
-    known, _ = searched(rate_of)
-    assert "communication: for 50 % of the step" in known.record().evidence
 
 
 # --- what is tried, carried over, refused -----------------------------------------------------------------------
@@ -362,12 +350,6 @@ def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(ev
     assert straggler_share(everywhere) == pytest.approx(share, rel=0.02)
 
 
-def test_a_strategy_switches_off_what_does_not_go_with_it():
-    known, trials = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
-    assert "fully_shard, model.memory_format: contiguous" in trials.asked
-    assert known.stack["parallel.strategy"] == "ddp"
-
-
 def test_every_report_has_what_several_gpus_gave():
     state = SessionState.of(several_gpus_history())
     found = report(state, sample_request(), "1")["parallel"]
@@ -397,14 +379,3 @@ def test_the_end_of_torchrun_is_that_of_the_rank_that_ended_first(code, words):
     told = of_torchrun(ChildFailedError("rank", ends)).reason
     assert told.startswith("rank 1: ")
     assert words in told
-
-
-def test_a_port_that_is_taken_is_told():
-    taken = of_torchrun(torch.distributed.DistNetworkError("port: 29500, address already in use"))
-    assert "already in use" in taken.reason
-    assert "--rdzv-endpoint" in taken.hint
-
-
-def test_an_error_of_a_collective_may_follow_from_another_rank():
-    assert waited_for_others(torch.distributed.DistBackendError("NCCL communicator was aborted"))
-    assert not waited_for_others(RuntimeError("no such sample"))

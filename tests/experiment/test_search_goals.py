@@ -14,11 +14,10 @@ from made_up import (
     WHOLE,
     MadeUpTrials,
     found_by,
-    known_of,
     result_at,
 )
 
-from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.search import search
 from advisor.records import Objective
@@ -28,26 +27,6 @@ from advisor.records import Objective
 
 def decided(known, **decisions):
     return known.with_consent(replace(known.plan.consent, decisions={k: Decision(v) for k, v in decisions.items()}))
-
-
-def test_what_is_rejected_goes_and_the_rest_is_measured_next():
-    known, _ = found_by(EVERYTHING_HELPS)
-    after = decided(known, autocast="rejected")
-    assert after.stack == WHOLE.without(BF16.key)
-    assert after.dropped[BF16.key] == REJECTED
-    trials = MadeUpTrials(EVERYTHING_HELPS)
-    again = search(after, trials)
-    if not known.judge.has_tried(after.stack):
-        assert trials.asked[0].settings == after.stack
-    assert BF16.key not in again.stack
-    assert not any(BF16.key in move.settings for move in trials.asked)
-
-
-def test_taking_a_decision_back_gives_the_setting_another_chance():
-    known, _ = found_by(EVERYTHING_HELPS)
-    back = decided(decided(known, autocast="rejected"), autocast="rejected")
-    assert decided(back).dropped.get(BF16.key) is None
-    assert search(decided(back), MadeUpTrials(EVERYTHING_HELPS)).stack == WHOLE
 
 
 def test_a_rest_that_fails_leaves_the_best_that_was_measured():
@@ -72,17 +51,6 @@ def test_what_is_accepted_joins_unless_it_makes_the_whole_slower(factor, stays):
     known, _ = found_by(speed)
     after = search(decided(known, batch_size="accepted"), MadeUpTrials(speed))
     assert ("data.batch_size" in after.stack) is stays
-
-
-def test_decisions_taken_meanwhile_steer_the_search():
-    def follow(known):
-        return decided(known, autocast="rejected") if known.stack else known
-
-    trials = MadeUpTrials(EVERYTHING_HELPS)
-    trials.follow = follow
-    known = search(known_of(), trials)
-    assert BF16.key not in known.stack
-    assert not any(BF16.key in move.settings for move in trials.asked[1:])
 
 
 # --- other goals ----------------------------------------------------------------------------------------------

@@ -67,26 +67,6 @@ def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
     assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
 
 
-def test_one_gpu_that_fails_in_the_turns_was_measured_before(tmp_path):
-    over_ranks = []
-
-    def fails_later(settings):
-        alone = [one for one in over_ranks if "parallel.strategy" not in one]
-        if over_ranks:
-            over_ranks.append(settings)
-        return failed("it hung") if len(alone) > 1 and "parallel.strategy" not in settings else speed(settings)
-
-    run = session(tmp_path, fails_later, gpus=2)
-    run.when(
-        lambda event: isinstance(event, events.StageStarted) and event.stage == "several GPUs",
-        lambda: over_ranks.append({}),
-    )
-    run.run()
-    assert best(run).name == "ddp"
-    assert not run.state.scaling.confirmed
-    assert not [said.text for said in run.posted(events.Said) if "several GPUs are not measured" in said.text]
-
-
 def with_views(settings):
     """Gradients as views of the buckets are worth a tenth."""
     return speed(settings) * (1.1 if settings.get("parallel.gradient_as_bucket_view") else 1.0)
@@ -94,20 +74,6 @@ def with_views(settings):
 
 def slow_over_ranks(settings):
     return with_views(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
-
-
-def test_an_option_of_the_strategy_is_measured(tmp_path):
-    run = session(tmp_path, with_views, ("gradient_as_bucket_view",), gpus=2).run()
-    assert best(run).name == "ddp, gradient_as_bucket_view: true"
-    assert best(run).speedup == pytest.approx(1.98, rel=0.02)
-
-
-def test_without_a_stack_no_time_is_kept_for_its_turns(tmp_path):
-    scaling = (
-        session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=12.0).run().state.scaling
-    )
-    assert scaling.best == ""
-    assert scaling.rows[-1].name == "ddp, gradient_as_bucket_view: true"
 
 
 def test_what_no_time_was_left_for_is_named(tmp_path):

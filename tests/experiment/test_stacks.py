@@ -29,7 +29,6 @@ from made_up import (
 
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind
-from advisor.experiment.moves import why_not
 from advisor.experiment.search import search
 from advisor.records import Bottleneck, Cause, Numerics, Outcome
 
@@ -134,17 +133,6 @@ def test_two_parts_that_fail_for_reasons_of_their_own_are_left_out_one_after_the
     in_tf32 = PLAIN.without(BF16.key).merged(TF32.settings)
     assert trials.settings_of(Kind.STACK)[:3] == [PLAIN, in_tf32, in_tf32.without(GRAPH.key)]
     assert known.stack == together(LAST, FUSED, WITH_LOSS), "TensorFloat-32 gains nothing here"
-
-
-def test_a_compiled_step_whose_kernel_returns_another_layout_keeps_the_models_own():
-    def speed(settings):
-        if {LAST.key, WITH_LOSS.key} <= set(settings):
-            return failed("AssertionError: expected size 512==512, stride 16==1", Outcome.FAILED, Cause.LAYOUT)
-        return EVERYTHING_HELPS(settings)
-
-    known, trials = found_by(speed)
-    assert trials.settings_of(Kind.STACK)[:3] == [PLAIN, WHOLE, WHOLE.without(LAST.key)]
-    assert known.stack == WHOLE.without(LAST.key)
 
 
 def test_where_half_precision_changes_the_results_the_stack_takes_tensorfloat32():
@@ -287,29 +275,6 @@ def test_a_compilation_that_takes_too_long_is_not_tried_in_another_form_of_the_s
     known, trials = found_by(speed)
     assert known.stack == PLAIN
     assert PLAIN.merged(COMPILED.settings) not in trials.settings_of(Kind.STACK)
-
-
-def detector(settings):
-    """Boxes whose number depends on the data: no graph, casts that only cost the host time, a slow compilation."""
-    if GRAPH.key in settings:
-        return "RuntimeError: operation not permitted when stream is capturing"
-    if CATALOG.cost(settings):
-        return failed("it was not done within its time", Outcome.TIMED_OUT)
-    return product(autocast=0.8, fused_optimizer=1.15, tf32=1.05, channels_last=1.05)(settings)
-
-
-def test_what_takes_as_long_to_compile_as_what_was_not_done_in_time_is_not_tried():
-    _, trials = found_by(detector, budget_s=1000.0)
-    costs = [CATALOG.cost(move.settings) for move in trials.asked if CATALOG.cost(move.settings)]
-    assert costs == sorted(costs, reverse=True)
-    assert len(costs) == len(set(costs)), "only what compiles less is tried after it"
-
-
-def test_what_fails_in_every_form_is_given_up():
-    known, trials = found_by(lambda settings: "CUDA error" if settings else 1.0)
-    assert known.stack == BASELINE
-    assert len(trials.settings_of(Kind.STACK)) < 12
-    assert all(known.record(candidate) or why_not(known, candidate) for candidate in known.plan.candidates)
 
 
 def test_a_step_that_waits_for_its_data_changes_loader_and_step_at_once():

@@ -3,18 +3,15 @@
 import threading
 
 import pytest
-from facts import gpu_facts
 from fake_trials import three_removers
-from made_up import CATALOG
 from stopped_clock import Clock
 
 from advisor.experiment import events
-from advisor.experiment.consent import Consent
-from advisor.experiment.control import SKIPPED, Decision, Steering
+from advisor.experiment.control import SKIPPED, Steering
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
-from advisor.records import Candidate, Numerics, Verdict
+from advisor.records import Verdict
 
 pytestmark = pytest.mark.usefixtures("own_state")
 
@@ -49,24 +46,6 @@ def test_time_that_stands_still_is_not_spent_and_more_can_be_added():
     assert budget.left_s == 60.0
     budget.restart(20.0)
     assert (budget.total_s, budget.left_s) == (20.0, 20.0)
-
-
-def test_one_batch_size_that_is_accepted_does_not_accept_the_others():
-    mode, accepted = gpu_facts().workload.mode, {"batch_size": Decision.ACCEPTED}
-    consent = Consent(CATALOG, mode, Numerics.CLOSE, accepted, values={"batch_size": 128})
-    sizes = {size: Candidate("batch_size", "data.batch_size", size) for size in (64, 128, 256)}
-    assert [size for size, candidate in sizes.items() if not consent.needs_consent(candidate)] == [128]
-    assert [size for size, candidate in sizes.items() if consent.permits(candidate.settings)] == [128]
-    every = Consent(CATALOG, mode, Numerics.CLOSE, accepted)
-    assert not any(every.needs_consent(candidate) for candidate in sizes.values())
-    assert every != consent
-
-
-def test_the_state_knows_which_value_was_accepted():
-    state = SessionState.of([events.Decided("batch_size", Decision.ACCEPTED, 128)])
-    assert state.accepted_values == {"batch_size": 128}
-    state.apply(events.Decided("batch_size", None))
-    assert (state.decisions, state.accepted_values) == ({}, {})
 
 
 # --- sessions -------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import pytest
 import torch
 from torch import nn
@@ -87,31 +85,6 @@ class ReadOnce(IterableDataset):
 
     def __iter__(self):
         return self.rows
-
-
-class Epochs(DataLoader):
-    """Notes when the iterator of an epoch is made and when it is gone."""
-
-    def __init__(self, noted):
-        super().__init__(TensorDataset(torch.arange(4)), batch_size=2)
-        self.noted = noted
-
-    def __iter__(self):
-        self.noted.append("begun")
-        iterator = super().__iter__()
-        weakref.finalize(iterator, self.noted.append, "gone")
-        return iterator
-
-
-def test_the_iterator_of_an_epoch_is_gone_before_the_next_one_is_made_as_in_a_loop_of_ones_own():
-    of_feed, of_loop = [], []
-    feed, loop = Feed(Epochs(of_feed)), Epochs(of_loop)
-    for _ in range(6):
-        feed.next()
-    for _ in range(2):
-        for _batch in loop:
-            pass
-    assert of_feed == [*of_loop, "begun"] == ["begun", "gone"] * 2 + ["begun"]
 
 
 class FailsLater(Dataset):

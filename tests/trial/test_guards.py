@@ -85,13 +85,6 @@ def test_another_process_that_computes():
     )
 
 
-def test_a_process_that_computed_before_the_blocks_counts_only_where_nothing_newer_is_known():
-    both = frozenset({ME, STRANGER})
-    first = reading(pids=both, sm_percent={STRANGER: 70})
-    assert disturbance_of_gpu([first, reading(pids=both)], HERE, 90) == ""
-    assert "70 %" in disturbance_of_gpu([first, reading(pids=both, sm_percent={})], HERE, 90)
-
-
 def test_a_process_that_only_holds_memory_is_counted_and_is_none():
     both = [reading(pids=frozenset({ME, STRANGER}), sm_percent={ME: 98, STRANGER: 2})] * 3
     assert disturbance_of_gpu(both, HERE, 90) == ""
@@ -281,10 +274,4 @@ def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch
 def test_energy_of_less_than_a_second_is_unknown(guarded, monkeypatch):
     assert guards._SHORTEST_ENERGY_S == 1.0
     monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", SOON_S)
-    assert guarded().energy_j_per_sample(BLOCKS) is None
-
-
-def test_energy_without_a_counter_is_unknown(guarded, library, monkeypatch):
-    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", 0.0)
-    library.refused = {"nvmlDeviceGetTotalEnergyConsumption": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
     assert guarded().energy_j_per_sample(BLOCKS) is None

@@ -182,12 +182,6 @@ def test_a_step_with_gradients_of_single_samples_can_be_probed():
     assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 3, 0).losses)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
-def test_torchscript_is_not_hooked():
-    probe = probe_training(train_step(torch.jit.script(net())), [batch()] * 2, 0)
-    assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 2, 0).losses)
-
-
 def test_a_captured_step_is_replayed_on_a_batch_that_it_was_not_captured_on():
     data = [(torch.randn(8, 16), torch.arange(8) % 4) for _ in range(PROBE_STEPS)]
     step = captured(train_step())
@@ -240,12 +234,6 @@ def test_skipped_updates_are_run_again_and_counted():
     assert probe.losses == (0, 1, 2, 3, 4)
     assert (probe.skipped_steps, probe.steps) == (3, 8)
     assert probe.notes == ("the gradient scaler skipped 3 of the first 8 updates",)
-
-
-def test_a_scaler_that_never_finds_a_scale_ends():
-    probe = probe_training(ScaledStep(1000), [None] * PROBE_STEPS, 0)
-    assert probe.losses == (0,) * PROBE_STEPS
-    assert probe.skipped_steps == probe.steps
 
 
 # --- samples and norms ----------------------------------------------------------------------------------------

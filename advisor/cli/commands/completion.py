@@ -1,7 +1,9 @@
 """``perf-advisor completion``: a script with which a shell completes commands, options and their values."""
 
 import shlex
+import string
 from collections.abc import Sequence
+from pathlib import Path
 
 from advisor.cli.options import CHOICES, TOPICS
 from advisor.cli.parser import Parser
@@ -9,34 +11,20 @@ from advisor.errors import ExitCode
 from advisor.figures.options import choice_of
 from advisor.records.kinds import DEVICES, Shell
 
-_BASH = """\
-# perf-advisor: add `eval "$(perf-advisor completion bash)"` to ~/.bashrc
-_perf_advisor() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
-    COMPREPLY=()
-    case $before in
-{cases}
-        {takers}) COMPREPLY=($(compgen -W "$({sessions})" -- "$word")); return ;;
-    esac
-    if [[ $word == -* ]]; then
-        COMPREPLY=($(compgen -W {options} -- "$word"))
-    elif ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W {commands} -- "$word") $(compgen -f -X '!*.py' -- "$word"))
-    fi
-}}
-complete -o default -F _perf_advisor perf-advisor
-"""
-_ZSH = """\
-# perf-advisor: add `eval "$(perf-advisor completion zsh)"` to ~/.zshrc, after compinit
-autoload -U bashcompinit && bashcompinit
-"""
-_FISH = """\
-complete -c perf-advisor -n __fish_use_subcommand -a {commands}
-complete -c perf-advisor -n "__fish_seen_subcommand_from {takers}" -xa "({sessions})"
-complete -c perf-advisor -n "__fish_seen_subcommand_from recipes" -xa {recipes}
-"""
 # The commands that take a session.
 _OF_SESSIONS = ("open", "compare", "report", "export")
+
+
+class _Script(string.Template):
+    """A script with ``@name`` where words of this version come in; shells use ``$`` themselves."""
+
+    delimiter = "@"
+
+
+def _filled(shell: Shell, **words: str) -> str:
+    """The shell's script, ``completion.<shell>``, with these words."""
+    text = Path(__file__).with_name(f"completion.{shell.value}").read_text(encoding="utf-8")
+    return _Script(text).substitute(words)
 
 
 def script_for(shell: Shell, commands: Sequence[str]) -> str:
@@ -53,19 +41,20 @@ def script_for(shell: Shell, commands: Sequence[str]) -> str:
     sessions = f"ls {folder} 2>/dev/null | sed -n 's/[.]jsonl//p'"  # ls answers at once; Python would take a second
     if shell is Shell.FISH:
         takers, named = " ".join(_OF_SESSIONS), shlex.quote(" ".join(recipes))
-        lines = [_FISH.format(commands=words, takers=takers, sessions=sessions, recipes=named)]
+        lines = []
         for name in ("--version", "--help", *options):
             values = f" -xa {shlex.quote(' '.join(choices[name]))}" if name in choices else ""
-            lines.append(f"complete -c perf-advisor -l {name.removeprefix('--')}{values}\n")
-        return "".join(lines)
+            lines.append(f"complete -c perf-advisor -l {name.removeprefix('--')}{values}")
+        listed = "\n".join(lines)
+        return _filled(shell, commands=words, takers=takers, sessions=sessions, recipes=named, options=listed)
     cases = "\n".join(
         f'        {name}) COMPREPLY=($(compgen -W {shlex.quote(" ".join(values))} -- "$word")); return ;;'
         for name, values in {**choices, "recipes": recipes}.items()
     )
     takers = "|".join([*_OF_SESSIONS, "--resume"])
     listed = shlex.quote(" ".join(["--version", "--help", *options]))
-    script = _BASH.format(cases=cases, options=listed, commands=words, takers=takers, sessions=sessions)
-    return script if shell is Shell.BASH else _ZSH + script.partition("\n")[2]
+    script = _filled(Shell.BASH, cases=cases, options=listed, commands=words, takers=takers, sessions=sessions)
+    return script if shell is Shell.BASH else _filled(Shell.ZSH) + script.partition("\n")[2]
 
 
 def run(arguments: Sequence[str]) -> int:

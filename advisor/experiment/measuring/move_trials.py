@@ -14,7 +14,6 @@ from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, sid
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
-from advisor.experiment.search import rank
 from advisor.experiment.stacks import compiled_next
 from advisor.recipe.settings import Settings
 from advisor.records import TrialKind, TrialSpec, Value
@@ -191,26 +190,14 @@ class MoveTrials:
         return bench.wait_until_compiled(move.name, min(left_s, bench.compiling_left_s or left_s))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
-        spec = self._spec(move, known)
-        if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
-            self.bench.compile_beside(settings)
-        return Evidence(runs=((move.settings, self.bench.run(spec)),))
-
-    def _compiled_next(self, move: Move, known: Known) -> Settings | None:
-        """The settings most likely compiled next, to be compiled beside this move; None where that may disturb.
-
-        Beside a stack that compiles nothing that is its compiled form, beside another move a stack with priority; where
-        the move compiles as well, any other may.
-        """
-        compiles = self.bench.catalog.compiles(move.settings)
-        if (move.kind is Kind.STACK and compiles) or not may_compile_beside(self.bench, known, move.settings):
-            return None
-        possible = [other.settings for other in rank(moves(known), known, self) if compiles or other.has_priority]
-        for settings in [compiled_next(known, move.settings), *possible] if move.kind is Kind.STACK else possible:
-            new = settings not in (move.settings, known.stack) and has_to_compile(self.bench, settings)
-            if new and may_compile_beside(self.bench, known, settings):
-                return settings
-        return None
+        """One trial; beside that of a stack that compiles nothing, its compiled form is compiled for the next."""
+        bench, spec = self.bench, self._spec(move, known)
+        coming = compiled_next(known, move.settings) if move.kind is Kind.STACK else BASELINE
+        possible = not bench.catalog.compiles(move.settings) and has_to_compile(bench, coming)
+        undisturbed = possible and all(may_compile_beside(bench, known, one) for one in (move.settings, coming))
+        if undisturbed and bench.has_compiled_beside():
+            bench.compile_beside(coming)
+        return Evidence(runs=((move.settings, bench.run(spec)),))
 
     def _spec(self, move: Move, known: Known) -> TrialSpec:
         at_least_s = ENERGY_S if len(move.settings) > 1 else 0.0

@@ -26,7 +26,7 @@ from advisor.experiment.request import Request
 from advisor.figures.stats import ProcessSpread
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import FIRST_STEPS, BlockDone, Outcome, TargetSpec, TrialKind
+from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind
 from advisor.runner.trial_process import Trial
 from advisor.runner.trials import Runner
 
@@ -69,26 +69,6 @@ class Bench(benches.Bench):
         return listen
 
 
-def test_one_warms_up_after_the_other_and_not_beside_it(tmp_path, monkeypatch):
-    """Beside the other a baseline was not ready after 10 s, and sessions of a minute ended before a first block."""
-    bench, order = Bench(tmp_path, 0.9 * BLOCK_S), []
-    opens, waits = bench.runner.open, Trial.wait_ready
-
-    def open_trial(spec, listen):
-        order.append(f"{spec.trial_id} begins")
-        return opens(spec, listen)
-
-    def wait_ready(trial):
-        ended = waits(trial)
-        order.append("ready")
-        return ended
-
-    monkeypatch.setattr(bench.runner, "open", open_trial)
-    monkeypatch.setattr(Trial, "wait_ready", wait_ready)
-    assert side_by_side(bench, SETTINGS).turns
-    assert order == [f"{BASELINE} begins", "ready", f"{STACK} begins", "ready"]
-
-
 def pairs_of(evidence):
     """The number of pairs of blocks."""
     (new,), (old,) = evidence.turns.new, evidence.turns.old
@@ -109,22 +89,6 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
     assert pairs_of(evidence) == pairs
     assert set(evidence.turns.new[0].phases) >= {"forward", "backward"}
     assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
-
-
-def test_the_baseline_beside_the_stack_runs_no_steps_that_nobody_reads(tmp_path):
-    """Its first steps took 6 s of a session on busy cores, and the warm-up as long again."""
-    bench, told = Bench(tmp_path, 0.9 * BLOCK_S), []
-    listener = bench.listener
-
-    def listen_to(spec):
-        inner = listener(spec)
-        return lambda message: (told.append((spec.trial_id, getattr(message, "text", ""))), inner(message))
-
-    bench.listener = listen_to
-    assert side_by_side(bench, SETTINGS).turns.new[0].losses
-    assert (STACK, FIRST_STEPS) in told
-    assert (BASELINE, FIRST_STEPS) not in told
-    assert (BASELINE, "warming up") in told
 
 
 @pytest.mark.parametrize("in_time", [2 * LEAST_PAIRS - 1, 2 * LEAST_PAIRS, 2 * LEAST_PAIRS + 1])
