@@ -90,7 +90,7 @@ class NumWorkers(LoaderRecipe):
         return gain_from(1 - max(1 - wait, loading))
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.loader import rebuild
+        from advisor.loading.loader import rebuild
 
         if workload.has_loader:
             workload.data = rebuild(workload.data, **self.options(value))

@@ -45,7 +45,7 @@ class OnDevice(LoaderRecipe):
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     spares = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch", "gpu_transforms"})
-    imported = "from advisor.step.on_device import as_it_is, kept_on_device"
+    imported = "from advisor.loading.on_device import as_it_is, kept_on_device"
     order = -1  # it looks at the dataset as its owner made it
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
@@ -68,8 +68,8 @@ class OnDevice(LoaderRecipe):
         return {"dataset": kept, "collate_fn": collate, **alone}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.loader import on_device_problem, rebuild
-        from advisor.step.on_device import as_it_is, kept_on_device
+        from advisor.loading.loader import on_device_problem, rebuild
+        from advisor.loading.on_device import as_it_is, kept_on_device
 
         if value and workload.has_loader:
             if problem := on_device_problem(workload.data):
@@ -81,4 +81,4 @@ class OnDevice(LoaderRecipe):
     def code(self, value: Value) -> str:
         if not value:
             return "# the dataset is read sample by sample\n"
-        return code_of("on_device", super().code(value))
+        return code_of("loading.on_device", super().code(value))

@@ -69,8 +69,8 @@ class PadBatches(LoaderRecipe):
         return {"collate_fn": padded} if value != self.default else {}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.lengths import padding
-        from advisor.step.loader import rebuild
+        from advisor.loading.lengths import padding
+        from advisor.loading.loader import rebuild
 
         if value != self.default and workload.has_loader:
             try:
@@ -85,7 +85,7 @@ class PadBatches(LoaderRecipe):
     def code(self, value: Value) -> str:
         if value == self.default:
             return "# batches are as long as their longest sample\n"
-        return code_of("lengths", super().code(value))
+        return code_of("loading.lengths", super().code(value))
 
 
 def _usual(loader: LoaderFacts) -> int:

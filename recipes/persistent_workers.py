@@ -58,7 +58,7 @@ class PersistentWorkers(WorkerRecipe):
         return 1.05 if epoch_s is None else gain_from(min(0.5, _START_S / epoch_s))
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.loader import rebuild
+        from advisor.loading.loader import rebuild
 
         if workload.has_loader and workload.data.num_workers:
             workload.data = rebuild(workload.data, **self.options(value))

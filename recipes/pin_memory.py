@@ -45,7 +45,7 @@ class PinMemory(LoaderRecipe):
         return max(1.02, gain_from(0.7 * facts.profile.share(Phase.HOST_TO_DEVICE))) if facts.profile else 1.1
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.loader import rebuild
+        from advisor.loading.loader import rebuild
 
         if workload.has_loader:
             workload.data = rebuild(workload.data, **self.options(value))

@@ -42,7 +42,7 @@ class Prefetch(WorkerRecipe):
         return [4, 8]
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.loader import rebuild
+        from advisor.loading.loader import rebuild
 
         if workload.has_loader and workload.data.num_workers:
             workload.data = rebuild(workload.data, **self.options(value))

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 from facts import gpu_facts
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.judging.judge import BASELINE, Judge
-from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence, Kind, Known, Move
-from advisor.experiment.objective import Goal
 from advisor.experiment.plan import Plan
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.search import search
+from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.objective import Goal
+from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Candidate, Cause, Facts, Numerics, Outcome, TargetSpec, TrialResult

@@ -53,7 +53,7 @@ PARTS = {
         ),
     ),
     "judge": Part(
-        ("experiment/judging/judge.py", "experiment/judging/runs.py", "experiment/judging/numerics.py"),
+        ("judging/judge.py", "judging/runs.py", "judging/numerics.py"),
         (
             *("judge", "numerics", "comparison", "repeats", "search", "session_ends", "decisions"),
             *("reference", "objective", "stacks"),

@@ -37,10 +37,11 @@ from sample_parts import (
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
-from advisor.experiment.objective import Goal
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
+from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.state import SessionState
+from advisor.judging.objective import Goal
 from advisor.records import (
     Comparison,
     Facts,
@@ -48,8 +49,6 @@ from advisor.records import (
     NumericsResult,
     Outcome,
     Profile,
-    ScalingRecord,
-    ScalingRow,
     StackRecord,
     TargetSpec,
     TrialRecord,

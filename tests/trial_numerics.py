@@ -7,9 +7,9 @@ from pathlib import Path
 
 from planted import plant_numerics
 
-from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.numerics import own_rounding
-from advisor.experiment.judging.records import trial_record
+from advisor.judging.judge import Judge
+from advisor.judging.numerics import own_rounding
+from advisor.judging.records import trial_record
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     Candidate,

@@ -9,7 +9,6 @@ from contextlib import suppress
 import psutil
 
 from advisor.experiment.control import ENDED, OTHER_VALUE, RAISE_BUDGET, REJECTED, SKIPPED, Decision
-from advisor.experiment.judging.judge import Judge
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.moves import why_not
@@ -17,6 +16,7 @@ from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_ratio, format_seconds, printable
+from advisor.judging.judge import Judge
 from advisor.machine.hardware import own_pids
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings

@@ -5,8 +5,9 @@ import msgspec
 from advisor import records
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment.control import Decision
-from advisor.experiment.objective import Goal
+from advisor.experiment.scaling_records import ScalingRecord
 from advisor.figures.formatting import printable_in
+from advisor.judging.objective import Goal
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -152,7 +153,7 @@ class StackMeasured(Event, frozen=True):
 class ScalingMeasured(Event, frozen=True):
     """The settings on several GPUs so far; the whole record, again after each trial."""
 
-    record: records.ScalingRecord
+    record: ScalingRecord
 
 
 class Ranked(Event, frozen=True):

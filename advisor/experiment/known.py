@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from advisor.experiment.cached import cached
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED
-from advisor.experiment.judging.judge import BASELINE, Judge
-from advisor.experiment.judging.records import trial_record
-from advisor.experiment.judging.runs import Turns, prior_spread
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
+from advisor.judging.cached import cached
+from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.records import trial_record
+from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Candidate, Comparison, Facts, Numerics, NumericsResult, TrialRecord, TrialResult
 

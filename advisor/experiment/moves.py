@@ -6,11 +6,11 @@ most for its cost.
 
 import functools
 
-from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.experiment.stacks import LAYOUT, Moves, needs_explaining, whole_stacks
+from advisor.judging.judge import BASELINE
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Cause, Outcome, Verdict
 

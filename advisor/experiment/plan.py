@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from advisor.experiment.cached import cached
 from advisor.experiment.consent import Consent
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
@@ -13,6 +12,7 @@ from advisor.experiment.request import Request
 from advisor.figures.formatting import format_percent
 from advisor.figures.roof import INPUT_BOUND_SHARE, upper_bound
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
+from advisor.judging.cached import cached
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL

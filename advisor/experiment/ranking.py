@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.objective import Yardstick
 from advisor.figures.sweep import KNEE_TOLERANCE, USABLE_MEMORY
+from advisor.judging.objective import Yardstick
 from advisor.records import Facts, Recommendation, TrialRecord, TrialResult, Value
 
 CONTROL = "control"

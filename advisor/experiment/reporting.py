@@ -8,11 +8,11 @@ from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Event, Said, SessionFailed, SessionFinished, TrialEnded, printable_event
-from advisor.experiment.judging.records import stack_record, trial_record
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.ranking import CONTROL, recommend
 from advisor.experiment.state import SessionState
+from advisor.judging.records import stack_record, trial_record
 from advisor.source.prints import SourceWatch
 
 

@@ -6,8 +6,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.files.paths import check_target
+from advisor.judging.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.records import Numerics, Objective, TargetSpec, Value
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.workloads.scripts import is_script

@@ -10,9 +10,6 @@ from advisor.errors import AdvisorError, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Steering
-from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.numerics import finite, own_rounding
-from advisor.experiment.judging.runs import prior_spread
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
@@ -33,6 +30,9 @@ from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before,
 from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
+from advisor.judging.judge import Judge
+from advisor.judging.numerics import finite, own_rounding
+from advisor.judging.runs import prior_spread
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings

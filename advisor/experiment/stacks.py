@@ -7,10 +7,10 @@ Without compiling first, then compiled; a form that failed gives way to a simple
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
+from advisor.judging.judge import BASELINE
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.plan import AROUND_LOSS
 from advisor.recipe.settings import Settings

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from advisor import records
 from advisor.experiment import events
 from advisor.experiment.control import REJECTED, Decision
-from advisor.experiment.objective import Goal, Yardstick
+from advisor.experiment.scaling_records import ScalingRecord
+from advisor.judging.objective import Goal, Yardstick
 from advisor.recipe.settings import Settings
 from advisor.source.reading import relevant
 
@@ -72,7 +73,7 @@ class SessionState:
     combinations: dict[Settings, records.ParetoPoint] = field(default_factory=dict)
     stack: records.StackRecord | None = None
     measured_stack: records.StackRecord | None = None
-    scaling: records.ScalingRecord | None = None
+    scaling: ScalingRecord | None = None
     recommendations: tuple[records.Recommendation, ...] = ()
     decisions: dict[str, Decision] = field(default_factory=dict)
     accepted_values: dict[str, records.Value] = field(default_factory=dict)

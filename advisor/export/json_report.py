@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from advisor import records
-from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
+from advisor.experiment.scaling_records import ScalingRecord
 from advisor.experiment.state import SessionState
 from advisor.figures.sweep import knee_of
+from advisor.judging.objective import Yardstick
 from advisor.records.secrets import arguments_without_secrets
 from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
 from advisor.report.figures import tokens_per_s
@@ -133,7 +134,7 @@ def _with_tokens(record: Json | None, facts: records.Facts | None) -> Json | Non
     return record and {**record, "tokens_per_s": tokens_per_s(facts, record["samples_per_s"])}
 
 
-def _parallel(scaling: records.ScalingRecord | None) -> Json | None:
+def _parallel(scaling: ScalingRecord | None) -> Json | None:
     """Several GPUs: ``efficiency`` is the speed-up over one GPU as a share of their number."""
     if scaling is None:
         return None

@@ -16,7 +16,7 @@ from advisor.records import Finished, Outcome, TrialResult
 _RANK = """\
 from advisor.process.meanwhile import collector_waits
 with collector_waits():
-    from advisor.trial.ranks.rank import main
+    from advisor.ranks.rank import main
 main(sys.argv[2])
 """
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advisor.experiment.judging.runs import rates
 from advisor.experiment.measuring.verification import loop_spec, middle_block, ratio_of_processes, time_in_pairs
 from advisor.figures.options import choice_of, device_of
 from advisor.headless.tune import program_left_alone, seconds_in, target_of
+from advisor.judging.runs import rates
 from advisor.records import Comparison, Mode, TargetSpec, Verdict
 from advisor.runner.trials import Runner
 

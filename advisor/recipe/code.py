@@ -5,11 +5,14 @@ from importlib.resources import files
 
 
 def code_of(module: str, call: str) -> str:
-    """The functions of ``advisor/step/<module>.py`` and a call of one, as Python without this package.
+    """The functions of a module of ``advisor/step/`` and a call of one, as Python without this package.
+
+    A module of another room is named with it, as in ``loading.lengths``.
 
     The file is read, not imported: the app's process never imports torch. It must import nothing of this package.
     """
-    text = files("advisor").joinpath("step", f"{module}.py").read_text(encoding="utf-8")
+    room, _, name = module.rpartition(".")
+    text = files("advisor").joinpath(room or "step", f"{name}.py").read_text(encoding="utf-8")
     body = ast.parse(text).body
     first = body[1] if ast.get_docstring(ast.Module(body, [])) is not None else body[0]
     functions = "".join(text.splitlines(keepends=True)[first.lineno - 1 :]).strip()

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator
 
-from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_EVAL_STEPS, Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -12,6 +11,7 @@ from advisor.figures.formatting import (
     format_percent,
     format_seconds,
 )
+from advisor.judging.objective import DEFAULT_KEEP_SPEED
 from advisor.records import Numerics, Objective, text_of
 from advisor.report.conclusions import candidates_tried
 from advisor.report.document import Listing, Paragraph, Section

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
@@ -13,7 +14,7 @@ from advisor.figures.formatting import (
     format_setting,
 )
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
-from advisor.records import Comparison, ScalingRecord, ScalingRow, Value
+from advisor.records import Comparison, Value
 from advisor.report.document import Bullets, Paragraph, Section, Table
 
 _BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communication")

@@ -305,7 +305,7 @@ def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> No
     if main is None:
         return
     if spec.world is not None:
-        from advisor.trial.ranks.launcher import launch_main
+        from advisor.ranks.launcher import launch_main
 
         launch_main(spec, connection, asked_at)
     main.trial_main(spec, connection, asked_at)

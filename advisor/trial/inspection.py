@@ -13,14 +13,8 @@ from torch.utils.data import IterableDataset
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
-from advisor.machine.device import backend_of
-from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
-from advisor.step.batch import map_tensors, tensors_of
-from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.step.compile import Models, as_prepared
-from advisor.step.lengths import PadsToMultiple
-from advisor.step.loader import (
+from advisor.loading.lengths import PadsToMultiple
+from advisor.loading.loader import (
     divides_samples,
     hears_of_epochs,
     length_of,
@@ -28,7 +22,13 @@ from advisor.step.loader import (
     rebuild,
     workers_problem,
 )
-from advisor.step.on_device import as_it_is
+from advisor.loading.on_device import as_it_is
+from advisor.machine.device import backend_of
+from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
+from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
+from advisor.step.batch import map_tensors, tensors_of
+from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
+from advisor.step.compile import Models, as_prepared
 from advisor.step.optimizer import (
     optimizer_implementation,
     optimizers_in,

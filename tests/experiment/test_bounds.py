@@ -4,7 +4,7 @@ import pytest
 from facts import gpu_facts, loader_facts, profile_facts
 from made_up import known_of
 
-from advisor.experiment.objective import Goal
+from advisor.judging.objective import Goal
 from advisor.records import Objective
 
 WORKERS = "num_workers"

@@ -14,10 +14,10 @@ from sample_session import sample_history, sample_request
 from advisor.experiment import caveats
 from advisor.experiment.caveats import busiest_programs
 from advisor.experiment.events import TrialMeasured
-from advisor.experiment.judging.judge import Judge
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
+from advisor.judging.judge import Judge
 from advisor.recipe.catalog import load_catalog
 from advisor.records import GpuReadings, Hardware, Mode, Verdict
 

@@ -28,13 +28,13 @@ from sample_session import sample_request
 
 from advisor.experiment import events
 from advisor.experiment.control import OTHER_VALUE, Decision
-from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
+from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, WorkloadFacts

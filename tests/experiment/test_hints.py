@@ -6,10 +6,10 @@ import pytest
 from facts import gpu_facts
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, save_hints, workload_name
 from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
+from advisor.judging.judge import BASELINE
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Numerics, TargetSpec
 

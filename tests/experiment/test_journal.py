@@ -19,17 +19,9 @@ from sample_session import (
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, list_sessions, open_session, sessions_folder
+from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.state import SessionState
-from advisor.records import (
-    Block,
-    Candidate,
-    Outcome,
-    ScalingRecord,
-    ScalingRow,
-    TrialRecord,
-    TrialResult,
-    Verification,
-)
+from advisor.records import Block, Candidate, Outcome, TrialRecord, TrialResult, Verification
 
 
 def runs_history():

@@ -8,8 +8,6 @@ from fake_trials import FakeTrials
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, result_at
 from stopped_clock import Clock
 
-from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
@@ -19,6 +17,8 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import rank
+from advisor.judging.judge import BASELINE
+from advisor.judging.runs import Turns
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TargetSpec
 from advisor.runner.trials import Runner

@@ -7,9 +7,9 @@ from facts import adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile
 from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, known_of, result_at
 
 from advisor.experiment.control import Decision
-from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.moves import adds, drops, singles
+from advisor.judging.judge import BASELINE
 from advisor.recipe.settings import Settings
 from advisor.records import Hardware, Mode
 

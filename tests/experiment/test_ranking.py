@@ -5,8 +5,8 @@ from facts import GIB, gpu_facts
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.objective import Goal, Yardstick
 from advisor.experiment.ranking import best_per_recipe, fills_the_device, recommend
+from advisor.judging.objective import Goal, Yardstick
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     BaselineRecord,

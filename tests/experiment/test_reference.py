@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from facts import GIB, cpu_facts, gpu_facts
 
-from advisor.experiment.judging.numerics import Spread
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
+from advisor.judging.numerics import Spread
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Outcome, TargetSpec, TrialResult
 from advisor.runner.trials import Runner

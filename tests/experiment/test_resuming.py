@@ -9,17 +9,17 @@ from made_up import reporter_to
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.judging.judge import BASELINE, Judge
-from advisor.experiment.judging.runs import Turns, prior_spread
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.move_trials import runs_of
 from advisor.experiment.moves import moves
-from advisor.experiment.objective import Goal
 from advisor.experiment.past.resuming import take_over
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.objective import Goal
+from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (

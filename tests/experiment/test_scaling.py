@@ -20,6 +20,8 @@ from advisor.experiment.scaling.results import ONE, Scaling
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
+from advisor.ranks.launcher import of_torchrun, waits_for_others
+from advisor.ranks.trial import straggler_share
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -35,8 +37,6 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.step.spread import ShareOfBatches, spread_loader
-from advisor.trial.ranks.launcher import of_torchrun, waits_for_others
-from advisor.trial.ranks.trial import straggler_share
 
 GPUS = 2
 DDP = Settings({"parallel.strategy": "ddp"})

@@ -23,10 +23,10 @@ from made_up import (
     together,
 )
 
-from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import why_not
+from advisor.judging.judge import BASELINE
+from advisor.judging.runs import Turns
 from advisor.records import Outcome
 
 # --- the end --------------------------------------------------------------------------------------------------

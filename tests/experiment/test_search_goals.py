@@ -18,8 +18,8 @@ from made_up import (
 )
 
 from advisor.experiment.control import Decision
-from advisor.experiment.objective import Goal
 from advisor.experiment.search import search
+from advisor.judging.objective import Goal
 from advisor.records import Objective
 
 # --- decisions ------------------------------------------------------------------------------------------------

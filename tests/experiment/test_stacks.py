@@ -27,9 +27,9 @@ from made_up import (
     together,
 )
 
-from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind
 from advisor.experiment.search import search
+from advisor.judging.judge import BASELINE
 from advisor.records import Bottleneck, Cause, Numerics, Outcome
 
 IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}

@@ -14,9 +14,9 @@ from sample_session import (
 )
 
 from advisor.experiment import events
-from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
+from advisor.judging.objective import Goal
 from advisor.records import Objective
 
 TRIAL_FIELDS = {

@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.experiment.events import ScalingMeasured
 from advisor.experiment.outputs import Outputs
+from advisor.experiment.scaling_records import ScalingRecord
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import ScalingRecord
 from advisor.step.graph import WARM_UP_STEPS_OF_DDP
 from advisor.step.spread import spread_model
 from advisor.step.tuning import Tuning

@@ -21,15 +21,15 @@ from statistics import median
 
 import yaml
 
-from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.records import trial_record
-from advisor.experiment.judging.runs import rates
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.turns import side_by_side
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.figures.stats import SELECTION, process_spread, ratio_interval
+from advisor.judging.judge import Judge
+from advisor.judging.records import trial_record
+from advisor.judging.runs import rates
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings

@@ -18,9 +18,9 @@ from sample_session import (
 )
 
 from advisor.experiment import events
-from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.headless.progress import HeadlessReporter
+from advisor.judging.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Objective
 from advisor.report.terminal import print_sections

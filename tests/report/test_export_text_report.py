@@ -22,10 +22,10 @@ from advisor.experiment.events import (
     StackMeasured,
     TrialMeasured,
 )
-from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report
+from advisor.judging.objective import Goal
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, Objective, Verdict
 from advisor.report.document import Listing

@@ -7,9 +7,9 @@ import pytest
 from sample_session import sample_history
 
 from advisor.experiment import events
-from advisor.experiment.objective import WORDS
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
+from advisor.judging.objective import WORDS
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, Objective, Outcome, ParetoPoint, TrialResult
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, why_no_stack

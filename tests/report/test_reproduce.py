@@ -8,9 +8,9 @@ from sample_session import sample_history, sample_request
 
 from advisor.cli.grammar import parse
 from advisor.experiment import events
-from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
+from advisor.judging.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective
 from advisor.report.reproduce import command_of

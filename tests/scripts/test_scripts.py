@@ -13,13 +13,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
+from advisor.experiment.scaling.gpus import is_for_ranks
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.tuning import apply_settings
 from advisor.trial.measurement.draws import Feed
 from advisor.workloads.entrypoint import load_target
-from advisor.workloads.scripts import is_for_ranks, watch
+from advisor.workloads.scripts import watch
 from scripts.steps import batches, step_of
 
 HERE = Path(__file__).parent

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from advisor.loading.lengths import PadsToMultiple
+from advisor.loading.on_device import as_it_is
 from advisor.recipe.plan import StepPlan
-from advisor.step.lengths import PadsToMultiple
-from advisor.step.on_device import as_it_is
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.inspection import padding_problem
 

@@ -13,10 +13,10 @@ from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_th
 from advisor.cli.options import TOPICS
 from advisor.cli.parser import Parser, launch_of, split_arguments, target_of
 from advisor.errors import UsageError
-from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, DEFAULT_EVAL_STEPS, Request
 from advisor.files.paths import DEMO
+from advisor.judging.objective import DEFAULT_KEEP_SPEED
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
 from advisor.records import Mode, Objective, TargetSpec

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
 from advisor.experiment.events import Said
-from advisor.experiment.judging.numerics import DEFAULT_TOLERANCE, Spread, finite
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.request import Request
+from advisor.judging.numerics import DEFAULT_TOLERANCE, Spread, finite
 from advisor.machine.hardware import counts_energy
 from advisor.machine.host import CoresInUse
 from advisor.records import Facts, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec

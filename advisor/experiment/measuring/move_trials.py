@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
-from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -15,6 +14,7 @@ from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.experiment.stacks import compiled_next
+from advisor.judging.judge import BASELINE
 from advisor.recipe.settings import Settings
 from advisor.records import TrialKind, TrialSpec, Value
 

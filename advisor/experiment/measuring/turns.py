@@ -7,10 +7,10 @@ also show how much two of them differ, and none takes memory of the device that 
 import contextlib
 from dataclasses import replace
 
-from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.judging.runs import Turns
 from advisor.experiment.known import Evidence, Known
 from advisor.experiment.measuring.bench import Bench
+from advisor.judging.judge import BASELINE
+from advisor.judging.runs import Turns
 from advisor.recipe.settings import Settings
 from advisor.records import Block, BlockDone, Outcome, TrialKind, TrialResult
 from advisor.runner.trial_process import Trial

@@ -13,13 +13,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from advisor.errors import TargetError
-from advisor.experiment.judging.numerics import LOSSES, OUTPUTS, differences
-from advisor.experiment.judging.runs import rates
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import Interval, process_spread, ratio_interval
 from advisor.files.scratch import scratch_folder
+from advisor.judging.numerics import LOSSES, OUTPUTS, differences
+from advisor.judging.runs import rates
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
-from advisor.experiment.judging.judge import BASELINE, Judge
-from advisor.experiment.judging.runs import Turns, prior_spread
 from advisor.experiment.known import UNCLEAR, Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
 from advisor.files.state_folder import read_record, write_record
+from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Outcome, TargetSpec, TrialResult, Value
 

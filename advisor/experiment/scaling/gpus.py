@@ -1,12 +1,15 @@
 """The GPUs of a session: their number, and whether they are enough."""
 
+import ast
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.experiment.request import Request
 from advisor.machine.hardware import visible_gpus
 from advisor.records import Facts, Hardware, Mode
-from advisor.workloads.scripts import is_for_ranks, is_script
+from advisor.workloads.scripts import is_script
 
 # The stage of a session in which it measures on several GPUs.
 SEVERAL = "several GPUs"
@@ -67,3 +70,34 @@ def why_not_several(facts: Facts) -> str:
     if loader is not None and loader.iterable_dataset:
         return "the loader's dataset is iterable: nothing but its own code can divide it among ranks"
     return ""
+
+
+# What a script for torchrun reads or calls, itself or in a module beside it: Accelerate does the rest for its own.
+_OF_RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "init_process_group", "init_device_mesh", "Accelerator"})
+
+
+def is_for_ranks(target: str, directory: str) -> bool:
+    """Whether a script is written to be started by torchrun, as it or the modules beside it that it imports say."""
+    waiting, read = [Path(directory, target)], set[Path]()
+    while waiting:
+        path = waiting.pop()
+        read.add(path)
+        try:
+            nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="replace")))]
+        except (OSError, SyntaxError, ValueError):
+            continue
+        if any(getattr(node, name, None) in _OF_RANKS for node in nodes for name in ("value", "id", "attr", "name")):
+            return True
+        beside = (Path(path.parent, f"{name.replace('.', '/')}.py") for name in _imported(nodes))
+        waiting += {one for one in beside if one.is_file()} - read
+    return False
+
+
+def _imported(nodes: list[ast.AST]) -> Iterator[str]:
+    """The names of the modules that are imported, and of what is imported from them, which may be modules too."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            package = f"{node.module}." if node.module else ""
+            yield from (package[:-1], *(package + alias.name for alias in node.names))
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)

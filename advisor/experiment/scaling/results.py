@@ -11,24 +11,15 @@ from functools import cached_property
 from statistics import median
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.judging.numerics import LOSSES, differences
-from advisor.experiment.judging.runs import rates
+from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import REPORT, SELECTION, ProcessSpread, process_spread, ratio_interval
+from advisor.judging.numerics import LOSSES, differences
+from advisor.judging.runs import rates
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Candidate,
-    Comparison,
-    Facts,
-    Mode,
-    Numerics,
-    ScalingRecord,
-    ScalingRow,
-    TrialResult,
-    text_of,
-)
+from advisor.records import Candidate, Comparison, Facts, Mode, Numerics, TrialResult, text_of
 
 # Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
 _PRIOR = 0.015

@@ -3,7 +3,7 @@
 import pytest
 from trial_processes import spec_of
 
-from advisor.experiment.judging.numerics import compare_numerics
+from advisor.judging.numerics import compare_numerics
 from advisor.records import Inspected, Numerics, Outcome, TrialKind
 from advisor.runner.trials import Runner
 

@@ -9,7 +9,6 @@ from planted import TINY_TARGET, plant
 from stopped_clock import Clock
 
 from advisor.experiment.events import TrialActivity, TrialStarted
-from advisor.experiment.judging.judge import Judge
 from advisor.experiment.measuring import bench as benches
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.turns import (
@@ -24,6 +23,7 @@ from advisor.experiment.measuring.turns import (
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.figures.stats import ProcessSpread
+from advisor.judging.judge import Judge
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind

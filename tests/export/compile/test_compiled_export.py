@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from advisor.errors import UsageError
-from advisor.experiment.judging.numerics import distance
 from advisor.experiment.measuring.packaging import package
 from advisor.experiment.request import Request
+from advisor.judging.numerics import distance
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, TargetSpec, TrialSpec
 from advisor.trial.verify import packaged_result, verified_result

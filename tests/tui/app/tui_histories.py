@@ -8,7 +8,7 @@ from tui_facts import GIB, H200, HOST, PROFILE, READ, RESNET
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Event
-from advisor.experiment.objective import Goal
+from advisor.judging.objective import Goal
 from advisor.records import (
     BaselineRecord,
     Block,

@@ -5,7 +5,7 @@ from facts import cpu_facts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.experiment.judging.numerics import (
+from advisor.judging.numerics import (
     DEFAULT_TOLERANCE,
     Spread,
     compare_numerics,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.experiment.judging.judge import Judge
-from advisor.experiment.objective import SMALLEST_SAVING, Goal, Yardstick
+from advisor.judging.judge import Judge
+from advisor.judging.objective import SMALLEST_SAVING, Goal, Yardstick
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     BaselineRecord,

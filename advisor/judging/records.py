@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.runs import Turns, speed
 from advisor.figures.samples import break_even_steps
+from advisor.judging.judge import Judge
+from advisor.judging.runs import Turns, speed
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, StackRecord, TrialRecord, TrialResult, Value
 

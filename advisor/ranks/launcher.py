@@ -57,7 +57,13 @@ _SETTLING_S = 1.5
 # The ranks leave the devices, and torchrun notices. Seconds.
 _LEAVING_S = 8.0
 # Calls in which a rank waits: exchanging gradients, a collective, its device; our own read the loss there.
-_WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/", "trial/ranks/")
+_WAITING_CALLS = (
+    "_engine_run_backward",
+    "in synchronize",
+    "torch/distributed/",
+    "torch/nn/parallel/",
+    "advisor/ranks/",
+)
 _INNERMOST = 2
 _SEES_LOG = "The trial's log has the whole story."
 

@@ -45,10 +45,10 @@ def main(address: str) -> None:
     ``address`` is the launcher's socket, over which the trial comes; empty on a machine that follows another's session.
     """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
+    from advisor.ranks.launcher import WAITING, waited_for_others
+    from advisor.ranks.script import RankOfScript
+    from advisor.ranks.trial import RankTrial
     from advisor.trial.raised import result_of
-    from advisor.trial.ranks.launcher import WAITING, waited_for_others
-    from advisor.trial.ranks.script import RankOfScript
-    from advisor.trial.ranks.trial import RankTrial
 
     lead_own_group()
     channel: Any = SimpleNamespace(send=lambda message: None)  # a machine that follows has no session

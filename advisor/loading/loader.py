@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, TensorDataset, default_collate
 
 from advisor.errors import RefusedError
-from advisor.step.on_device import batched_form, single_steps
+from advisor.loading.on_device import batched_form, single_steps
 
 _NAMES = tuple(inspect.signature(DataLoader).parameters)
 # Options that PyTorch takes only where there are workers.

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
-from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.records import stack_record, steps_to_break_even, trial_record
-from advisor.experiment.judging.runs import Turns, prior_spread
+from advisor.judging.judge import Judge
+from advisor.judging.records import stack_record, steps_to_break_even, trial_record
+from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TrialResult, Verdict

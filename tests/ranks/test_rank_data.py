@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from advisor.errors import TargetError
+from advisor.ranks import trial as ranks
+from advisor.ranks.trial import RankTrial
 from advisor.records import TargetSpec, TrialSpec, World
-from advisor.trial.ranks import trial as ranks
-from advisor.trial.ranks.trial import RankTrial
 
 TARGET = """
 import torch

@@ -11,7 +11,7 @@ from torchvision.datasets import CIFAR10, MNIST, SVHN, FakeData
 from torchvision.transforms import v2
 
 from advisor.errors import RefusedError
-from advisor.step.loader import on_device_problem
+from advisor.loading.loader import on_device_problem
 
 OLD = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.2,))])
 NEW = v2.Compose(

@@ -13,20 +13,6 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from advisor.experiment.cached import cached
-from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_of, why_unusable
-from advisor.experiment.judging.runs import (
-    DEVICE_BOUND,
-    Turns,
-    as_one,
-    captured_prior,
-    is_captured,
-    mean_speed,
-    rates,
-    speed,
-    undisturbed,
-)
-from advisor.experiment.objective import Goal, Yardstick
 from advisor.figures.samples import largest_difference
 from advisor.figures.stats import (
     REPORT,
@@ -37,6 +23,20 @@ from advisor.figures.stats import (
     process_spread,
     ratio_interval,
     side_variance,
+)
+from advisor.judging.cached import cached
+from advisor.judging.numerics import Spread, compare_numerics, spread_of, why_unusable
+from advisor.judging.objective import Goal, Yardstick
+from advisor.judging.runs import (
+    DEVICE_BOUND,
+    Turns,
+    as_one,
+    captured_prior,
+    is_captured,
+    mean_speed,
+    rates,
+    speed,
+    undisturbed,
 )
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings

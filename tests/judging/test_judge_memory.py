@@ -3,9 +3,9 @@
 import pytest
 from made_up import result_at
 
-from advisor.experiment.judging.judge import Judge
-from advisor.experiment.judging.records import stack_record
-from advisor.experiment.objective import Goal
+from advisor.judging.judge import Judge
+from advisor.judging.objective import Goal
+from advisor.judging.records import stack_record
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Mode, Objective

@@ -1,0 +1,1 @@
+"""Data loaders made anew, and what reads their batches."""
