@@ -76,7 +76,7 @@ class NumWorkers(LoaderRecipe):
         # workers on JPEG images, 2.87x with 2 on a CPU.
         loader, workers = facts.workload.loader, int(value)
         present = loader.num_workers if loader else 0
-        in_memory = loader is not None and not loader.on_device_problem
+        in_memory = loader is not None and loader.of_tensors
         if not workers or loader is None:
             return (_GAIN_IN_MEMORY if in_memory else 0.7) if present else 1.0
         if in_memory:

@@ -37,6 +37,11 @@ from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Ski
 
 # Share of the time of reading samples that reading them at once saves. Unitless; at least half, for large samples.
 _SAVED = 0.7
+# Settings of workers, and of copies from the host.
+_OF_OTHERS = (
+    *("data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.pin_memory"),
+    *("data.device_prefetch", "data.transforms_on_device"),
+)
 
 
 class OnDevice(LoaderRecipe):
@@ -45,7 +50,7 @@ class OnDevice(LoaderRecipe):
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     spares = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch", "gpu_transforms"})
-    imported = "from advisor.loading.on_device import as_it_is, kept_on_device"
+    imported = "from advisor.loading.on_device import collated, kept_on_device"
     order = -1  # it looks at the dataset as its owner made it
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
@@ -57,25 +62,25 @@ class OnDevice(LoaderRecipe):
         return max(1.02, gain_from(_SAVED * facts.profile.share(*self.phases))) if facts.profile else 1.2
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        beside = settings.get("data.num_workers") or settings.get("data.transforms_on_device")
-        return f"{self.key} leaves workers and moved transforms nothing to do" if value and beside else None
+        beside = next((key for key in _OF_OTHERS if value and settings.get(key)), None)
+        return f"{self.key} leaves {beside} nothing to do" if beside else None
 
     def options(self, value: Value) -> Mapping[str, Any]:
         if not value:
             return {}
-        kept, collate = Expression("kept_on_device(loader.dataset)"), Expression("as_it_is")
+        kept, collate = Expression("kept_on_device(loader.dataset, device)"), Expression("collated")
         alone = {"num_workers": 0, "pin_memory": False, "persistent_workers": False, "prefetch_factor": None}
         return {"dataset": kept, "collate_fn": collate, **alone}
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.loading.loader import on_device_problem, rebuild
-        from advisor.loading.on_device import as_it_is, kept_on_device
+        from advisor.loading.on_device import collated, kept_on_device
 
         if value and workload.has_loader:
             if problem := on_device_problem(workload.data):
                 raise RefusedError(problem)
             dataset = kept_on_device(workload.data.dataset, workload.plan.device)
-            options = {**self.options(value), "dataset": dataset, "collate_fn": as_it_is}
+            options = {**self.options(value), "dataset": dataset, "collate_fn": collated}
             workload.data = rebuild(workload.data, **options)
 
     def code(self, value: Value) -> str:

@@ -288,8 +288,9 @@ _AS_GOOD = 0.99
 def facts_under(facts: Facts, settings: Mapping[str, Value]) -> Facts:
     """The facts as they are when these settings are applied over the user's own."""
     loader = facts.workload.loader
-    if loader is not None and "data.num_workers" in settings:
-        workers = int(settings["data.num_workers"])
+    workers = 0 if settings.get("data.on_device") else settings.get("data.num_workers")
+    if loader is not None and workers is not None:
+        workers = int(workers)
         loader = replace(loader, num_workers=workers, persistent_workers=workers > 0 and loader.persistent_workers)
     current = {**facts.workload.current, **settings}
     return replace(facts, workload=replace(facts.workload, loader=loader, current=current))

@@ -7,10 +7,10 @@ import types
 from contextlib import suppress
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, default_collate
 
 from advisor.errors import RefusedError
-from advisor.loading.on_device import batched_form, single_steps
+from advisor.loading.on_device import why_not_kept
 
 _NAMES = tuple(inspect.signature(DataLoader).parameters)
 # Options that PyTorch takes only where there are workers.
@@ -61,31 +61,12 @@ def workers_problem(loader: DataLoader[Any]) -> str:
 
 def on_device_problem(loader: DataLoader[Any]) -> str:
     """The reason that a loader's samples cannot be read at once from the device's memory; empty where they can be."""
+    if loader.batch_sampler is None or loader.collate_fn is not default_collate:
+        return "the loader has a collate_fn of its own, or forms no batches"
     dataset: Any = loader.dataset
     while type(dataset) is Subset:
         dataset = dataset.dataset
-    if loader.batch_sampler is None or loader.collate_fn is not default_collate:
-        return "the loader has a collate_fn of its own, or forms no batches"
-    if type(dataset) is TensorDataset:
-        return ""
-    if not getattr(type(dataset).__getitem__, "__module__", "").startswith("torchvision.datasets."):
-        return "the dataset is no TensorDataset, and none of torchvision's with images in memory"
-    images: Any = getattr(dataset, "data", None)
-    labels: Any = getattr(dataset, "targets", getattr(dataset, "labels", None))
-    if getattr(images, "itemsize", 0) != 1 or labels is None or not len(images) == len(labels) == len(dataset):
-        return "the dataset does not hold its images in memory as bytes"
-    steps = single_steps(dataset)
-    others = [step for step in (*steps, dataset.target_transform) if step is not None and not _has_batched_form(step)]
-    if others or not steps:
-        named = type(others[0]).__name__ if others else "none, which leaves PIL images"
-        return f"the dataset's transforms change each sample by itself: {named}"
-    return ""
-
-
-def _has_batched_form(transform: Any) -> bool:
-    of_torchvision = type(transform).__module__.startswith("torchvision.transforms")
-    pads = getattr(transform, "pad_if_needed", False)  # by as much as each image needs
-    return of_torchvision and not pads and batched_form(transform) is not None
+    return why_not_kept(dataset)
 
 
 def hears_of_epochs(dataset: Any) -> bool:

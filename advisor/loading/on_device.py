@@ -4,18 +4,24 @@ A TensorDataset, and datasets of torchvision that hold their images as bytes (MN
 with transforms that do the same to each image, or what they draw for it: as torchvision draws, one by one.
 """
 
+import copy
 import typing
 
 import torch
+from torch.utils.data import default_collate
+
+
+class Batch(list[torch.Tensor]):
+    """A batch that was read at once."""
 
 
 class TensorsOnDevice(torch.utils.data.TensorDataset):
     """A TensorDataset whose batch is read at once; PyTorch's loaders ask for it by ``__getitems__``."""
 
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+    def __getitems__(self, indices: list[int]) -> Batch:
         """The batch of these samples, as ``default_collate`` would make it of them."""
-        chosen = torch.tensor(indices).to(self.tensors[0].device)
-        return [tensor[chosen] for tensor in self.tensors]
+        chosen = torch.tensor(indices).to(self.tensors[0].device, non_blocking=True)
+        return Batch(tensor[chosen] for tensor in self.tensors)
 
 
 class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
@@ -32,14 +38,13 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
         elif images.shape[-1] == 3:  # channels last, as in pictures
             images = images.permute(0, 3, 1, 2)
         self._images = images.to(device).contiguous()
-        labels = dataset.targets if hasattr(dataset, "targets") else dataset.labels
-        self._labels = torch.as_tensor(labels, dtype=torch.int64).to(device)
-        self._steps = [(batched_form(one) or _Step)(one) for one in single_steps(dataset)]
+        self._labels = torch.as_tensor(getattr(dataset, labels_of(dataset))).to(device)
+        self._steps = [_forms()[type(one).__name__](one) for one in single_steps(dataset)]
         self._sizes: list[tuple[int, int]] = []  # of the images before each step that draws
         one = self._images[:1]
         for step in self._steps:
             self._sizes += [step.size_before(one)] if step.draws else []
-            one = step(one, torch.zeros(1, 2, dtype=torch.int64, device=device))
+            one = step(one.clone(), torch.zeros(1, 2, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
         return len(self._images)
@@ -47,16 +52,17 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
     def __getitem__(self, index: int) -> typing.Any:
         return self._dataset[index]
 
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+    def __getitems__(self, indices: list[int]) -> Batch:
         """The batch of these samples: images (samples, channels, height, width) and labels (samples,)."""
         drawing = [*zip((step for step in self._steps if step.draws), self._sizes, strict=True)]
         drawn = torch.tensor([[step.draw(*size) for step, size in drawing] for _ in indices], dtype=torch.int64)
         device = self._images.device
-        chosen, of_steps = torch.tensor(indices).to(device), iter(drawn.to(device).unbind(1))
+        chosen = torch.tensor(indices).to(device, non_blocking=True)
+        of_steps = iter(drawn.to(device, non_blocking=True).unbind(1))
         images = self._images[chosen]
         for step in self._steps:
             images = step(images, next(of_steps) if step.draws else drawn)
-        return [images, self._labels[chosen]]
+        return Batch([images, self._labels[chosen]])
 
     def __getattr__(self, name: str) -> typing.Any:
         if name == "_dataset":  # it is being unpickled
@@ -64,21 +70,60 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
         return getattr(self._dataset, name)
 
 
-def kept_on_device(dataset: typing.Any, device: typing.Any = None) -> typing.Any:
-    """The dataset, or the one inside any number of ``Subset``, on a device: the GPU where there is one.
+def kept_on_device(dataset: typing.Any, device: typing.Any) -> typing.Any:
+    """The dataset, or the one inside any number of ``Subset``, on a device; as it is where its samples would change.
 
     On the host where it would take more than a tenth of the GPU's memory.
     """
     if type(dataset) is torch.utils.data.Subset:
         return torch.utils.data.Subset(kept_on_device(dataset.dataset, device), dataset.indices)
-    tensors = dataset.tensors if hasattr(dataset, "tensors") else [dataset.data]
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if why_not_kept(dataset):
+        return dataset
+    of_tensors, device = type(dataset) is torch.utils.data.TensorDataset, torch.device(device)
+    tensors = dataset.tensors if of_tensors else [dataset.data]
     if device.type == "cuda":
         memory_bytes = torch.cuda.get_device_properties(device).total_memory
         device = torch.device("cpu") if sum(one.nbytes for one in tensors) > 0.1 * memory_bytes else device
-    if hasattr(dataset, "tensors"):
+    if of_tensors:
         return TensorsOnDevice(*(tensor.to(device) for tensor in tensors))
     return ImagesOnDevice(dataset, device)
+
+
+def why_not_kept(dataset: typing.Any) -> str:
+    """The reason that a dataset's samples cannot be read at once from memory; empty where they can be."""
+    if type(dataset) is torch.utils.data.TensorDataset:
+        return ""
+    if not getattr(type(dataset).__getitem__, "__module__", "").startswith("torchvision.datasets."):
+        return "the dataset is no TensorDataset, and none of torchvision's with images in memory"
+    if getattr(getattr(dataset, "data", None), "itemsize", 0) != 1 or not labels_of(dataset):
+        return "the dataset does not hold its images in memory as bytes"
+    others = [type(one).__name__ for one in single_steps(dataset) if type(one).__name__ not in _forms()]
+    if others:
+        return f"the dataset's transforms change each sample by itself: {others[0]}"
+    try:
+        with torch.random.fork_rng(devices=[]):
+            same = _is_first_sample_the_same(dataset)
+    except Exception as error:  # the transforms are the user's
+        return f"its first sample cannot be read from memory: {error}"
+    return "" if same else "its first sample is another one when it is read from memory"
+
+
+def _is_first_sample_the_same(dataset: typing.Any) -> bool:
+    """Whether a batch of the first sample is what a loader makes of it, with the same draws."""
+    first = copy.copy(dataset)
+    first.data = dataset.data[:1]
+    setattr(first, labels_of(dataset), getattr(dataset, labels_of(dataset))[:1])
+    torch.manual_seed(0)
+    usual = default_collate([first[0]])
+    torch.manual_seed(0)
+    at_once = ImagesOnDevice(first, "cpu").__getitems__([0])
+    pairs = [*zip(usual, at_once, strict=True)]
+    return all(torch.equal(one, other) and one.dtype is other.dtype for one, other in pairs)
+
+
+def labels_of(dataset: typing.Any) -> str:
+    """The name of the attribute that holds a dataset's labels; empty where none does."""
+    return next((name for name in ("targets", "labels") if getattr(dataset, name, None) is not None), "")
 
 
 def single_steps(dataset: typing.Any) -> list[typing.Any]:
@@ -93,9 +138,9 @@ def single_steps(dataset: typing.Any) -> list[typing.Any]:
     return found
 
 
-def as_it_is(batch: typing.Any) -> typing.Any:
-    """The ``collate_fn`` for batches that were read at once."""
-    return batch
+def collated(batch: typing.Any) -> typing.Any:
+    """The ``collate_fn`` for batches that were read at once, and for samples of a dataset that stayed as it is."""
+    return [*batch] if isinstance(batch, Batch) else default_collate(batch)
 
 
 class _Step:
@@ -135,13 +180,16 @@ class _ToTensor(_Step):
 
 
 class _Normalize(_Step):
-    """The same in place: the batch is a copy of the images already."""
+    """The same in place, since the batch is a copy already, by numbers that stay on the device."""
+
+    def __init__(self, transform: typing.Any) -> None:
+        super().__init__(transform)
+        both = [[*map(float, numbers)] for numbers in (transform.mean, transform.std)]
+        self.numbers = torch.tensor(both, dtype=torch.float64)[..., None, None]
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        from torchvision.transforms.functional import normalize
-
-        normalized: torch.Tensor = normalize(images, self.transform.mean, self.transform.std, inplace=True)
-        return normalized
+        self.numbers = self.numbers.to(images)
+        return images.sub_(self.numbers[0]).div_(self.numbers[1])
 
 
 class _Flip(_Step):
@@ -169,8 +217,11 @@ class _Crop(_Step):
     def _padded(self, images: torch.Tensor) -> torch.Tensor:
         from torchvision.transforms.functional import pad
 
-        one = self.transform
-        padded: torch.Tensor = images if one.padding is None else pad(images, one.padding, one.fill, one.padding_mode)
+        one, padding = self.transform, self.transform.padding
+        if type(one).__module__.startswith("torchvision.transforms.v2") and isinstance(padding, list):
+            left, right, top, bottom = padding  # the older function has another order
+            padding = [left, top, right, bottom]
+        padded: torch.Tensor = images if padding is None else pad(images, padding, one.fill, one.padding_mode)
         return padded
 
     def size_before(self, images: torch.Tensor) -> tuple[int, int]:
@@ -188,9 +239,9 @@ class _Crop(_Step):
         return parts[torch.arange(len(images), device=images.device), :, drawn[:, 0], drawn[:, 1]]
 
 
-def batched_form(transform: typing.Any) -> type[_Step] | None:
-    """How a batch goes through a transform of torchvision's, by its name; None where no batch does."""
-    forms: dict[str, type[_Step]] = {
+def _forms() -> dict[str, type[_Step]]:
+    """How a batch goes through a transform of torchvision's, by its name."""
+    return {
         "ToTensor": _ToTensor,
         "ToImage": _Unchanged,
         "PILToTensor": _Unchanged,
@@ -200,4 +251,3 @@ def batched_form(transform: typing.Any) -> type[_Step] | None:
         "Normalize": _Normalize,
         **dict.fromkeys(("ToDtype", "ConvertImageDtype", "CenterCrop", "Pad"), _Step),
     }
-    return forms.get(type(transform).__name__)

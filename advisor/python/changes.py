@@ -201,7 +201,9 @@ class _Patch:
         options: Mapping[str, object] = recipe.options(value)  # type: ignore[attr-defined]
         if not calls or (value and not options):
             raise _NotHereError(_TOO_MUCH if calls else _NO_PLACE["loader"])
-        given = {name: repr(one).replace(f"loader.{name}", "{}") for name, one in options.items()}
+        device = f', "{self.facts.device_type}")'
+        texts = {name: repr(one).replace(", device)", device) for name, one in options.items()}
+        given = {name: text.replace(f"loader.{name}", "{}") for name, text in texts.items()}
         self.give("loader call", given)
         for place in calls:
             self._defined(place.file, code)
@@ -243,6 +245,8 @@ class _Patch:
         contexts = [f"torch.device({device})" if text == "self.device" else text for text in step.contexts()]
         contexts = [text.replace("self.device.type", device).replace(", cache_enabled=False", "") for text in contexts]
         if not contexts:
+            if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
+                raise _NotHereError("your loop is faster without its autocast: take that out")
             return
         places, updates = self._places("forward"), self._places("update")
         scales = step.plan.scales_gradients and self.facts.mode is Mode.TRAIN

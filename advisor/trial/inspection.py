@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
@@ -22,7 +22,6 @@ from advisor.loading.loader import (
     rebuild,
     workers_problem,
 )
-from advisor.loading.on_device import as_it_is
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
@@ -327,7 +326,7 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
             rebuild(loader)
         except RefusedError as error:
             problem = str(error)
-    pads = PadsToMultiple(as_it_is, 1)
+    pads = PadsToMultiple(lambda batch: batch, 1)
     pads.learn(batches)
     pads.multiple = max(1, pads.longest)
     return LoaderFacts(
@@ -345,6 +344,7 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         on_device_problem=on_device_problem(loader),
+        of_tensors=type(loader.dataset) is TensorDataset,
         longest=pads.longest,
         padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
     )

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from loaders import applied
+from loaders import CATALOG, applied
 from tiny_mnist import write_mnist
 from torch.utils.data import DataLoader, Subset, TensorDataset
-from torchvision import transforms
+from torchvision import transforms, tv_tensors
 from torchvision.datasets import CIFAR10, MNIST, SVHN, FakeData
 from torchvision.transforms import v2
 
 from advisor.errors import RefusedError
 from advisor.loading.loader import on_device_problem
+from advisor.loading.on_device import collated, kept_on_device
 
 OLD = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.2,))])
 NEW = v2.Compose(
@@ -29,7 +30,13 @@ AUGMENTED_ANEW = v2.Compose(
         v2.ToDtype(torch.float32, scale=True),
     ]
 )
+UNEVEN = v2.Compose([v2.RandomCrop(8, padding=(0, 2)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+UNEVEN_OLD = transforms.Compose([transforms.RandomCrop(8, padding=(1, 2, 3, 0)), transforms.ToTensor()])
 CROPPED = transforms.Compose([transforms.RandomCrop((8, 5)), transforms.Pad(1, fill=7), transforms.ToTensor()])
+
+
+OF_TYPES = v2.Compose([v2.ToImage(), v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)])
+FILLED = transforms.Compose([transforms.RandomCrop(8, padding=2, fill=(9, 8, 7)), transforms.ToTensor()])
 
 
 def mnist(folder, transform=OLD):
@@ -73,8 +80,22 @@ def tensors(folder=None):
         lambda folder: in_color(CIFAR10, AUGMENTED),
         lambda folder: in_color(CIFAR10, AUGMENTED_ANEW),
         lambda folder: in_color(SVHN, CROPPED),
+        lambda folder: in_color(CIFAR10, UNEVEN),
+        lambda folder: in_color(CIFAR10, UNEVEN_OLD),
     ],
-    ids=["tensors", "subset of tensors", "mnist", "subset", "cifar", "svhn", "augmented", "augmented by v2", "cropped"],
+    ids=[
+        "tensors",
+        "subset of tensors",
+        "mnist",
+        "subset",
+        "cifar",
+        "svhn",
+        "augmented",
+        "augmented by v2",
+        "cropped",
+        "uneven by v2",
+        "uneven",
+    ],
 )
 def test_batches_are_those_of_the_loader_with_the_same_draws(make, tmp_path):
     loader = DataLoader(make(tmp_path), batch_size=7, shuffle=True)
@@ -114,6 +135,8 @@ def rotated(folder):
         (lambda folder: DataLoader(in_color(Own, OLD)), "none of torchvision's"),
         (lambda folder: DataLoader(FakeData(8, transform=OLD)), "does not hold its images in memory"),
         (lambda folder: DataLoader([torch.rand(3)]), "no TensorDataset"),
+        (lambda folder: DataLoader(in_color(CIFAR10, OF_TYPES)), "another one"),
+        (lambda folder: DataLoader(in_color(CIFAR10, FILLED)), "cannot be read from memory"),
     ],
 )
 def test_other_datasets_are_left_alone(make, said, tmp_path):
@@ -121,3 +144,18 @@ def test_other_datasets_are_left_alone(make, said, tmp_path):
     assert said in on_device_problem(loader)
     with pytest.raises(RefusedError, match=said):
         on_device(loader)
+
+
+def test_an_exported_loader_of_another_dataset_stays_as_it_is(tmp_path):
+    dataset = rotated(tmp_path)
+    assert kept_on_device(dataset, "cpu") is dataset
+    loader = DataLoader(dataset, batch_size=4, collate_fn=collated)
+    assert [tensor.shape for tensor in next(iter(loader))] == [(4, 1, 8, 8), (4,)]
+
+
+@pytest.mark.parametrize(
+    "key", ["data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.pin_memory"]
+)
+def test_settings_of_workers_and_copies_do_not_go_with_it(key):
+    assert CATALOG.conflict({"data.on_device": True, key: 2})
+    assert not CATALOG.conflict({"data.on_device": True, key: 0})

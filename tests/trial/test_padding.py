@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from advisor.loading.lengths import PadsToMultiple
-from advisor.loading.on_device import as_it_is
 from advisor.recipe.plan import StepPlan
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.inspection import padding_problem
@@ -41,7 +40,7 @@ def inference(model):
 
 def problem_of(step):
     batches = [batch(30), batch(24)]
-    pads = PadsToMultiple(as_it_is, 30)
+    pads = PadsToMultiple(lambda batch: batch, 30)
     pads.learn(batches)
     problem = padding_problem(step, batches, pads)
     assert batches[1][0].shape == (8, 24)
