@@ -3,6 +3,7 @@
 The readers of values raise UsageError.
 """
 
+import contextlib
 import math
 import re
 import sys
@@ -189,9 +190,10 @@ size_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 
 
 def score_of(text: str) -> float:
     """A number of any sign. Raises UsageError for anything else."""
-    if not re.fullmatch(r"[-+]?\d+(\.\d+)?", text.strip(), re.ASCII):
-        raise UsageError(f"{text!r} is not a score.", "Give a number, such as 0.75 or -2.5.")
-    return float(text)
+    with contextlib.suppress(ValueError):
+        if math.isfinite(score := float(text)):
+            return score
+    raise UsageError(f"{text!r} is not a score.", "Give a number, such as 0.75 or -2.5.")
 
 
 def bytes_of(text: str) -> int:

@@ -135,7 +135,8 @@ class Plan:
         facts = facts_under(self.facts, stack)
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
         known = {candidate.name for candidate in self.candidates}
-        return [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
+        new = [c for c in proposals.candidates if c.name not in known and not c.key.startswith(PARALLEL)]
+        return [c for c in new if c.key not in stack and not c.already_on]
 
     @cached
     def applies(self, candidate: Candidate, settings: Settings) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
@@ -66,6 +67,9 @@ class Request:
         target, name, has_bound = self.target, self.evaluate, (self.min_score, self.max_drop) != (None, None)
         for each in filter(None, (target.target, name)):
             check_target(each, target.directory)
+        for bound in (self.min_score, self.max_drop):
+            if isinstance(bound, str) or not math.isfinite(bound or 0.0):
+                raise UsageError(f"{bound!r} is no number.", "Give min_score or max_drop one, such as 0.005.")
         if bool(name) != has_bound:
             raise UsageError("--eval and its bound need each other.", "Write --eval mymodel:evaluate --min-score 0.75.")
         if name and ":" not in name and not name.endswith(WORKLOAD_SUFFIX):

@@ -112,10 +112,3 @@ class Hardware:
     gpus: tuple[GpuInfo, ...] = ()
     gpu_note: str | None = None  # a sentence where NVML cannot be used
     links: tuple[GpuLink, ...] = ()  # one for each pair of GPUs
-
-    def gpu_by_uuid(self, uuid: str | None) -> GpuInfo | None:
-        """The GPU with this UUID (with or without the ``GPU-`` prefix that CUDA leaves out)."""
-        if uuid is None:
-            return None
-        wanted = uuid.removeprefix("GPU-").lower()
-        return next((gpu for gpu in self.gpus if gpu.uuid.removeprefix("GPU-").lower() == wanted), None)

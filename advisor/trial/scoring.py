@@ -31,21 +31,22 @@ def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tria
     components = components_of(loop, device, catalog, spec.settings)
     steps = spec.steps if loop.mode is Mode.TRAIN else 0
     if steps:
-        step = captured(make_step(components, loop.loss, form=form_of_loss(loop, components, spec)), refuse_graph)
+        train = captured(make_step(components, loop.loss, form=form_of_loss(loop, components, spec)), refuse_graph)
         seed_all(spec.stream_seed)
         feed = Feed(resident_data(components), spec.seed)
         for _ in range(steps):
-            step(feed.next())
+            train(feed.next())
     model = components.model
     models = list(model) if isinstance(model, Models) else [model]
     plan = replace(components.plan, mode=Mode.INFER, grad_mode="caller")
-    for each in models:  # calls are as in the step: arguments moved and cast, under autocast
+    for each in models:  # arguments of a call are moved and cast as in the step
         if each.training:
             each.eval()
-        call_through(each, OwnStep(lambda call: call[0](*call[1], **call[2]), each, plan))
+        step = OwnStep(lambda call: call[0](*call[1], **call[2]), each, plan)
+        call_through(each, step)
     seed_all(spec.seed)
     before = repr(sample_of(list(model.parameters())))
-    with torch.no_grad():
+    with torch.no_grad(), step.contexts():  # around all of it: a function may call a part of the model, or a copy
         number = _number(in_user_code(spec.evaluate, lambda: evaluate(*models)), spec.evaluate)
     if repr(sample_of(list(model.parameters()))) != before:
         raise TargetError(

@@ -86,6 +86,7 @@ def test_a_score_is_asked_for():
     assert (request.evaluate, request.min_score) == ("m:evaluate", -2.5)
     assert (request.max_drop, request.eval_steps) == (0.005, 20)
     assert parse(["m:b"]).request.eval_steps == 100
+    assert parse(["m:b", "--eval", "m:evaluate", "--min-score=1e-05"]).request.min_score == 1e-5
     for text in ("nan", "inf", "75%", ""):
         with pytest.raises(UsageError, match="is not a score"):
             parse(["m:b", "--eval", "m:evaluate", f"--min-score={text}"])

@@ -21,6 +21,7 @@ def test_what_is_not_asked_anew_stays_as_the_session_was_asked():
     [
         ({"min_score": 0.75}, "need each other", "--eval"),
         ({"max_drop": 0.01}, "need each other", "--eval"),
+        ({"evaluate": "train.py:evaluate", "max_drop": "0.5%"}, "'0.5%' is no number", "0.005"),
         ({"evaluate": "m:evaluate"}, "need each other", "--min-score"),
         ({"evaluate": "evaluate", "min_score": 0.75}, "'evaluate' names no function", "mymodel:evaluate"),
         ({"evaluate": "none.py:evaluate", "min_score": 0.75}, "there is no file none.py", "path"),

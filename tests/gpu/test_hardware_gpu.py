@@ -13,7 +13,7 @@ def test_nvml_and_torch_agree():
     properties = torch.cuda.get_device_properties(0)
     hardware = inspect_hardware()
     assert hardware.gpu_note is None
-    gpu = hardware.gpu_by_uuid(str(properties.uuid))
+    gpu = next(gpu for gpu in hardware.gpus if gpu.uuid.removeprefix("GPU-") == str(properties.uuid))
     assert gpu is not None
     assert gpu.name == properties.name
     assert gpu.compute_capability == (properties.major, properties.minor)

@@ -155,10 +155,18 @@ def evaluate(model):
 """
 
 
-@pytest.mark.parametrize("key", ["precision.weights", "precision.autocast"])
-def test_the_function_calls_the_model_as_the_step_does(tmp_path, key):
-    """Its batches are cast, and autocast is on."""
-    (tmp_path / "target.py").write_text(DTYPE)
+@pytest.mark.parametrize(
+    ("key", "called"),
+    [
+        ("precision.weights", "model"),
+        ("precision.autocast", "model"),
+        ("precision.autocast", "model.forward"),
+        ("precision.autocast", "__import__('copy').deepcopy(model)"),
+    ],
+)
+def test_the_function_calls_the_model_as_the_step_does(tmp_path, key, called):
+    """Its batches are cast, and autocast is on, also where it calls a part of the model or a copy."""
+    (tmp_path / "target.py").write_text(DTYPE.replace("model(torch", f"{called}(torch"))
     options = {"kind": TrialKind.SCORE, "evaluate": "target.py:evaluate", "steps": 3}
     result = Runner().run(spec_of(tmp_path, "target.py", settings={key: "bfloat16"}, **options), lambda message: None)
     assert result.score == Score(1.0, steps=3)
