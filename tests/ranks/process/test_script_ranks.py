@@ -190,16 +190,23 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     assert time.monotonic() - began < 60
 
 
-def test_a_script_whose_ranks_train_for_themselves_is_measured_in_one(folder, capsys):
-    (folder / "train.py").write_text(text_of(ALONE))
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        (ALONE, "train.py train apart: no process group joins them", "Leave --gpus out"),
+        (FOUR, "for 4 ranks", "after --"),
+    ],
+    ids=["apart", "its own error"],
+)
+def test_a_session_ends_where_the_ranks_of_a_script_train_apart_or_fail(folder, capsys, text, said, hint):
+    (folder / "train.py").write_text(text_of(text))
     command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "30s", "--only", "parallel_strategy"]
     with short_trials():
-        code = cli.main([*command, "--json", "found.json", "--headless"])
+        code = cli.main([*command, "--headless"])
     told = capsys.readouterr().err
-    assert code == 0, told
-    assert "the ranks of train.py train apart: it is measured as one process" in told
-    found = json.loads((folder / "found.json").read_text())
-    assert found["parallel"]["gpus"] == 2, "its parts are tried on several, as those of any script"
+    assert code != 0
+    assert said in told
+    assert hint in told
 
 
 SLOW_STEPS = """
