@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
-from advisor.errors import AdvisorError, refusal_of
+from advisor.errors import AdvisorError, TargetError, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Steering
@@ -25,7 +25,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
-from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, spreads_itself, trains_in_ranks, why_not_several
+from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, spreads_itself, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before, losses_compare
 from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import search
@@ -185,12 +185,11 @@ class Session:
         self._read_source()
         self._trials.enter("baseline")
         facts, result = first_run(self._bench, hardware)
-        if self._bench.world is not None and not trains_in_ranks(facts):
-            self._reporter.warn(f"the ranks of {self.request.target.target} train apart: it is measured as one process")
-            self._bench.leave_ranks()
-            self._several_s = self.request.budget_s * (1 - POLICY.one_gpu)
-            self._bench.budget.extended_s -= self._several_s
-            facts, result = first_run(self._bench, hardware)
+        if self._bench.world is not None and not (facts.workload.own_step and facts.workload.spread_already):
+            raise TargetError(
+                f"the ranks of {self.request.target.target} train apart: no process group joins them.",
+                "Leave --gpus out; or give it the arguments that make it train on several GPUs, after --.",
+            )
         self._read_source(*(place.file for place in facts.workload.places))
         facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))
         if self.request.evaluate:

@@ -153,7 +153,9 @@ class Launcher:
                 if not self._ranks and self._world.options:
                     return of_no_meeting(self._world.options, how)
                 nobody = TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", _SEES_LOG)
-                return self._hang(how) or nobody
+                late = self._hang(how) or nobody
+                is_slow = self._world.script or self._world.ranks * self._world.machines == 1  # it need not hang
+                return replace(late, reason=f"{how} ({self._activity or 'starting'})") if is_slow else late
 
     def _listen(self, channel: Channel) -> None:
         live = [one for one in self._ranks if not one.ended]

@@ -47,11 +47,17 @@ _LONGEST_SAID = 300
 _SCRIPT = "running "  # how the name of an action begins that is a script's, which is the main program
 # The target starts or expects ranks of its own: torch.distributed's words for it.
 _OWN_RANKS = (
-    "environment variable RANK expected",
+    "using env:// rendezvous",
     "Default process group has not been initialized",
     "'LOCAL_RANK'",
     "'RANK'",
     "'WORLD_SIZE'",
+    "'MASTER_ADDR'",
+)
+_STARTS_RANKS = "In a build(), return the plain model and loader: with --gpus N perf-advisor starts the ranks."
+_ONLY_RANK = (
+    "Measure it with --gpus N; or as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
+    "MASTER_PORT=0`."
 )
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
@@ -81,11 +87,7 @@ _HINTS = (
         "Write weight.to(output.device) where a tensor of your own is used, or keep it as a buffer of a module: "
         "models, batches and the modules of a loss are moved for you.",
     ),
-    (
-        _OWN_RANKS,
-        "In a build(), return the plain model and loader: with --gpus N perf-advisor starts the ranks, as it does for "
-        "a script that torchrun starts.",
-    ),
+    (_OWN_RANKS, _STARTS_RANKS),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 MOST_UPDATES = 100
@@ -171,11 +173,10 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
     except SystemExit as error:
         raise _exited(what, error, last_printed()) from error
     except BaseException as error:
-        raise TargetError(
-            f"{what} failed: {one_line(error)}",
-            hint_for(error, "Fix the lines below, then run again."),
-            user_frames(error),
-        ) from error
+        hint = hint_for(error, "Fix the lines below, then run again.")
+        if hint == _STARTS_RANKS and what.startswith(_SCRIPT):
+            hint = _ONLY_RANK
+        raise TargetError(f"{what} failed: {one_line(error)}", hint, user_frames(error)) from error
 
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:

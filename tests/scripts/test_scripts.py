@@ -20,7 +20,6 @@ from advisor.records import Mode, TargetSpec
 from advisor.step.tuning import apply_settings
 from advisor.trial.measurement.draws import Feed
 from advisor.workloads.entrypoint import load_target
-from advisor.workloads.scripts import watch
 from scripts.steps import batches, step_of
 
 HERE = Path(__file__).parent
@@ -155,24 +154,26 @@ class TestWhatIsSeen:
         loop.step(0)
         assert vars(sys.modules["__main__"])["iter_num"] == before + 1
 
-    def test_without_torchrun_it_is_its_only_rank_on_a_port_that_is_free(self, script, monkeypatch):
+    def test_an_only_rank_takes_a_port_that_is_free(self, script, monkeypatch):
         with socket.create_server(("localhost", 0)) as taken:
-            for name in watch._ONLY_RANK:  # they are as they are here again after the test
-                monkeypatch.setenv(name, str(taken.getsockname()[1]))
-                if name != "MASTER_PORT":
-                    monkeypatch.delenv(name)
+            only = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": taken.getsockname()[1]}
+            for name, value in {**only, "MASTER_ADDR": "localhost"}.items():
+                monkeypatch.setenv(name, str(value))
             try:
-                loop, names = script(
-                    "import os\nasked = [os.environ.get('RANK'), 'WORLD_SIZE' in os.environ]\n"
-                    "rank = int(os.environ['LOCAL_RANK'])\ntorch.distributed.init_process_group('gloo')\n"
+                loop, _ = script(
+                    "torch.distributed.init_process_group('gloo')\n"
                     "model = nn.parallel.DistributedDataParallel(model)\nfor x, y in loader:\n    STEP\n"
                 )
             finally:
                 torch.distributed.destroy_process_group()
         assert type(loop.model).__name__ == "DistributedDataParallel"
-        assert names["rank"] == 0
-        assert names["asked"] == [None, False], "a script that can do without does"
-        assert any("--gpus N" in note for note in loop.notes)
+
+    def test_one_that_can_do_without_the_variables_of_torchrun_does(self, script):
+        _, names = script(
+            "import os\ntry:\n    rank = int(os.environ['RANK'])\nexcept KeyError:\n    rank = None\n"
+            "for x, y in loader:\n    STEP\n"
+        )
+        assert names["rank"] is None
 
     @pytest.mark.parametrize(
         ("text", "is_for_them"),
@@ -182,6 +183,7 @@ class TestWhatIsSeen:
             ("from parts.ranks import begin\nbegin()\n", True),
             ("from parts import ranks\n", True),
             ('"""Sets WORLD_SIZE nowhere."""\nimport os, parts.missing, torch\nos.environ["RANKS"]\n', False),
+            ("RANK = 8\nmodel.LOCAL_RANK = RANK\n", False),
             ("rank = (\n", False),
         ],
     )
@@ -248,6 +250,8 @@ class TestBadInput:
         ("text", "said", "hint"),
         [
             ("import sys\nsys.exit(3)\n", "sys.exit(3)", "ended before its loop"),
+            ("import os\nos.environ['LOCAL_RANK']\n", "'LOCAL_RANK'", "as its only rank: `export RANK=0 LOCAL_RANK=0"),
+            ("import torch\ntorch.distributed.init_process_group('gloo')\n", "not set", "--gpus N; or as its only"),
             ("input('go on? ')\n", "EOF when reading a line", "Nobody can answer input()"),
             ("import urllib.request\nurllib.request.urlopen('http://nobody.invalid')\n", "URLError", "the network"),
         ],

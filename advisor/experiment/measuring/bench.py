@@ -178,10 +178,6 @@ class Bench:
                 *advice(last_stack(log_path), hint),
             )
 
-    def leave_ranks(self) -> None:
-        """Run trials in one process from now on, as if none had run before."""
-        self.world = self.inspected = self.profiled = self.budget.baseline_s = None
-
     def build_in_each_trial(self, reason: str) -> None:
         """Have each trial build the target for itself from now on."""
         self.runner.forget_build()

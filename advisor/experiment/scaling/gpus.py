@@ -2,7 +2,6 @@
 
 import ast
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from advisor.errors import UsageError
@@ -39,15 +38,8 @@ def gpus_in_use(request: Request, hardware: Hardware) -> int:
 
 def spreads_itself(request: Request) -> bool:
     """Whether a session on several GPUs is of a script for torchrun: then all its trials run in its ranks."""
-    target = request.target
-    is_one = request.wants_several and is_script(target.target, target.directory, "build")
-    return is_one and is_for_ranks(target.target, target.directory)
-
-
-def trains_in_ranks(facts: Facts) -> bool:
-    """Whether a script that was started in several ranks trains in them together, by a loop of its own."""
-    workload = facts.workload
-    return workload.mode is Mode.TRAIN and workload.own_step and bool(workload.spread_already)
+    target, directory = request.target.target, request.target.directory
+    return request.wants_several and is_script(target, directory, "build") and is_for_ranks(target, directory)
 
 
 def gpus_there(hardware: Hardware) -> int:
@@ -72,8 +64,10 @@ def why_not_several(facts: Facts) -> str:
     return ""
 
 
-# What a script for torchrun reads or calls, itself or in a module beside it: Accelerate does the rest for its own.
-_OF_RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "init_process_group", "init_device_mesh", "Accelerator"})
+# What a script for torchrun reads and calls, itself or in a module beside it: Accelerate does the rest for its own.
+_READ = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
+_CALLED = frozenset({"init_process_group", "init_device_mesh", "Accelerator"})
+_OF_RANKS = {"value": _READ, "id": _CALLED, "attr": _CALLED, "name": _CALLED}  # by the field of a node
 
 
 def is_for_ranks(target: str, directory: str) -> bool:
@@ -86,18 +80,11 @@ def is_for_ranks(target: str, directory: str) -> bool:
             nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="replace")))]
         except (OSError, SyntaxError, ValueError):
             continue
-        if any(getattr(node, name, None) in _OF_RANKS for node in nodes for name in ("value", "id", "attr", "name")):
+        if any(getattr(node, field, None) in words for node in nodes for field, words in _OF_RANKS.items()):
             return True
-        beside = (Path(path.parent, f"{name.replace('.', '/')}.py") for name in _imported(nodes))
-        waiting += {one for one in beside if one.is_file()} - read
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = Path(path.parent, *(getattr(node, "module", None) or "").split("."))
+                named = (module, *(Path(module, *alias.name.split(".")) for alias in node.names))  # modules, or in them
+                waiting += {file for one in named if (file := Path(f"{one}.py")).is_file()} - read
     return False
-
-
-def _imported(nodes: list[ast.AST]) -> Iterator[str]:
-    """The names of the modules that are imported, and of what is imported from them, which may be modules too."""
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            package = f"{node.module}." if node.module else ""
-            yield from (package[:-1], *(package + alias.name for alias in node.names))
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)

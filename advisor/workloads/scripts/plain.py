@@ -25,13 +25,9 @@ def workload_of(seen: Seen) -> Any:
         return _rounds_of_update(seen)
     if not seen.updates and not seen.by_hand:
         return inference_of(seen)
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return _plain(seen) or _own_step(seen)
-    if distributed.get_world_size() > 1:
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         return _own_step(seen)  # what the loop exchanges is part of a rank's step
-    found = _plain(seen) or _own_step(seen)
-    found.notes.append("the script ran as its only rank: with --gpus N it is measured in N ranks")
-    return found
+    return _plain(seen) or _own_step(seen)
 
 
 def _plain(seen: Seen) -> Adapted | None:

@@ -19,7 +19,6 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.files.paths import is_library
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
@@ -36,9 +35,6 @@ _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_
 _PREDICTS_S = 10.0
 # An optimizer that makes more rounds than this in one update is all of a training.
 _MOST_ROUNDS = 1000
-# The variables of torchrun that a script may require.
-_ONLY_RANK = {**dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"), "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
-              "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # fmt: skip
 # A process that is killed ends within this. Seconds.
 _GRACE_S = 5.0
 
@@ -91,7 +87,6 @@ class Watch:
                 (multiprocessing.process.BaseProcess, "join", self._on_join),
                 (os, "fork", self._on_fork),
                 (torch.distributed, "init_process_group", _on_process_group),
-                (type(os.environ), "__getitem__", _on_variable),
                 (torch.multiprocessing, "start_processes", self._on_spawn),
                 # A module, not the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
@@ -359,25 +354,9 @@ def generate_call(stack: list[Where]) -> GenerateCall | None:
 
 def _on_process_group(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Let the only rank of a script take any port: the other trials of a session run the script at the same time."""
-    _be_only_rank()
-    if os.environ["WORLD_SIZE"] == "1":
+    if os.environ.get("WORLD_SIZE") == "1":
         os.environ["MASTER_PORT"] = "0"
     return function(*args, **kwargs)
-
-
-def _on_variable(function: Callable[..., str], variables: Any, name: str) -> str:
-    """Give a script that cannot do without the variables of torchrun those of an only rank; one that asks finds none.
-
-    Asking, as ``get`` does, comes here from Python's own code.
-    """
-    if name in _ONLY_RANK and not is_library(sys._getframe(2).f_code.co_filename):
-        _be_only_rank()
-    return function(variables, name)
-
-
-def _be_only_rank() -> None:
-    for name, value in _ONLY_RANK.items():
-        os.environ.setdefault(name, value)
 
 
 def _on_new_thread(function: Callable[..., Any], thread: Any) -> None:

@@ -132,7 +132,7 @@ def folder(tmp_path, monkeypatch):
 def run(folder, tmp_path):
     """Run one trial of a script in two ranks, and check that no file of the script's folder is written."""
 
-    def run_trial(text, settings=None, *, kind=TrialKind.CANDIDATE, messages=None):
+    def run_trial(text, settings=None, *, kind=TrialKind.CANDIDATE, messages=None, timeout_s=120.0):
         (folder / "train.py").write_text(text)
         spec = TrialSpec(
             "trial",
@@ -140,7 +140,7 @@ def run(folder, tmp_path):
             settings or {},
             0.2,
             0.3,
-            120.0,
+            timeout_s,
             str(tmp_path / "log"),
             kind=kind,
             world=World(2, script=True),
@@ -163,6 +163,13 @@ def test_rank_0_measures_the_steps_of_all_ranks(run):
     assert {block.samples / block.steps for block in result.blocks} == {16}
     assert result.batch_size == 16
     assert any("2 ranks (gloo)" in note for note in result.notes)
+
+
+def test_one_that_takes_too_long_is_not_said_to_hang(run):
+    result = run(text_of("import time; time.sleep(100)"), timeout_s=15.0)
+    assert result.outcome is Outcome.TIMED_OUT
+    assert result.reason.startswith("no result after 15 s (")
+    assert "train.py" in result.details, "where it was"
 
 
 def test_settings_are_applied_in_all_ranks(run):
@@ -190,16 +197,23 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     assert time.monotonic() - began < 60
 
 
-def test_a_script_whose_ranks_train_for_themselves_is_measured_in_one(folder, capsys):
-    (folder / "train.py").write_text(text_of(ALONE))
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        (ALONE, "train.py train apart: no process group joins them", "Leave --gpus out"),
+        (FOUR, "for 4 ranks", "after --"),
+    ],
+    ids=["apart", "its own error"],
+)
+def test_a_session_ends_where_the_ranks_of_a_script_train_apart_or_fail(folder, capsys, text, said, hint):
+    (folder / "train.py").write_text(text_of(text))
     command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "30s", "--only", "parallel_strategy"]
     with short_trials():
-        code = cli.main([*command, "--json", "found.json", "--headless"])
+        code = cli.main([*command, "--headless"])
     told = capsys.readouterr().err
-    assert code == 0, told
-    assert "the ranks of train.py train apart: it is measured as one process" in told
-    found = json.loads((folder / "found.json").read_text())
-    assert found["parallel"]["gpus"] == 2, "its parts are tried on several, as those of any script"
+    assert code != 0
+    assert said in told
+    assert hint in told
 
 
 SLOW_STEPS = """
