@@ -20,11 +20,11 @@ from advisor.python.file import parts_of, with_functions
 from advisor.python.step import StepText, WrittenFor
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
+from advisor.recipe.code import MOST_LINES, reviewable
 from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
 
 _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line
-_MOST_LINES = 40  # of one setting's own code; a person reviews the change
 _AROUND_FORWARD = ("autocast", "attention_backend", "create_on_device", "grad_mode")
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
 _BY_OWN_STEP = "tuning.own_step captures a function that does all of it"
@@ -39,12 +39,6 @@ _IMPLEMENTATIONS = {
     "foreach": {"foreach": "True", "fused": ""},
     "for-loop": {"foreach": "False", "fused": ""},
 }
-
-
-def _reviewable(recipe: Recipe, value: Value) -> str:
-    """A recipe's code; an import in place of what is too long to be reviewed, where the recipe has one."""
-    code = recipe.code(value)
-    return getattr(recipe, "imported", "") or code if code.count("\n") > _MOST_LINES else code
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +142,7 @@ class _Patch:
 
     def _write(self, recipe: Recipe, value: Value) -> None:
         """Write a setting to its places. Raises NotHereError where it has none."""
-        code = _reviewable(recipe, value)
+        code = reviewable(recipe, value)
         match recipe.stage:
             case Stage.ENVIRONMENT:
                 if "os.environ" not in code:
@@ -156,7 +150,7 @@ class _Patch:
                 self.files[self.script].first += [line for line in code.splitlines() if line.strip()]
             case Stage.GLOBAL:
                 self._switches(code)
-            case Stage.MODEL | Stage.OPTIMIZER | Stage.DATA if code.count("\n") > _MOST_LINES:
+            case Stage.MODEL | Stage.OPTIMIZER | Stage.DATA if code.count("\n") > MOST_LINES:
                 raise _NotHereError(_TOO_MUCH)
             case _ if hasattr(recipe, "options"):
                 self._loader(recipe, value, code)

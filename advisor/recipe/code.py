@@ -2,6 +2,9 @@
 
 import ast
 from importlib.resources import files
+from typing import Any
+
+MOST_LINES = 40  # of one setting's own code in a script: a person reviews the change
 
 
 def code_of(module: str, call: str) -> str:
@@ -17,3 +20,9 @@ def code_of(module: str, call: str) -> str:
     first = body[1] if ast.get_docstring(ast.Module(body, [])) is not None else body[0]
     functions = "".join(text.splitlines(keepends=True)[first.lineno - 1 :]).strip()
     return f"{functions}\n\n\n{call.strip()}\n"
+
+
+def reviewable(recipe: Any, value: Any) -> str:
+    """A recipe's code for a value; an import in place of what is too long, where the recipe has one."""
+    code: str = recipe.code(value)
+    return getattr(recipe, "imported", "") or code if code.count("\n") > MOST_LINES else code

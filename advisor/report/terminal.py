@@ -15,19 +15,7 @@ from rich.theme import Theme
 
 from advisor.figures.formatting import plain, printable
 from advisor.records import Verdict
-from advisor.report.document import (
-    Bars,
-    Block,
-    Bullets,
-    Code,
-    Inline,
-    Listing,
-    Paragraph,
-    Section,
-    Share,
-    StackedBars,
-    Table,
-)
+from advisor.report import document as doc
 
 PLAIN_WIDTH = 100
 # The colours by their names; the app has its own colours for the same names.
@@ -52,7 +40,7 @@ def print_text(text: RenderableType, file: TextIO) -> None:
     file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def print_sections(sections: Iterable[Section], file: TextIO) -> None:
+def print_sections(sections: Iterable[doc.Section], file: TextIO) -> None:
     """Print the sections that a summary has, each under its title."""
     for section in sections:
         if not section.whole:
@@ -74,26 +62,26 @@ class _Shown:
 # --- blocks -------------------------------------------------------------------------------------------------------
 
 
-def body_of(blocks: Iterable[Block], *, warns: bool = False) -> Group:
+def body_of(blocks: Iterable[doc.Block], *, warns: bool = False) -> Group:
     """Blocks under one another; with ``warns`` in the colour of warnings."""
     return Group(*(_shown(block, "warning" if warns else "") for block in blocks))
 
 
-def _shown(block: Block, style: str) -> RenderableType:
+def _shown(block: doc.Block, style: str) -> RenderableType:
     match block:
-        case Paragraph(text):
+        case doc.Paragraph(text):
             return Text(plain(text), style=style)
-        case Bullets(items):
+        case doc.Bullets(items):
             return Text("\n".join(map(plain, items)), style=style)
-        case Listing(text):
+        case doc.Listing(text):
             return Text(printable(text.rstrip("\n")))
-        case Bars() | StackedBars():
+        case doc.Bars() | doc.StackedBars():
             return Text(plain(block.words), style=style)
-        case Table():
+        case doc.Table():
             return Group(_drawn(block), *_remarks(block))
 
 
-def _drawn(block: Table) -> RichTable:
+def _drawn(block: doc.Table) -> RichTable:
     columns = [place for place, heading in enumerate(block.headings) if heading in (block.brief or block.headings)]
     headings = [block.headings[place].lower() for place in columns]
     made = table(*headings, right=[heading.lower() for heading in block.numbers])
@@ -105,7 +93,7 @@ def _drawn(block: Table) -> RichTable:
     return made
 
 
-def _remarks(block: Table) -> Iterator[Text]:
+def _remarks(block: doc.Table) -> Iterator[Text]:
     """The remarks on a table's rows, as lines under it; equal remarks share a line."""
     if not (block.brief and block.remarks):
         return
@@ -118,8 +106,8 @@ def _remarks(block: Table) -> Iterator[Text]:
         yield Text(f"{', '.join(names)}: {said}", style="quiet")
 
 
-def _cell(inline: Inline) -> Text:
-    if isinstance(inline, Code | Share):
+def _cell(inline: doc.Inline) -> Text:
+    if isinstance(inline, doc.Code | doc.Share):
         return Text(plain(inline.text))
     style = next((style for told, style in _STYLES.items() if inline.startswith(told)), "")
     return Text(plain(inline), style=style)

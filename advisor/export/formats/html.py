@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING
 from advisor.export import charts
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
-from advisor.report.document import (
-    Bars,
-    Block,
-    Bullets,
-    Code,
-    Inline,
-    Listing,
-    Paragraph,
-    Share,
-    StackedBars,
-    Table,
-)
+from advisor.report import document as doc
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
@@ -59,7 +48,11 @@ def html_report(state: SessionState, request: Request, catalog: Catalog, change:
     for place, section in enumerate(document.sections):
         body = "\n".join(_html_block(block) for block in section.blocks)
         body = f"<details><summary>Show</summary>\n{body}\n</details>" if section.folded else body
-        kind = ' class="pictures"' if all(isinstance(block, Bars | StackedBars) for block in section.blocks) else ""
+        kind = (
+            ' class="pictures"'
+            if all(isinstance(block, doc.Bars | doc.StackedBars) for block in section.blocks)
+            else ""
+        )
         parts.append(f'<section id="s{place}">\n<h2>{titles[place]}</h2>\n<div{kind}>\n{body}\n</div>\n</section>')
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
     filled = {"@title@": title, "@body@": "\n".join(parts)}
@@ -67,17 +60,17 @@ def html_report(state: SessionState, request: Request, catalog: Catalog, change:
     return printable(re.sub("@(title|body)@", lambda match: filled[match[0]], page))
 
 
-def _html_block(block: Block) -> str:
+def _html_block(block: doc.Block) -> str:
     match block:
-        case Paragraph(text):
+        case doc.Paragraph(text):
             return f"<p>{html.escape(text)}</p>"
-        case Bullets(items):
+        case doc.Bullets(items):
             return "<ul>\n" + "\n".join(f"<li>{html.escape(item)}</li>" for item in items) + "\n</ul>"
-        case Listing(text):
+        case doc.Listing(text):
             return _html_listing(text)
-        case Table():
+        case doc.Table():
             return _html_table(block)
-        case Bars() | StackedBars():
+        case doc.Bars() | doc.StackedBars():
             return charts.figure(block)
 
 
@@ -87,7 +80,7 @@ def _html_listing(text: str) -> str:
     return listing if lines <= _LONGEST_LISTING else f"<details><summary>{lines} lines</summary>{listing}</details>"
 
 
-def _html_table(table: Table) -> str:
+def _html_table(table: doc.Table) -> str:
     """A table; each cell knows its heading, which stands before it where a narrow page shows rows as cards."""
     kinds = [' class="number"' if heading in table.numbers else "" for heading in table.headings]
     labels = [f' data-label="{html.escape(heading)}"' if heading else "" for heading in table.headings]
@@ -100,11 +93,11 @@ def _html_table(table: Table) -> str:
     return "\n".join(['<div class="wide"><table>', *headed, "<tbody>", *rows, "</tbody>", "</table></div>"])
 
 
-def _html_inline(inline: Inline) -> str:
+def _html_inline(inline: doc.Inline) -> str:
     match inline:
-        case Code(text):
+        case doc.Code(text):
             return f"<code>{html.escape(text)}</code>"
-        case Share(share, text):
+        case doc.Share(share, text):
             width = f"{100 * min(max(share, 0.0), 1.0):.1f}%"
             return f'<span class="bar"><i style="width:{width}"></i></span> {html.escape(text)}'
         case _:

@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
-from advisor.report.document import (
-    Bars,
-    Block,
-    Bullets,
-    Code,
-    Inline,
-    Listing,
-    Paragraph,
-    Share,
-    StackedBars,
-    Table,
-)
+from advisor.report import document as doc
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
@@ -53,22 +42,22 @@ def markdown_report(state: SessionState, request: Request, catalog: Catalog, cha
     return printable("\n".join([*lines, "", document.footer]) + "\n")
 
 
-def _markdown_block(block: Block) -> list[str]:
+def _markdown_block(block: doc.Block) -> list[str]:
     match block:
-        case Paragraph(text):
+        case doc.Paragraph(text):
             return [_markdown(text)]
-        case Bullets(items):
+        case doc.Bullets(items):
             return [f"- {_markdown(item)}" for item in items]
-        case Listing(text, language):
+        case doc.Listing(text, language):
             fence = "`" * max(3, 1 + _longest_run(text))
             return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
-        case Table():
+        case doc.Table():
             return table_lines(block)
-        case Bars() | StackedBars():
+        case doc.Bars() | doc.StackedBars():
             return []  # it has no pictures
 
 
-def table_lines(table: Table) -> list[str]:
+def table_lines(table: doc.Table) -> list[str]:
     """A table, line by line."""
 
     def row(cells: Sequence[str]) -> str:
@@ -78,14 +67,14 @@ def table_lines(table: Table) -> list[str]:
     return [row(table.headings), row(rules), *(row([_markdown_inline(cell) for cell in cells]) for cells in table.rows)]
 
 
-def _markdown_inline(inline: Inline) -> str:
+def _markdown_inline(inline: doc.Inline) -> str:
     match inline:
-        case Code(text):
+        case doc.Code(text):
             line = " ".join(text.split()).replace("|", "\\|")
             ticks = "`" * (1 + _longest_run(line))
             space = " " if len(ticks) > 1 else ""
             return f"{ticks}{space}{line}{space}{ticks}"
-        case Share():
+        case doc.Share():
             return _markdown(inline.text)
         case _:
             return _markdown(inline)
