@@ -16,6 +16,7 @@ from advisor.records import (
     Bottleneck,
     Candidate,
     Ceilings,
+    Combination,
     Comparison,
     Facts,
     Finding,
@@ -29,7 +30,6 @@ from advisor.records import (
     OperatorRow,
     OptimizerFacts,
     Outcome,
-    ParetoPoint,
     Profile,
     Recommendation,
     StackRecord,
@@ -213,7 +213,7 @@ def resnet_combinations() -> list[events.Event]:
     )
     return [
         events.CombinationMeasured(
-            ParetoPoint(
+            Combination(
                 str(Settings(settings)),
                 settings,
                 Comparison(speedup, 0.994 * speedup, 1.006 * speedup),

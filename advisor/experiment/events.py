@@ -141,7 +141,7 @@ class TrialMeasured(Event, frozen=True):
 class CombinationMeasured(Event, frozen=True):
     """Several settings were measured together. Their memory and numerics would allow them as the stack."""
 
-    point: records.ParetoPoint
+    point: records.Combination
 
 
 class StackMeasured(Event, frozen=True):

@@ -24,7 +24,7 @@ def moves(known: Known) -> tuple[Move, ...]:
 
 
 def _compiles_in_vain(known: Known, settings: Settings) -> bool:
-    """Whether settings compile what failed: second derivatives, this layout, or no less than what found no end."""
+    """Whether settings compile what has failed: second derivatives, this layout, or as much as what timed out."""
     cost, ran = known.plan.catalog.cost, known.judge.measured_runs
     if not cost(settings) or ran(settings):
         return False

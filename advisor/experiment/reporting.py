@@ -135,7 +135,7 @@ class Reporter:
                 continue
             if result is not None and result.peak_reserved_bytes is not None:
                 comparison, peak_bytes = known.judge.compare(settings), result.peak_reserved_bytes
-                point = records.ParetoPoint(str(settings), dict(settings), comparison, peak_bytes)
+                point = records.Combination(str(settings), dict(settings), comparison, peak_bytes)
                 self.emit(events.CombinationMeasured(point))
 
 

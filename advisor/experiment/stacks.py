@@ -136,7 +136,7 @@ def fallback(known: Known, settings: Settings) -> Settings:
 
 
 def _failure(known: Known, settings: Settings) -> str:
-    """The reason that tried settings failed; the same for all that ran, which change the results."""
+    """The reason that tried settings failed; empty for all that ran, whose results are what is wrong."""
     result = known.judge.result(settings)
     return "" if result is None or result.measured else result.reason
 

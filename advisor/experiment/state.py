@@ -70,7 +70,7 @@ class SessionState:
     consent: tuple[str, ...] = ()
     trials: dict[str, records.TrialRecord] = field(default_factory=dict)
     sets_tried: frozenset[Settings] = frozenset()
-    combinations: dict[Settings, records.ParetoPoint] = field(default_factory=dict)
+    combinations: dict[Settings, records.Combination] = field(default_factory=dict)
     stack: records.StackRecord | None = None
     measured_stack: records.StackRecord | None = None
     scaling: ScalingRecord | None = None

@@ -1,7 +1,7 @@
 """A dataset in memory, kept on the device; its batches are gathered and transformed there as a whole.
 
 A TensorDataset, and datasets of torchvision that hold their images as bytes (MNIST, CIFAR, SVHN, USPS and their kin)
-with transforms that do the same to each image, or what they draw for it: as torchvision draws, one by one.
+with transforms that have a form for batches. Random ones draw for each image, in the order in which torchvision draws.
 """
 
 import copy
@@ -71,9 +71,9 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
 
 
 def kept_on_device(dataset: typing.Any, device: typing.Any) -> typing.Any:
-    """The dataset, or the one inside any number of ``Subset``, on a device; as it is where its samples would change.
+    """A copy of a dataset on a device, also of one inside ``Subset``; the dataset itself if its samples would change.
 
-    On the host where it would take more than a tenth of the GPU's memory.
+    The copy stays on the host if it takes more than a tenth of the GPU's memory.
     """
     if type(dataset) is torch.utils.data.Subset:
         return torch.utils.data.Subset(kept_on_device(dataset.dataset, device), dataset.indices)
@@ -113,9 +113,9 @@ def _is_first_sample_the_same(dataset: typing.Any) -> bool:
     first = copy.copy(dataset)
     first.data = dataset.data[:1]
     setattr(first, labels_of(dataset), getattr(dataset, labels_of(dataset))[:1])
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # the host's alone: a GPU's draws are the user's
     usual = default_collate([first[0]])
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     at_once = ImagesOnDevice(first, "cpu").__getitems__([0])
     pairs = [*zip(usual, at_once, strict=True)]
     return all(torch.equal(one, other) and one.dtype is other.dtype for one, other in pairs)
@@ -144,7 +144,7 @@ def collated(batch: typing.Any) -> typing.Any:
 
 
 class _Step:
-    """A transform that does the same to each image, which it does to a batch as well."""
+    """A transform without random numbers, which takes a batch as it takes an image."""
 
     draws = False
 
@@ -156,7 +156,7 @@ class _Step:
         return images.shape[-2], images.shape[-1]
 
     def draw(self, height: int, width: int) -> tuple[int, int]:
-        """What is drawn for one image of this size."""
+        """The random numbers for one image of this size: two, and 0 for those that the transform does not need."""
         return 0, 0
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
@@ -166,7 +166,7 @@ class _Step:
 
 
 class _Unchanged(_Step):
-    """PIL images become tensors, which these are."""
+    """Nothing to do: the transform makes tensors of PIL images, and these are tensors."""
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         return images
@@ -180,7 +180,7 @@ class _ToTensor(_Step):
 
 
 class _Normalize(_Step):
-    """The same in place, since the batch is a copy already, by numbers that stay on the device."""
+    """Normalises in place, since the batch is a copy. Mean and deviation stay on the device."""
 
     def __init__(self, transform: typing.Any) -> None:
         super().__init__(transform)
@@ -193,7 +193,7 @@ class _Normalize(_Step):
 
 
 class _Flip(_Step):
-    """A mirror image where it was drawn, left to right."""
+    """Mirrors the images for which the draw says so, left to right."""
 
     draws = True
     dimension = -1
@@ -210,7 +210,7 @@ class _FlipUpsideDown(_Flip):
 
 
 class _Crop(_Step):
-    """A part of each image, at the place that was drawn for it."""
+    """Cuts a part out of each image, at the place that was drawn for it."""
 
     draws = True
 
@@ -240,7 +240,7 @@ class _Crop(_Step):
 
 
 def _forms() -> dict[str, type[_Step]]:
-    """How a batch goes through a transform of torchvision's, by its name."""
+    """The form for batches of each torchvision transform that has one, by its class name."""
     return {
         "ToTensor": _ToTensor,
         "ToImage": _Unchanged,

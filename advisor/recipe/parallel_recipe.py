@@ -53,7 +53,7 @@ class ParallelRecipe(Recipe):
 
 
 def why_not_sharded(facts: Facts) -> str:
-    """Why nothing needs to be sharded, with the calculation; empty if sharding is worth a trial."""
+    """The reason not to try sharding, with the calculation; empty if sharding is worth a trial."""
     memory, optimizer = facts.workload.device_memory_bytes, facts.workload.optimizer
     needed = 2 * facts.workload.parameter_bytes + (optimizer.state_bytes if optimizer else 0)
     if not memory or needed >= _FITS_EASILY * memory:

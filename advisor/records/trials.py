@@ -405,8 +405,8 @@ class StackRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ParetoPoint:
-    """Settings that were measured together, by speed and memory."""
+class Combination:
+    """Settings that were measured together, with their speed and memory."""
 
     name: str
     settings: dict[str, Value]

@@ -1,4 +1,4 @@
-"""What a captured step checks before a replay, the values near it, and copies of its state.
+"""The values that a captured step checks before a replay, and copies of its state.
 
 Values near a function are the variables that it names, and the attributes of the objects in them. A captured step
 watches the plain numbers there, and finds the optimizers of a user's own step there. Values further away are not

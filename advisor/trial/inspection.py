@@ -130,7 +130,7 @@ def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
 
 
 def block_shapes(model: nn.Module) -> int:
-    """How many different shapes the repeated blocks have; each is compiled once."""
+    """The number of different shapes among the repeated blocks. Each shape is compiled once."""
     return len({shape_of(block) for block in blocks_to_compile(model)})
 
 

@@ -130,7 +130,7 @@ class Context:
         return self._ranked[1]
 
     def found(self, state: SessionState) -> Found:
-        """What a format needs to write a file. It may be called beside the UI thread."""
+        """The inputs with which a format writes a file. May be called from another thread."""
         return Found(state, self.request, self.outputs, self.catalog or load_catalog(self.request.recipe_folders))
 
     @property

@@ -11,7 +11,7 @@ from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.judging.objective import WORDS
 from advisor.recipe.settings import Settings
-from advisor.records import Comparison, Objective, Outcome, ParetoPoint, TrialResult
+from advisor.records import Combination, Comparison, Objective, Outcome, TrialResult
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, why_no_stack
 
 
@@ -42,7 +42,7 @@ def together(count, *, usable=True):
         state.apply(events.RunMeasured(dict(settings), failed(None)))
         if not usable:
             continue
-        state.combinations[settings] = ParetoPoint(str(settings), dict(settings), slower, 1)
+        state.combinations[settings] = Combination(str(settings), dict(settings), slower, 1)
     return state
 
 

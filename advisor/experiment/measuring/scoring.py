@@ -29,7 +29,7 @@ def baseline_score(bench: Bench) -> Score:
 
 
 def with_scores(bench: Bench, known: Known, evidence: Evidence) -> Evidence:
-    """The evidence of a move, with the score of what may be used for its score only."""
+    """The evidence of a move. Settings that only a score can permit get one."""
     if not bench.request.evaluate:
         return evidence
     judge, permits, runs = known.judge, known.plan.consent.permits, list[tuple[Settings, TrialResult]]()

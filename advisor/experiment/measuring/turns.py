@@ -21,8 +21,8 @@ MOST_PAIRS = 12
 FEWEST_PAIRS = 5
 LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
-# Where processes of the baseline differ so many times as much as those of the stack, a graph that the host's noise does
-# not reach, it runs further times, until the ends of the interval are within this factor; and so many in all at most.
+# If processes of the baseline spread this many times as much as those of the stack, the baseline runs again: until the
+# ends of the interval are within the second factor, or it has run this often.
 _UNEVEN, _NARROW, _MOST_BASELINES = 2.0, 1.2, 6
 # Largest share of the free memory for two processes together.
 _MEMORY_MARGIN = 0.9

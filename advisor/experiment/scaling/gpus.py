@@ -64,14 +64,14 @@ def why_not_several(facts: Facts) -> str:
     return ""
 
 
-# What a script for torchrun reads and calls, itself or in a module beside it: Accelerate does the rest for its own.
+# The variables that a script for torchrun reads, and the functions that it calls. Accelerate reads them itself.
 _READ = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _CALLED = frozenset({"init_process_group", "init_device_mesh", "Accelerator"})
 _OF_RANKS = {"value": _READ, "id": _CALLED, "attr": _CALLED, "name": _CALLED}  # by the field of a node
 
 
 def is_for_ranks(target: str, directory: str) -> bool:
-    """Whether a script is written to be started by torchrun, as it or the modules beside it that it imports say."""
+    """Whether a script is written for torchrun: it, or a module of its folder that it imports, has one of the names."""
     waiting, read = [Path(directory, target)], set[Path]()
     while waiting:
         path = waiting.pop()

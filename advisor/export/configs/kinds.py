@@ -67,7 +67,7 @@ def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def _names(kind: ConfigKind, mapping: Mapping[str, Any]) -> int:
-    """How many of a kind's own names a mapping has; 0 if it has names of another program, too."""
+    """The number of a kind's own names in a mapping; 0 if names of another program are there too."""
     program = table().programs[kind]
     if program.others & mapping.keys():
         return 0
