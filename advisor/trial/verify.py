@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ from advisor.workloads.loop import Loop
 COMPILED_MODEL = ".pt2"
 # The first steps, in which code is compiled, kernels are chosen and a graph is captured. Count.
 _FIRST_STEPS = 6
-# First losses that are compared where the user's own file was changed. Count.
-_LOSSES = 5
+# First losses of a training that are compared: a count, and the seconds after which slow steps end.
+_LOSSES, _LOSSES_S = 20, 3.0
 
 
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
@@ -54,12 +54,13 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
             batch = feed.next()
         return batch
 
-    last = step(next_batch())
+    first = next_batch()
+    last = step(first)
     if spec.steps:
         return _curve(lambda: step(next_batch()), last, loop, spec.steps)
-    outputs = sample_of(last) if loop.mode is Mode.INFER else ()
-    compares = bool(spec.target.read_as) and loop.mode is Mode.TRAIN
-    losses = tuple(float(step(next_batch())) for _ in range(_LOSSES if compares else 0))
+    trains = loop.mode is Mode.TRAIN
+    outputs = sample_of(first if trains else last)  # losses of other samples say nothing
+    losses = tuple(_first_losses(lambda: step(next_batch()))) if trains else ()
 
     def run_steps(steps: int) -> int:
         nonlocal last
@@ -87,6 +88,14 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         outputs=outputs,
         losses=losses,
     )
+
+
+def _first_losses(step: Callable[[], Any]) -> Iterator[float]:
+    until = time.perf_counter() + _LOSSES_S
+    for _ in range(_LOSSES):
+        yield float(step())
+        if time.perf_counter() > until:
+            return
 
 
 def _curve(step: Callable[[], Any], first: Any, loop: Loop, steps: int) -> TrialResult:
