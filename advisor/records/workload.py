@@ -112,6 +112,7 @@ class WorkloadFacts:
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()  # a multiple, the layers to pad to it, the widest outputs
     own_step: bool = False  # the user wrote the step, and what happens inside it is not known
     loss_form: str = ""  # of advisor.step.loss.LossForm; empty in sessions recorded before
+    ranks: int = 1  # processes of torchrun that the user's script trains in, each on a GPU
     spread_already: str = ""  # what of the loop the user spreads over processes or GPUs; empty for nothing
     torchscript: bool = False  # the model is a module of TorchScript
     resizing_problem: str = ""  # why a batch that is no loader's cannot be resized
@@ -155,10 +156,7 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The measured peak rates of the machine, which a step is compared with.
-
-    Rates that do not apply, or that needed more free memory than there was, are left out or None.
-    """
+    """Measured peak rates of the machine; those that do not apply, or need more memory than was free, are None."""
 
     matmul_flops_per_s: dict[str, float]  # by type: float32, tf32, bfloat16, float16
     copy_bytes_per_s: float | None = None  # bytes read and written

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import IterableDataset, TensorDataset
 
 from advisor.errors import RefusedError
@@ -114,9 +114,9 @@ def inspect_loop(
         own_step=loop.step is not None,
         loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),
+        ranks=distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1,
         spread_already=loop.spread_already,
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
-        # 0 for a number that is not known.
         generated_tokens=int(getattr(loop.step, "new_tokens", 0)) if generates else None,
         casts_inside=str(getattr(loop.step, "casts", "none")),
         trainer=loop.trainer,

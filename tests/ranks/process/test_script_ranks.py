@@ -159,7 +159,7 @@ def test_rank_0_measures_the_steps_of_all_ranks(run):
     assert result.outcome is Outcome.MEASURED, result
     (facts,) = [message.workload for message in messages if isinstance(message, Inspected)]
     assert facts.own_step
-    assert facts.spread_already == "the model is wrapped in DistributedDataParallel already"
+    assert (facts.ranks, facts.spread_already) == (2, "the model is wrapped in DistributedDataParallel already")
     assert {block.samples / block.steps for block in result.blocks} == {16}
     assert result.batch_size == 16
     assert any("2 ranks (gloo)" in note for note in result.notes)
