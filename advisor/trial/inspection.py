@@ -28,13 +28,7 @@ from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, tr
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models, as_prepared
-from advisor.step.optimizer import (
-    optimizer_implementation,
-    optimizers_in,
-    sparse_parameters,
-    torch_class,
-    why_not,
-)
+from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.step.transforms import without_last_transforms
 from advisor.workloads.loop import GivenBatches, Loop, describe

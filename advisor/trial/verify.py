@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         return _curve(lambda: step(next_batch()), last, loop, spec.steps)
     trains = loop.mode is Mode.TRAIN
     outputs = sample_of(first if trains else last)  # losses of other samples say nothing
-    losses = tuple(_first_losses(lambda: step(next_batch()))) if trains else ()
+    until = time.perf_counter() + _LOSSES_S
+    losses = tuple(float(step(next_batch())) for _ in range(_LOSSES) if trains and time.perf_counter() < until)
 
     def run_steps(steps: int) -> int:
         nonlocal last
@@ -88,14 +89,6 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         outputs=outputs,
         losses=losses,
     )
-
-
-def _first_losses(step: Callable[[], Any]) -> Iterator[float]:
-    until = time.perf_counter() + _LOSSES_S
-    for _ in range(_LOSSES):
-        yield float(step())
-        if time.perf_counter() > until:
-            return
 
 
 def _curve(step: Callable[[], Any], first: Any, loop: Loop, steps: int) -> TrialResult:

@@ -165,20 +165,16 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
         pairs = time_in_pairs(bench.runner, plain, tuned, lambda text: None, until=until, most=_MOST_VERIFIED)
     except TargetError as error:
         return Verification(exported.path, seconds=time.monotonic() - started, problem=error.message)
-    found = Verification(
-        exported.path,
-        seconds=time.monotonic() - started,
-        difference=_difference(pairs[0][1], pairs[0][0]),
-        compared="losses" if pairs[0][1].losses else "outputs",
-    )
-    usual = stack.numerics.difference or 0.0 if stack.numerics else 0.0
-    exact = stack.numerics is not None and stack.numerics.decisive is Numerics.EXACT
-    # Outputs of the plain loop may differ from one start to the next, as of a script that draws in threads.
+    difference = _difference(pairs[0][1], pairs[0][0])
+    # Results of the plain loop may differ from one start to the next, as of a script that draws in threads.
     between_starts = _difference(pairs[-1][0], pairs[0][0]) or 0.0
-    most_different = max(_MOST_OF_EXACT if exact else _MOST_DIFFERENT, _MARGIN * usual, _MARGIN * between_starts)
-    if found.difference is not None and not found.difference <= most_different:
-        shown = format_percent(found.difference, digits=1)
-        return replace(found, problem=f"its {found.compared} differ by {shown} from the loop's without it")
+    seen, usual = stack.numerics, (stack.numerics.difference or 0.0) if stack.numerics else 0.0
+    most = _MOST_OF_EXACT if seen is not None and seen.decisive is Numerics.EXACT else _MOST_DIFFERENT
+    seconds, compared = time.monotonic() - started, "losses" if pairs[0][1].losses else "outputs"
+    found = Verification(exported.path, seconds=seconds, difference=difference, compared=compared)
+    if difference is not None and not difference <= max(most, _MARGIN * usual, _MARGIN * between_starts):
+        shown = format_percent(difference, digits=1)
+        return replace(found, problem=f"its {compared} differ by {shown} from the loop's without it")
     without, with_file = (middle_block(runs) for runs in zip(*pairs, strict=True))
     return replace(
         found,
