@@ -284,6 +284,27 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) else []
 
 
+_TRANSPOSES = frozenset({"transpose", "permute", "swapaxes", "mT", "T", "t", "einsum"})
+
+
+@rule("written_attention", ast.Call)
+def attention_by_hand(program: Program, call: ast.Call) -> Match:
+    """attention is written out, and stores all pairs of positions: F.scaled_dot_product_attention needs one kernel."""
+    around = [parent for parent, _ in program.above(call)]
+    function = next((parent for parent in around if isinstance(parent, Function)), None)
+    if function is None or _last(program, call) != "softmax" or "scaled_dot_product_attention" in _words(function):
+        return None
+    products = [one for one in ast.walk(function) if isinstance(one, ast.expr) and _is_product(program, one)]
+    later = [one for one in products if one in around or one.lineno > call.lineno]
+    return bool(later) and any(_words(one) & _TRANSPOSES for one in products if one not in later)
+
+
+def _is_product(program: Program, node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return _last(program, node) in ("matmul", "bmm", "einsum", "baddbmm")
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+
+
 # --- small questions ------------------------------------------------------------------------------------------
 
 
