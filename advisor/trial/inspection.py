@@ -148,7 +148,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
         "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
-        "cpu.flush_denormal": _flushes_denormals(),
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
@@ -209,11 +208,6 @@ def _attention_backend() -> str:
     }
     names = [name for name, is_permitted in permitted.items() if is_permitted]
     return names[0] if len(names) == 1 else "auto"
-
-
-def _flushes_denormals() -> bool:
-    """Whether this thread's arithmetic gives zero in place of a number below the smallest normal one."""
-    return bool((torch.full((1,), 1e-30) * 1e-10).item() == 0)
 
 
 def _checkpointing(model: nn.Module) -> str:
