@@ -22,6 +22,7 @@ from advisor.loading.loader import (
     rebuild,
     workers_problem,
 )
+from advisor.loading.masks import without_empty_masks
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
@@ -103,6 +104,7 @@ def inspect_loop(
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
         parameter_shapes=len({p.shape for p in parameters}),
+        empty_masks=min(len([*tensors_of(one)]) - len([*tensors_of(without_empty_masks(one))]) for one in batches),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
         clip_norm=loop.clip_norm,
         biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),

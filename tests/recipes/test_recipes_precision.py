@@ -1,4 +1,3 @@
-
 import pytest
 import torch
 from exported_module import module_of
