@@ -106,6 +106,7 @@ class WorkloadFacts:
     block_shapes: int = 0  # the shapes of those to compile by themselves, a count
     parameter_shapes: int = 0  # those of all parameters, a count
     varying_shapes: bool = False  # the first batches differ in shape
+    empty_masks: int = 0  # attention masks that mask nothing in any of the first batches, a count
     clip_norm: float | None = None  # the norm that the user clips gradients to, None without clipping
     biased_conv_norm_pairs: int = 0  # convolutions whose bias a norm cancels
     conv_norm_pairs: int = 0  # batch norms that could be folded (looked for in inference only)

@@ -22,6 +22,7 @@ from advisor.loading.loader import (
     rebuild,
     workers_problem,
 )
+from advisor.loading.masks import without_empty_masks
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
@@ -97,6 +98,7 @@ def inspect_loop(
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
         parameter_shapes=len({p.shape for p in parameters}),
+        empty_masks=min(len([*tensors_of(one)]) - len([*tensors_of(without_empty_masks(one))]) for one in batches),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
         clip_norm=loop.clip_norm,
         biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),
@@ -142,7 +144,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
         "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
-        "cpu.flush_denormal": _flushes_denormals(),
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
@@ -203,11 +204,6 @@ def _attention_backend() -> str:
     }
     names = [name for name, is_permitted in permitted.items() if is_permitted]
     return names[0] if len(names) == 1 else "auto"
-
-
-def _flushes_denormals() -> bool:
-    """Whether this thread's arithmetic gives zero in place of a number below the smallest normal one."""
-    return bool((torch.full((1,), 1e-30) * 1e-10).item() == 0)
 
 
 def _checkpointing(model: nn.Module) -> str:

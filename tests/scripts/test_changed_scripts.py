@@ -136,8 +136,8 @@ class TestPlaces:
     def test_what_the_top_needs_is_imported_above_it(self, written):
         """As of a notebook's cells, whose later ones import torch."""
         first = "import os\nfor name in os.listdir('.'):\n    print(name)\n"
-        text, _ = written(f"{first}{HEAD}for x, y in loader:\n    {STEP}\n", {"cpu.flush_denormal": True})
-        assert 0 <= text.find("import torch\n") < text.index("torch.set_flush_denormal(True)")
+        text, _ = written(f"{first}{HEAD}for x, y in loader:\n    {STEP}\n", {"cpu.threads": 1})
+        assert 0 <= text.find("import torch\n") < text.index("torch.set_num_threads(1)")
 
     def test_a_loader_that_the_script_gave_away_is_changed_where_it_is_made(self, tmp_path):
         pytest.importorskip("accelerate")
