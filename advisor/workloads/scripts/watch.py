@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
-from advisor.workloads.scripts.found import FoundLoop, NoLoopError, reads_loader, training_loop
+from advisor.workloads.scripts.found import NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.running import Pause, Script, lines_up, without_workers
 from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, Where, autocast, gradients, stack_from
@@ -50,7 +50,6 @@ class Watch:
     def __init__(self, script: Script) -> None:
         self.seen = Seen(script)
         self._is_on = True
-        self._loop: FoundLoop | None = None
         self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
         self._files = contextlib.ExitStack()
@@ -180,10 +179,9 @@ class Watch:
 
     def _begins_anew(self, place: tuple[Line, ...]) -> bool:
         """Whether a backward pass is the first of another round than that of the first update."""
-        if self.seen.endless or not (self.seen.updates or self.seen.by_hand) or place != self._places[0]:
-            return self.seen.endless and len(self._places) > 0
-        # Of a loop with a part of a few updates, those of the part come first.
-        return self._loop is None or self._loop.part is None or len({*self._places}) > 1
+        if self.seen.endless:
+            return len(self._places) > 0
+        return bool(self.seen.updates or self.seen.by_hand) and place == self._places[0]
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -246,12 +244,12 @@ class Watch:
     def _is_in_loop(self, frames: list[Where]) -> bool:
         """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
         try:
-            self._loop = training_loop(replace(self.seen, frames=frames))
+            loop = training_loop(replace(self.seen, frames=frames))
         except NoLoopError:
             return False
         self.seen.frames = frames
         self._files.enter_context(writing_aside(new_ones_too=True))
-        if self._loop.part is not None or not reads_loader(self._loop, self.seen):  # of a part it reads several batches
+        if not reads_loader(loop, self.seen):
             self.seen.loader = self.seen.batch = None
         return True
 
