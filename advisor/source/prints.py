@@ -34,31 +34,17 @@ def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class SourceWatch:
-    """Notices files that change while a session runs. They are read again only when their time or size changed."""
+    """Notices files that change while a session runs."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = dict(sources)
-        self._seen: dict[str, tuple[int, int] | None] = {}
 
     def changed(self) -> tuple[str, ...]:
         """The files that have changed since their fingerprints were taken; each is returned by one call only."""
-        found = []
-        for path, known in list(self._sources.items()):
-            stamp = _stamp(path)
-            if path not in self._seen or self._seen[path] != stamp:
-                self._seen[path] = stamp
-                if fingerprint(path) != known:
-                    del self._sources[path]
-                    found.append(path)
-        return tuple(found)
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
+        found = changed_sources(self._sources)
+        for path in found:
+            del self._sources[path]
+        return found
 
 
 def _own_files() -> Iterator[str]:

@@ -87,7 +87,12 @@ class Program:
 
     def is_on_host(self, value: ast.AST) -> bool:
         """Whether a value lies on the host as far as its text, and those of the values of its names, tell."""
-        return any(self._is_of_host(part) for part in self._parts(value))
+        for part in self._parts(value):
+            if isinstance(part, ast.Attribute) and (part.attr in _OF_HOST or self.name(part).startswith("numpy.")):
+                return True
+            if isinstance(part, ast.Call) and self.called(part) in ("float", "int", "len", "bool"):
+                return True
+        return False
 
     def _parts(self, value: ast.AST) -> Iterator[ast.AST]:
         """The parts of a value, and those of the values that its names were given above."""
@@ -98,11 +103,6 @@ class Program:
                 latest = latest.iter if isinstance(latest, ast.For) else latest
                 if isinstance(latest, ast.expr) and _end(latest) < (part.lineno, part.col_offset):
                     yield from self._parts(latest)
-
-    def _is_of_host(self, part: ast.AST) -> bool:
-        if isinstance(part, ast.Attribute):
-            return part.attr in _OF_HOST or self.name(part).startswith("numpy.")
-        return isinstance(part, ast.Call) and self.called(part) in ("float", "int", "len", "bool")
 
     def latest(self, node: ast.expr) -> ast.AST | None:
         """The last value that a name was given above this place in its function, or anywhere in the module; or None."""

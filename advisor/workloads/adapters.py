@@ -13,7 +13,6 @@ from advisor.records import Mode, TargetSpec
 from advisor.workloads import guess, hubs
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples
 from advisor.workloads.hubs.exported import Exported
-from advisor.workloads.hubs.torchvision import Torchvision
 from advisor.workloads.sizing import batch_size_for
 from advisor.workloads.workload import Workload
 
@@ -32,6 +31,8 @@ ADAPTERS = tuple(sorted((one for one in _discovered() if one.package), key=lambd
 def named(target: str) -> tuple[Adapter, str] | None:
     """The adapter that a target names, with the name in it: ``timm:resnet50``, or a file of an exported model."""
     prefix, separator, name = target.partition(":")
+    if prefix.startswith("torchvision.models"):  # whose functions may load weights of a backbone
+        prefix = "torchvision"
     for adapter in ADAPTERS:
         if prefix and separator and prefix == adapter.prefix:
             if not name:
@@ -39,9 +40,6 @@ def named(target: str) -> tuple[Adapter, str] | None:
             return adapter, name
     if Path(target).suffix in EXPORTED:
         return next(a for a in ADAPTERS if isinstance(a, Exported)), target
-    module, _, attribute = target.rpartition(":")
-    if module.partition(".")[0] == Torchvision.package and Torchvision.builds(module, attribute):
-        return next(a for a in ADAPTERS if isinstance(a, Torchvision)), attribute
     return None
 
 

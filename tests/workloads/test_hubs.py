@@ -79,26 +79,14 @@ def test_images_that_do_not_fit_are_still_trained_on_and_explained():
 def test_an_unknown_name_is_answered_with_the_nearest():
     assert "resnet50" in failure("timm:resnet5O").hint
     assert "resnet50" in failure("torchvision:resnet5O").hint
-    assert "takes no option 'depht'" in failure("timm:test_resnet", "depht=3").message
-    assert "num_classes" in failure("timm:test_resnet", "num_class=3").hint
-    assert failure("torchvision:resnet18", "num_class=3").hint == "Did you mean num_classes?"
+    assert "'depht'" in failure("timm:test_resnet", "depht=3").message
+    assert "options after --" in failure("torchvision:resnet18", "num_class=3").hint
     assert "r16O_in1k" in failure("timm:test_resnet.r16O_in1k").message
     assert "key=value" in failure("timm:test_resnet", "--verbose").hint
     assert "timm:resnet50" in failure("timm:").hint
     assert failure(":").message == "':' is not a target."
     assert failure(":build").message == "':build' is not a target."
     assert failure("..:build").message == "'..:build' is not a target."
-
-
-@pytest.mark.usefixtures("timm")
-@pytest.mark.parametrize(
-    ("target", "option"),
-    [("timm:test_resnet", "pretrained=true"), ("torchvision:resnet18", "weights=DEFAULT")],
-)
-def test_weights_are_not_asked_for_by_an_option(target, option):
-    error = failure(target, option)
-    assert "random weights" in error.message
-    assert not error.details
 
 
 @pytest.mark.parametrize(

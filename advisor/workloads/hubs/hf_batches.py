@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
@@ -33,7 +32,7 @@ MakeLabels = Callable[[int, Batch], Batch]
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _complete(model)
-    about = ModelInputs(model, spec, _longest(model, _LENGTH if runs_on_gpu(spec) else _SHORT))
+    about = ModelInputs(model, spec, min(longest_text(model), _LENGTH if runs_on_gpu(spec) else _SHORT))
     _check_text(about)
     way, labelled = _chosen(about, train=train)
     labels = _labels(about) if train and labelled else None
@@ -73,17 +72,6 @@ def _complete(model: Any) -> None:
     for part in (text, config) if config.is_encoder_decoder or classes else ():
         if getattr(part, "pad_token_id", None) is None:
             part.pad_token_id = 0
-
-
-def _longest(model: Any, usual: int) -> int:
-    """The usual length of a text, or as many positions as the model has."""
-    tables = (
-        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and "position" in name and "vision" not in name
-    )
-    # A table of 512 whose first rows are for padding has fewer.
-    return min([usual, longest_text(model), *(count for count in tables if count > 1)])
 
 
 def _check_text(about: ModelInputs) -> None:

@@ -68,15 +68,14 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     taken = _Takes(loop, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
     loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
-    first_made = next(iter(data), None) if isinstance(data, Again) else data
-    batch = seen.batch if seen.loader is not None else as_given(first_made)
+    batch = seen.batch if seen.loader is not None else as_given(next(iter(data), None))
     return (data, loss) if taken.found and _is_a_loss(loss, model, batch) else None
 
 
 def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     """Replace the call of a step function in a loop with the function's body; other loops stay as they are.
 
-    Parameters that do not change from round to round get the values of the first call.
+    Parameters without an argument have the values of the first call.
     """
     users = [where for where in seen.frames if where.is_users]
     place = next(place for place, where in enumerate(users) if where.frame.f_code is loop.code)
@@ -94,12 +93,10 @@ def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
     if inspect.ismethod(value_of(called.func, loop.names)):
         del parameters[0]
-    given = [*zip(parameters, called.args, strict=False), *((one.arg or "", one.value) for one in called.keywords)]
-    changing = bound_in(loop.statement)
-    changed = [(name, value) for name, value in given if _read([value]) & changing]
-    target = ast.Tuple([ast.Name(name, ast.Store()) for name, _ in changed], ast.Store())
-    assigned = [ast.Assign([target], ast.Tuple([value for _, value in changed], ast.Load()))] if changed else []
-    body = ast.If(ast.Constant(value=True), [*assigned, *function.body], [])
+    given = dict(zip(parameters, called.args, strict=False)) | {one.arg or "": one.value for one in called.keywords}
+    target = ast.Tuple([ast.Name(name, ast.Store()) for name in given], ast.Store())
+    begin = ast.Assign([target], ast.Tuple([*given.values()], ast.Load()))
+    body = ast.If(ast.Constant(value=True), [begin, *function.body], [])
     statement = _Replaces(called, body).visit(copy.deepcopy(loop.statement))
     names = {**inner.f_globals, **outer.f_globals, **outer.f_locals, **inner.f_locals}
     return replace(loop, statement=ast.fix_missing_locations(statement), names=names)
@@ -135,35 +132,26 @@ def _made(
 ) -> tuple[ast.expr | None, list[ast.stmt], Any]:
     """The names of a batch, the statements that use it, and the batches that the other statements of a round make.
 
-    Those behind the use make the next batch. Where none makes one, the tensors that are used in each round are the one
-    batch, if the model gets one of them. No names where the others need what the loss leaves, or use a model.
+    A batch is what the loss reads and the round makes, with the tensors that the model gets in each round. No names
+    where there is none, or where the other statements need what the loss leaves, or use a model.
     """
     calls = (place for place, one in enumerate(used) if any(value_of(n, loop.names) is model for n in _names_in([one])))
     using = used[next(calls, len(used)) :]
-    if not using:
-        return None, used, None
-    begin = statements.index(using[0]) if using[0] in statements else len(statements) - 1
-    rest = [one for one in (*statements[begin:], *statements[:begin]) if one not in using]
+    begin = statements.index(using[0]) if using and using[0] in statements else len(statements) - 1
+    rest = [one for one in (*statements[begin:], *statements[:begin]) if one not in using]  # some make the next batch
     read = {name for name in _read_first(using) if "." not in name}
-    names = sorted(read & bound_in(loop.statement))
-    inputs = {
-        id(value) for call in seen.calls if call.module is model for value in tensors_of((call.args, call.kwargs))
-    }
-    held = {name: loop.names.get(name) for name in read if isinstance(loop.names.get(name), torch.Tensor)}
-    data: Any = None
-    if names:
-        making = _computing(set(names), rest)
-        trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
-        item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
-        of_loss = _read(making) & _bound([one for one in statements if one not in making])
-        if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
-            return None, used, None
-        data = Again(_made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop))
-    elif inputs.intersection(map(id, held.values())):
-        names = sorted(held, key=lambda name: (id(held[name]) not in inputs, name))
-        data = tuple(held[name] for name in names)
-    target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
-    return (target if names else None), using, data
+    made = read & bound_in(loop.statement)
+    given = {id(one) for call in seen.calls if call.module is model for one in tensors_of((call.args, call.kwargs))}
+    held = {name for name in read - made if id(loop.names.get(name)) in given}
+    making = _computing(made, rest)
+    trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
+    item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
+    of_loss = _read(making) & _bound([one for one in statements if one not in making])
+    if not made | held or trains or _leaves(making) or of_loss or made - _bound(making) - item:
+        return None, used, None
+    names = [*sorted(held), *sorted(made)]
+    row, target = (ast.Tuple([ast.Name(name, kind()) for name in names], kind()) for kind in (ast.Load, ast.Store))
+    return target, using, Again(_made_by(making, row, loop))
 
 
 def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable[[], Iterator[Any]]:
