@@ -1,7 +1,6 @@
 """Watches a script's calls through the hooks of PyTorch until one whole step is done, and pauses it there."""
 
 import contextlib
-import functools
 import multiprocessing.process
 import os
 import sys
@@ -19,12 +18,11 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.found import NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.workloads.scripts.running import Pause, Script, lines_up, without_workers
+from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, without_workers
 from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, Where, autocast, gradients, stack_from
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
@@ -90,7 +88,7 @@ class Watch:
                 # A module, not the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
             ):
-                stack.enter_context(_patched(owner, name, wrapper))
+                stack.enter_context(patched(owner, name, wrapper))
             stack.callback(self._stop_watching)
             stack.enter_context(writing_aside(new_ones_too=False))
             stack.enter_context(self._files)
@@ -382,14 +380,3 @@ def _norm(tensor: torch.Tensor) -> float:
 
 def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
-
-
-def _patched(owner: Any, name: str, wrapper: Any) -> contextlib.AbstractContextManager[None]:
-    """Have ``wrapper(function, *args)`` called in place of a function."""
-    function = getattr(owner, name)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return wrapper(function, *args, **kwargs)
-
-    return replaced(owner, name, call)

@@ -68,7 +68,8 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     taken = _Takes(loop, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
     loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
-    batch = seen.batch if seen.loader is not None else as_given(next(iter(data), None))
+    first_made = next(iter(data), None) if isinstance(data, Again) else data
+    batch = seen.batch if seen.loader is not None else as_given(first_made)
     return (data, loss) if taken.found and _is_a_loss(loss, model, batch) else None
 
 
@@ -132,26 +133,32 @@ def _made(
 ) -> tuple[ast.expr | None, list[ast.stmt], Any]:
     """The names of a batch, the statements that use it, and the batches that the other statements of a round make.
 
-    A batch is what the loss reads and the round makes, with the tensors that the model gets in each round. No names
-    where there is none, or where the other statements need what the loss leaves, or use a model.
+    Those behind the use make the next batch. Where none makes one, the tensors that are used in each round are the one
+    batch, if the model gets one of them. No names where the others need what the loss leaves, or use a model.
     """
     calls = (place for place, one in enumerate(used) if any(value_of(n, loop.names) is model for n in _names_in([one])))
     using = used[next(calls, len(used)) :]
     begin = statements.index(using[0]) if using and using[0] in statements else len(statements) - 1
-    rest = [one for one in (*statements[begin:], *statements[:begin]) if one not in using]  # some make the next batch
+    rest = [one for one in (*statements[begin:], *statements[:begin]) if one not in using]
     read = {name for name in _read_first(using) if "." not in name}
-    made = read & bound_in(loop.statement)
-    given = {id(one) for call in seen.calls if call.module is model for one in tensors_of((call.args, call.kwargs))}
-    held = {name for name in read - made if id(loop.names.get(name)) in given}
-    making = _computing(made, rest)
-    trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
-    item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
-    of_loss = _read(making) & _bound([one for one in statements if one not in making])
-    if not made | held or trains or _leaves(making) or of_loss or made - _bound(making) - item:
-        return None, used, None
-    names = [*sorted(held), *sorted(made)]
-    row, target = (ast.Tuple([ast.Name(name, kind()) for name in names], kind()) for kind in (ast.Load, ast.Store))
-    return target, using, Again(_made_by(making, row, loop))
+    names = sorted(read & bound_in(loop.statement))
+    data: Any
+    if names:
+        making = _computing(set(names), rest)
+        trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
+        item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
+        of_loss = _read(making) & _bound([one for one in statements if one not in making])
+        if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
+            return None, used, None
+        data = Again(_made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop))
+    else:
+        given = {id(one) for call in seen.calls if call.module is model for one in tensors_of((call.args, call.kwargs))}
+        held = {name: loop.names.get(name) for name in read if isinstance(loop.names.get(name), torch.Tensor)}
+        names = sorted(held, key=lambda name: (id(held[name]) not in given, name))
+        if not names or id(held[names[0]]) not in given:
+            return None, used, None
+        data = tuple(held[name] for name in names)
+    return ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store()), using, data
 
 
 def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable[[], Iterator[Any]]:
