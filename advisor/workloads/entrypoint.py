@@ -331,18 +331,18 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     ]
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
-    takes_config = "config" in parameters
-    if len(required) == 1 and not takes_config and spec.config is not None:
-        return found(spec.config)  # under another name, such as cfg or args
-    if unknown := [name for name in required if name != "config"]:
+    # The config may have another name, such as cfg or args, where it is the only argument that is needed.
+    config = "config" if "config" in parameters else required[0] if len(required) == 1 else ""
+    if config and spec.config is not None and {*required} <= {config}:
+        return found(**{config: spec.config})
+    if required == ["config"]:
+        raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
+    if required:
         hint = "Give the target no required arguments, or one: config (the parsed --config FILE) or device."
         if isinstance(found, type):
             hint = f"Write `model = {found.__name__}(...)` in a file of your own, and name that: mymodel.py:model."
-        raise TargetError(f"{attribute} needs the arguments {', '.join(unknown)}.", hint)
-    if takes_config and spec.config is not None:
-        return found(config=spec.config)
-    if "config" in required:
-        raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
+        needed = ", ".join(name for name in required if name != "config")
+        raise TargetError(f"{attribute} needs the arguments {needed}.", hint)
     return found()
 
 

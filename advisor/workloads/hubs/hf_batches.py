@@ -127,28 +127,25 @@ def _decoded(about: ModelInputs, batch: Batch) -> int:
 def _labels(about: ModelInputs) -> MakeLabels | None:
     """Makes labels for the model's head; None where their form is not known."""
     classes = partial(_classes, about.config)
-    makers: dict[str, tuple[str, MakeLabels | None]] = {
-        "tokens": ("labels", lambda size, batch: {"labels": _next_tokens(about, size, batch)}),
-        "decoded tokens": ("labels", lambda size, batch: {"labels": about.tokens(size, _decoded(about, batch))}),
-        "characters": ("labels", lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)}),
-        "class": ("labels", lambda size, batch: {"labels": classes(size)}),
-        "token classes": ("labels", lambda size, batch: {"labels": classes(*batch["input_ids"].shape)}),
-        "pixels": ("labels", lambda size, batch: {"labels": classes(size, *batch["pixel_values"].shape[-2:])}),
-        "span": (
-            "start_positions",
-            lambda size, batch: {
-                "start_positions": whole_numbers(about.length, size),
-                "end_positions": whole_numbers(about.length, size),
-            },
-        ),
-        "pairs": ("return_loss", lambda size, batch: {"return_loss": True}),
-        "future": ("future_values", lambda size, batch: future(about, batch)),
+    makers: dict[str, MakeLabels] = {
+        "tokens": lambda size, batch: {"labels": _next_tokens(about, size, batch)},
+        "decoded tokens": lambda size, batch: {"labels": about.tokens(size, _decoded(about, batch))},
+        "characters": lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)},
+        "class": lambda size, batch: {"labels": classes(size)},
+        "token classes": lambda size, batch: {"labels": classes(*batch["input_ids"].shape)},
+        "pixels": lambda size, batch: {"labels": classes(size, *batch["pixel_values"].shape[-2:])},
+        "span": lambda size, batch: {
+            "start_positions": whole_numbers(about.length, size),
+            "end_positions": whole_numbers(about.length, size),
+        },
+        "pairs": lambda size, batch: {"return_loss": True},
+        "future": lambda size, batch: future(about, batch),
     }
     kind = "pairs" if about.compares else labels_of(about.model)
     if kind == "decoded tokens" and not about.config.is_encoder_decoder:
         kind = "tokens"
-    named, make = makers.get(kind, ("", None))
-    return make if named in about.accepted else None
+    named = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}.get(kind, "labels")
+    return makers.get(kind) if named in about.accepted else None
 
 
 def _next_tokens(about: ModelInputs, size: int, batch: Batch) -> torch.Tensor:
