@@ -14,8 +14,8 @@ from advisor.step.batch import map_tensors
 from advisor.workloads.guess import noise, typed, whole_numbers
 from advisor.workloads.hubs.contract import Samples, check_input
 from advisor.workloads.hubs.hf_classes import labels_of, text_of
-from advisor.workloads.hubs.hf_inputs import Batch, Make, ModelInputs, future, ways_to_make
-from advisor.workloads.sizing import counted_run, runs_on_gpu, takes
+from advisor.workloads.hubs.hf_inputs import Batch, Make, ModelInputs, future, maker_of_inputs
+from advisor.workloads.sizing import counted_run, runs_on_gpu
 
 # Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
 _LENGTH, _SHORT = 512, 64
@@ -34,8 +34,8 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     _complete(model)
     about = ModelInputs(model, spec, min(longest_text(model), _LENGTH if runs_on_gpu(spec) else _SHORT))
     _check_text(about)
-    way, labelled = _chosen(about, train=train)
-    labels = _labels(about) if train and labelled else None
+    way = maker_of_inputs(about)
+    labels = _labels(about) if train else None
     make = partial(_batch, about, way, labels=labels)
     trains = labels is not None
     if train and not trains:  # some compute a loss without labels, as masked autoencoders do
@@ -53,7 +53,7 @@ def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of a number of prompts, as ``generate`` takes them."""
     _complete(model)
     about = ModelInputs(model, spec, length)
-    return _chosen(about, train=False)[0]
+    return maker_of_inputs(about)
 
 
 def longest_text(model: Any) -> int:
@@ -86,20 +86,6 @@ def _check_text(about: ModelInputs) -> None:
             f"a text of {given[-1]} tokens is too long for {type(about.model).__name__}, which takes {longest}.",
             f"Give a shorter one, as in --input {given[0]}x{longest}.",
         )
-
-
-def _chosen(about: ModelInputs, *, train: bool) -> tuple[Make, bool]:
-    """The first way to make inputs that the model accepts, else the first way; and whether labels fit.
-
-    Labels are tried for inference too: they show whether it is the whole model or a part. Labels that do not fit the
-    shape of ``--input`` are used all the same, and the step shows what is wrong.
-    """
-    ways, known = ways_to_make(about), _labels(about)
-    for labels in dict.fromkeys((known, None)):
-        for way in ways:
-            if takes(about.model, _batch(about, way, _TRIED, labels)):
-                return way, labels is known or about.spec.input_shape is not None
-    return ways[0], train
 
 
 def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) -> Batch:

@@ -172,24 +172,26 @@ _MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
 # --- all inputs of a batch --------------------------------------------------------------------------------------------
 
 
-def ways_to_make(about: ModelInputs) -> list[Make]:
-    """Functions that make a model's inputs, the likeliest first. Raises TargetError if it needs other inputs."""
+def maker_of_inputs(about: ModelInputs) -> Make:
+    """A function that makes a model's inputs: its main one, and what else its forward pass requires or compares.
+
+    Raises TargetError if it needs other inputs.
+    """
     named = [
         name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or _GRID in about.accepted)
     ]
     main = about.model.main_input_name
     main = main if main in named else next(filter(about.requires, named), next(iter(named), ""))
-    groups = [[main], named] if main and len(named) > 1 and not about.compares else [named]
+    taken = [name for name in named if about.compares or name == main or about.requires(name)]
     required = [name for name in about.accepted if about.requires(name)]
-    ways: list[Make] = [partial(_made, about, group) for group in groups]
-    whole = [way for way in ways if main and way(1).keys() >= set(required)]
-    if not whole:
+    make: Make = partial(_made, about, taken)
+    if not taken or not make(1).keys() >= set(required):
         called = ", ".join((required or list(about.accepted))[:6])
         raise TargetError(
             f"the inputs of {type(about.model).__name__} are not known: it is called with {called}.",
             "Return (model, batch) from a build() of your own, with a dict of these as the batch.",
         )
-    return whole
+    return make
 
 
 def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
