@@ -3,6 +3,7 @@
 import pkgutil
 import sys
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,16 +61,15 @@ def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
         has_more = workload.loss is not None or workload.optimizer is not None
         wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
     size, note = batch_size_for(workload.model, samples, wanted, spec)
-    training, before = wanted is Mode.TRAIN, workload.notes if isinstance(workload, Adapted) else []
-    return Adapted(
-        model=workload.model,
+    training = wanted is Mode.TRAIN
+    adapted = Adapted(**{one.name: getattr(workload, one.name) for one in fields(workload)})
+    return replace(
+        adapted,
         data=samples.make,
         loss=samples.loss if training and workload.loss is None else workload.loss,
         optimizer=samples.optimizer if training and workload.optimizer is None else workload.optimizer,
         mode=wanted.value,
-        current=workload.current,
-        clip_grad=workload.clip_grad,
-        notes=[*before, *samples.notes, *filter(None, (note,))],
+        notes=[*adapted.notes, *samples.notes, *filter(None, (note,))],
         usual_size=size,
         hint=guess.hint_for(workload.model, samples.make, size),
     )

@@ -54,10 +54,9 @@ _OWN_RANKS = (
     "'WORLD_SIZE'",
     "'MASTER_ADDR'",
 )
-_STARTS_RANKS = "In a build(), return the plain model and loader: with --gpus N perf-advisor starts the ranks."
-_ONLY_RANK = (
-    "Measure it with --gpus N; or as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
-    "MASTER_PORT=0`."
+_RANKS = (
+    "Measure it with --gpus N, where perf-advisor starts the ranks (a build() returns the plain model and loader); or "
+    "as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0`."
 )
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
@@ -88,7 +87,7 @@ _HINTS = (
         "Write weight.to(output.device) where a tensor of your own is used, or keep it as a buffer of a module: "
         "models, batches and the modules of a loss are moved for you.",
     ),
-    (_OWN_RANKS, _STARTS_RANKS),
+    (_OWN_RANKS, _RANKS),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 MOST_UPDATES = 100
@@ -174,10 +173,8 @@ def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the li
     except SystemExit as error:
         raise _exited(what, error, last_printed()) from error
     except BaseException as error:
-        hint = hint_for(error, usual_hint)
-        if hint == _STARTS_RANKS and what.startswith(_SCRIPT):
-            hint = _ONLY_RANK
-        raise TargetError(f"{what} failed: {one_line(error)}", hint, user_frames(error)) from error
+        problem = f"{what} failed: {one_line(error)}"
+        raise TargetError(problem, hint_for(error, usual_hint), user_frames(error)) from error
 
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:

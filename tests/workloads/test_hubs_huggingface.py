@@ -117,15 +117,6 @@ def test_a_model_with_a_loss_of_its_own_is_trained_without_labels():
 
 
 @pytest.mark.usefixtures("transformers")
-def test_a_vocabulary_that_only_a_checkpoint_says_is_a_usual_one():
-    options = [option for option in TINY if not option.startswith("vocab_size")]
-    loop = load("hf:esm", *options, batch_size=2)
-    assert loop.model.config.vocab_size == 32
-    assert loop.mode is Mode.TRAIN
-    assert torch.isfinite(one_step(loop))
-
-
-@pytest.mark.usefixtures("transformers")
 def test_a_folder_of_ones_own(transformers, tmp_path):
     options = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.BertConfig(**options, vocab_size=30, num_labels=3)

@@ -147,12 +147,4 @@ def parts_of(config: Any, depth: int = _DEPTH) -> dict[str, Any]:
 
 def said_by(config: Any, name: str) -> Any:
     """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
-    return next((value for part in parts_of(config).values() if (value := value_in(part, name)) is not None), None)
-
-
-def value_in(config: Any, name: str) -> Any:
-    """A value of a configuration; None where it has none, or one for each layer."""
-    try:
-        return getattr(config, name, None)
-    except RuntimeError:
-        return None
+    return next((value for part in parts_of(config).values() if (value := getattr(part, name, None)) is not None), None)

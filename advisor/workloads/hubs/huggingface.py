@@ -29,7 +29,6 @@ _MOST_OF_MEMORY = 0.8
 _PATHS = (".", "/", "~")
 # Options that say the number of layers, of which few make a model smaller.
 _DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "depth")
-_USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
 class HuggingFace(Adapter):
@@ -63,9 +62,6 @@ class HuggingFace(Adapter):
 
         if isinstance(value, transformers.PretrainedConfig):
             return Adapted(model=_random_weights(transformers, value, spec), notes=["random weights"])
-        kind: Any = value
-        if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel) and kind.config_class:
-            return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])
         if any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__):
             return of_trainer(value)
         return None
@@ -101,7 +97,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
     )
-    return _completed(transformers.CONFIG_MAPPING[kind]()), [note] if name != kind else []
+    return transformers.CONFIG_MAPPING[kind](), [note] if name != kind else []
 
 
 def _is_of_a_model(path: Path) -> bool:
@@ -117,7 +113,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     """
     own = {key: value for key, value in options.items() if hasattr(config, key)}
     if own and not config.name_or_path:
-        config = _completed(type(config)(**own))
+        config = type(config)(**own)
     holders = [config, text_of(config), *parts_of(config).values()]  # text and images have layers of their own sizes
     for key, value in options.items():
         holder = next((part for part in holders if hasattr(part, key)), None)
@@ -126,16 +122,6 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
             hint = f"Did you mean {', '.join(near)}?" if near else "Leave it out."
             raise TargetError(f"the configuration of {name} has no {key!r}.", hint)
         setattr(holder, key, value)
-    return config
-
-
-def _completed(config: Any) -> Any:
-    """A default configuration with what only a checkpoint says: a vocabulary, and padding."""
-    text = text_of(config)
-    if getattr(text, "vocab_size", 0) is None:
-        text.vocab_size = _USUAL_VOCABULARY
-        if text.pad_token_id is None:
-            text.pad_token_id = 0
     return config
 
 

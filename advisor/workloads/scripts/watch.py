@@ -142,9 +142,8 @@ class Watch:
         if self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes:
             return
         now = time.monotonic()
-        if self._predicts_since is None:
-            self._predicts_since = now
-        elif now - self._predicts_since > _PREDICTS_S:
+        self._predicts_since = self._predicts_since or now
+        if now - self._predicts_since > _PREDICTS_S:
             self.seen.goes_on = True
             self._leave()
 
@@ -270,9 +269,9 @@ class Watch:
         self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
     ) -> Any:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm):
-            self.seen.changes_gradients = True
-        if self._is_ours() and {id(p) for p in parameters if p.grad is not None} != set(map(id, self._trained())):
+        options = args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm)
+        clipped = {id(p) for p in parameters if p.grad is not None}
+        if options or (self._is_ours() and clipped != set(map(id, self._trained()))):
             self.seen.changes_gradients = True
         self.seen.clip_norm = float(max_norm)
         return function(parameters, max_norm, *args, **kwargs)
