@@ -98,24 +98,21 @@ def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     target = ast.Tuple([ast.Name(name, ast.Store()) for name in given], ast.Store())
     begin = ast.Assign([target], ast.Tuple([*given.values()], ast.Load()))
     body = ast.If(ast.Constant(value=True), [begin, *function.body], [])
-    statement = _Replaces(called, body).visit(copy.deepcopy(loop.statement))
+    statement = copy.deepcopy(loop.statement)
+    _put_in_place(body, called, statement)
     names = {**inner.f_globals, **outer.f_globals, **outer.f_locals, **inner.f_locals}
     return replace(loop, statement=ast.fix_missing_locations(statement), names=names)
 
 
-class _Replaces(ast.NodeTransformer):
-    """Puts a block in the place of the statement that makes a call."""
-
-    def __init__(self, called: ast.Call, block: ast.stmt) -> None:
-        self._place, self._block = (called.lineno, called.col_offset), block
-
-    def visit(self, node: ast.AST) -> Any:
-        """The node, or the block."""
-        simple = isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign)
-        calls = (one for one in ast.walk(node) if isinstance(one, ast.Call)) if simple else ()
-        if any((one.lineno, one.col_offset) == self._place for one in calls):
-            return ast.copy_location(self._block, node)
-        return self.generic_visit(node)
+def _put_in_place(body: ast.stmt, of: ast.Call, statement: ast.stmt) -> None:
+    """Put a statement in the place of the one within another that makes a call."""
+    for block in (part for node in ast.walk(statement) if isinstance(node, ast.stmt) for part in blocks(node)):
+        for at, one in enumerate(block):
+            simple = isinstance(one, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign)
+            calls = (node for node in ast.walk(one) if isinstance(node, ast.Call)) if simple else ()
+            if any((call.lineno, call.col_offset) == (of.lineno, of.col_offset) for call in calls):
+                block[at] = ast.copy_location(body, one)
+                return
 
 
 def _computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -223,8 +220,7 @@ def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
     if not isinstance(loop.statement, ast.For):
         return None
     position, head, target = position_in(loop, seen), loop.statement.iter, loop.statement.target
-    counts = position == COUNTED or (isinstance(head, ast.Call) and name_called(head) == "enumerate")
-    if counts:
+    if position == COUNTED or (isinstance(head, ast.Call) and name_called(head) == "enumerate"):
         target = target.elts[1] if isinstance(target, ast.Tuple) else ast.Name("", ast.Store())
     if position is None:
         parts = [value_of(one, loop.names) for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
