@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
@@ -61,14 +60,9 @@ class ModelInputs:
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens, from the configuration or from the size of the model's embedding."""
+        """The number of tokens."""
         said = getattr(text_of(self.config), "vocab_size", None)
-        try:
-            table = self.model.get_input_embeddings()
-        except (NotImplementedError, AttributeError):  # as of an encoder that says of no table that it is its input's
-            table = next((module for module in self.model.modules() if isinstance(module, nn.Embedding)), None)
-        counts = (said, getattr(table, "num_embeddings", None))
-        return min((count for count in counts if isinstance(count, int)), default=_USUAL_VOCABULARY)
+        return said if isinstance(said, int) else _USUAL_VOCABULARY
 
     def requires(self, name: str) -> bool:
         """Whether the forward pass has a parameter of this name without a default."""
@@ -81,9 +75,8 @@ class ModelInputs:
 
     def tokens(self, *shape: int) -> torch.Tensor:
         """Token ids without special ones, such as padding or image tokens, which models treat differently."""
-        text = text_of(self.config)
-        named = [getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
-        named += [i for name, i in vars(self.config).items() if name.endswith(("_token_id", "_token_index"))]
+        said = {**vars(self.config), **vars(text_of(self.config))}
+        named = [i for name, i in said.items() if name.endswith(("_token_id", "_token_index"))]
         several = (ids if isinstance(ids, list | tuple) else [ids] for ids in named)
         special = [i for ids in several for i in ids if isinstance(i, int)]  # a text may end in one of several
         low = max((i for i in special if 0 <= i < 10), default=-1) + 1
