@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.machine.host import usable_cores
 from advisor.records import Mode, TargetSpec
-from advisor.step.batch import map_tensors, signature_of, splitter, tensors_of
+from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.workloads.hubs.contract import Samples
 
 # Largest batch by default: samples.
@@ -31,10 +31,6 @@ _TRAIN_PASSES = 3
 # Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
 _COUNTED = 2
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-
-
-# What came of the latest model by the form of its batch: finding a batch asks several times.
-_RUNS: dict[nn.Module, dict[tuple[Any, ...], tuple[Any, int] | None]] = {}
 
 
 def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> tuple[int, str]:
@@ -73,26 +69,15 @@ def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
     if isinstance(batch, Mapping):  # models look at the values of masks, which change next to nothing of the work
         bare = {name: value for name, value in batch.items() if not name.endswith("mask")}
-        return _run_on_meta(model, bare) or _run_on_meta(model, batch)
-    return _run_on_meta(model, batch)
-
-
-def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
-    """The output and the operations of a forward pass on the meta device; once per kind of call."""
+        if len(bare) < len(batch) and (ran := counted_run(model, bare)) is not None:
+            return ran
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
-    form = signature_of((split.args, dict(split.kwargs), model.training, *model.parameters()))
-    if model not in _RUNS:
-        _RUNS.clear()
-    runs = _RUNS.setdefault(model, {})
-    if form not in runs:
-        try:
-            twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, though none are made
-            with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-                output = twin(*split.args, **split.kwargs)
-            runs[form] = output, counter.get_total_flops()
-        except Exception:  # a model may look at its values, and whatever code it has runs here
-            runs[form] = None
-    return runs[form]
+    try:
+        twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, though none are made
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+            return twin(*split.args, **split.kwargs), counter.get_total_flops()
+    except Exception:  # a model may look at its values, and whatever code it has runs here
+        return None
 
 
 def without_contents(model: nn.Module) -> nn.Module:

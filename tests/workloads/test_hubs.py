@@ -15,7 +15,6 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
 from advisor.workloads.normalise import normalise
-from advisor.workloads.sizing import counted_run
 
 # Frameworks take seconds to import, and some targets need a process of their own.
 pytestmark = pytest.mark.process
@@ -267,22 +266,6 @@ def test_heavier_models_get_smaller_batches_and_all_trials_the_same():
     assert light.batch_size == 32
     assert heavy.batch_size < 32
     assert torch.equal(again.data, heavy.data)
-
-
-def test_a_model_runs_once_on_each_form_of_a_batch_that_is_counted():
-    class Counted(nn.Linear):
-        runs = 0
-
-        def forward(self, batch):
-            Counted.runs += 1
-            return super().forward(batch)
-
-    model = Counted(4, 2)
-    again = [counted_run(model, torch.zeros(size, 4))[0].shape for size in (2, 2, 3, 2)]
-    assert (again, Counted.runs) == ([(2, 2), (2, 2), (3, 2), (2, 2)], 2)
-    model.weight = nn.Parameter(torch.zeros(5, 4))
-    model.bias = None
-    assert counted_run(model, torch.zeros(2, 4))[0].shape == (2, 5)
 
 
 def test_no_library_is_imported_for_a_target_that_does_not_need_it():

@@ -1,7 +1,7 @@
 """A script's loops by their source: what varies from round to round, and what clears gradients."""
 
 import ast
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from advisor.python.trees import bound_in, clears, name_called, names_called, tree_of_file
 
@@ -10,7 +10,6 @@ _BACKWARD = "backward"
 _FORMS = frozenset({"shape", "ndim", "dtype", "device", "is_cuda", "layout", "dim", "size", "is_floating_point"})
 _KINDS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "len", "is_available", "is_initialized"})
 _LONGEST = 60  # characters of a statement as it is shown
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def varies(part: ast.AST, changing: Collection[str]) -> bool:
@@ -66,17 +65,14 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     backward = [is_in_some_rounds(loop, one.lineno) for one in places if _BACKWARD in names_called(one)]
     if clearing and all(clearing) and not all(backward):
         return False
-    return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
+    return any(map(clears, (loop, *within))) or bool(names_called(loop) & functions_that(tree_of_file(file), clears))
 
 
-def _called_from(tree: ast.Module, start: ast.AST) -> list[_Function]:
-    """The file's functions that a piece of it calls, and those that they call."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
-    found: list[_Function] = []
-    waiting: list[ast.AST] = [start]
-    while waiting:
-        names = names_called(waiting.pop())
-        new = [one for one in functions if one.name in names and one not in found]
-        found += new
-        waiting += new
+def functions_that(tree: ast.Module, holds: Callable[[ast.AST], bool]) -> set[str]:
+    """The names of a file's functions of which something holds, and of those that call one of them."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    calls = {one.name: names_called(one) for one in functions}
+    found = {one.name for one in functions if holds(one)}
+    while more := {name for name, called in calls.items() if called & found} - found:
+        found |= more
     return found
