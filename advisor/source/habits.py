@@ -213,7 +213,8 @@ def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> M
     if not model or not _words(program.tree).isdisjoint(_SWITCHES) or _without_grad(program, statement):
         return None
     found: ast.Call | None = None
-    block = next(block for block in _blocks(program.parents[statement]) if statement in block)
+    blocks = (block for _, block in ast.iter_fields(program.parents[statement]) if isinstance(block, list))
+    block = next(block for block in blocks if statement in block)
     for later in block[block.index(statement) + 1 :]:
         calls = {call: program.called(call) for call in ast.walk(later) if isinstance(call, ast.Call)}
         if any(is_backward(call) or name in _USES_GRADIENTS for call, name in calls.items()):
@@ -223,11 +224,6 @@ def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> M
         own = [call for call, name in calls.items() if name == model and not _without_grad(program, call)]
         found = found or min(own, key=lambda call: (call.lineno, call.col_offset), default=None)
     return (found, model) if found else None
-
-
-def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
-    found = (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
-    return [block for block in found if isinstance(block, list)]
 
 
 def _without_grad(program: Program, node: ast.AST) -> bool:

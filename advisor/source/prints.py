@@ -11,7 +11,6 @@ from advisor.files.paths import is_library
 _OURS = "advisor"  # our package, with the recipes in it
 # The program that this process was started with, and what the site runs in every process.
 _ENTRIES = ("__main__", "__mp_main__", "sitecustomize", "usercustomize")
-_MOST_FILES = 2000
 
 
 def fingerprint(path: str) -> str:
@@ -24,8 +23,7 @@ def fingerprint(path: str) -> str:
 
 def imported_sources() -> dict[str, str]:
     """The fingerprints of the user's own modules that this process has imported, by path; libraries are left out."""
-    files = list(dict.fromkeys(_own_files()))[:_MOST_FILES]
-    return {path: fingerprint(path) for path in sorted(files)}
+    return {path: fingerprint(path) for path in sorted({*_own_files()})}
 
 
 def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:

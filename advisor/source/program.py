@@ -101,7 +101,8 @@ class Program:
             if isinstance(part, ast.Name):
                 latest = self.latest(part)
                 latest = latest.iter if isinstance(latest, ast.For) else latest
-                if isinstance(latest, ast.expr) and _end(latest) < (part.lineno, part.col_offset):
+                end = getattr(latest, "end_lineno", None) or 0, getattr(latest, "end_col_offset", None) or 0
+                if isinstance(latest, ast.expr) and end < (part.lineno, part.col_offset):
                     yield from self._parts(latest)
 
     def latest(self, node: ast.expr) -> ast.AST | None:
@@ -210,10 +211,6 @@ class Program:
 def is_backward(call: ast.Call) -> bool:
     """Whether a call runs a backward pass."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
-
-
-def _end(node: ast.expr) -> Place:
-    return node.end_lineno or 0, node.end_col_offset or 0
 
 
 def _loss(node: ast.expr) -> ast.expr:
