@@ -76,7 +76,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
 def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     """Replace the call of a step function in a loop with the function's body; other loops stay as they are.
 
-    Parameters without an argument have the values of the first call.
+    Parameters that do not change from round to round get the values of the first call.
     """
     users = [where for where in seen.frames if where.is_users]
     place = next(place for place, where in enumerate(users) if where.frame.f_code is loop.code)
@@ -95,8 +95,10 @@ def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     if inspect.ismethod(value_of(called.func, loop.names)):
         del parameters[0]
     given = dict(zip(parameters, called.args, strict=False)) | {one.arg or "": one.value for one in called.keywords}
-    target = ast.Tuple([ast.Name(name, ast.Store()) for name in given], ast.Store())
-    begin = ast.Assign([target], ast.Tuple([*given.values()], ast.Load()))
+    changing = bound_in(loop.statement)
+    changed = {name: value for name, value in given.items() if _read([value]) & changing}
+    target = ast.Tuple([ast.Name(name, ast.Store()) for name in changed], ast.Store())
+    begin = ast.Assign([target], ast.Tuple([*changed.values()], ast.Load()))
     body = ast.If(ast.Constant(value=True), [begin, *function.body], [])
     statement = copy.deepcopy(loop.statement)
     _put_in_place(body, called, statement)
