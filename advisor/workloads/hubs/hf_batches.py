@@ -1,4 +1,4 @@
-"""Made-up batches for Hugging Face models: inputs in the first way that a model takes, and labels of its head."""
+"""Made-up batches for Hugging Face models: the inputs that a model needs, and labels of its head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LENGTH, _SHORT = 512, 64
 _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
-_TRIED = 2  # samples of a batch by which inputs are chosen
+_COUNTED = 2  # samples of a batch that shows whether a model computes a loss by itself
 
 _ADAMW = partial(torch.optim.AdamW, lr=1e-5)
 
@@ -34,12 +34,11 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     _complete(model)
     about = ModelInputs(model, spec, min(longest_text(model), _LENGTH if runs_on_gpu(spec) else _SHORT))
     _check_text(about)
-    way = maker_of_inputs(about)
     labels = _labels(about) if train else None
-    make = partial(_batch, about, way, labels=labels)
+    make = partial(_batch, about, maker_of_inputs(about), labels=labels)
     trains = labels is not None
     if train and not trains:  # some compute a loss without labels, as masked autoencoders do
-        counted = counted_run(model, make(_TRIED))
+        counted = counted_run(model, make(_COUNTED))
         loss = getattr(counted[0], "loss", None) if counted else None
         trains = isinstance(loss, torch.Tensor) and loss.numel() == 1
     shapes = {name: list(value.shape[1:]) for name, value in make(1).items() if isinstance(value, torch.Tensor)}
@@ -52,8 +51,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of a number of prompts, as ``generate`` takes them."""
     _complete(model)
-    about = ModelInputs(model, spec, length)
-    return maker_of_inputs(about)
+    return maker_of_inputs(ModelInputs(model, spec, length))
 
 
 def longest_text(model: Any) -> int:
@@ -88,9 +86,9 @@ def _check_text(about: ModelInputs) -> None:
         )
 
 
-def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) -> Batch:
+def _batch(about: ModelInputs, make: Make, size: int, labels: MakeLabels | None) -> Batch:
     """Inputs in the model's floating-point type, with labels or a decoder's start tokens."""
-    batch = way(size)
+    batch = make(size)
     batch |= labels(size, batch) if labels else _decoder_inputs(about, size, batch)
     made: Batch = map_tensors(lambda tensor: typed(tensor, about.model), batch)
     return made
