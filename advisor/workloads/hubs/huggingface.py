@@ -27,8 +27,6 @@ _TRAIN_COPIES = 4
 _MOST_OF_MEMORY = 0.8
 # How a path begins that is no name of a model.
 _PATHS = (".", "/", "~")
-# Options that say the number of layers, of which few make a model smaller.
-_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "depth")
 
 
 class HuggingFace(Adapter):
@@ -154,10 +152,9 @@ def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
         return
     doing = "Inference" if spec.mode is Mode.INFER else "Training"
     infer = "" if spec.mode is Mode.INFER else ", or give --mode infer"
-    depth = next((name for name in _DEPTHS if name in vars(text_of(config))), "num_hidden_layers")
     raise TargetError(
         f"{doing} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this machine has {room / 2**30:.0f} GiB.",
-        f"Make it smaller, as in `-- {depth}=2`{infer}.",
+        f"Make it smaller, as in `-- num_hidden_layers=2`{infer}.",
     )
 
 
