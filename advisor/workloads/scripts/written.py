@@ -23,7 +23,7 @@ from advisor.python.positions import COUNTED, reads_once, value_of
 from advisor.python.trees import blocks, bound_in, clears, name_called
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
-from advisor.workloads.draws import buffers_kept, draws_kept
+from advisor.workloads.draws import as_before
 from advisor.workloads.loop import as_given
 from advisor.workloads.scripts.found import Again, FoundLoop, position_in
 from advisor.workloads.scripts.loops import is_in_some_rounds, varies
@@ -248,7 +248,7 @@ def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.ex
 def _is_a_loss(loss: Callable[..., Any], model: nn.Module, batch: Any) -> bool:
     """Whether a function computes a number that goes backward of a batch."""
     try:
-        with draws_kept(model), buffers_kept(model):
+        with as_before(model):
             value = loss(model, batch)
     except Exception:  # a name that only the whole round gives a value to
         return False
