@@ -10,6 +10,7 @@ import functools
 import itertools
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -82,13 +83,9 @@ class Script:
         return given
 
 
-def lines_up(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
+def lines_up(frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
     """The lines being executed, from a frame up the stack."""
-    found = []
-    while frame is not None:
-        found.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(found)
+    return tuple((one.f_code, line) for one, line in traceback.walk_stack(frame))
 
 
 def _modes() -> tuple[Any, ...]:

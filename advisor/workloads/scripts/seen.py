@@ -1,6 +1,7 @@
 """Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
 import inspect
+import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,13 +62,9 @@ class Where:
         return not is_library(self.frame.f_code.co_filename)
 
 
-def stack_from(frame: FrameType | None) -> list[Where]:
+def stack_from(frame: FrameType) -> list[Where]:
     """The frames that are at work, from one up the stack."""
-    found = []
-    while frame is not None:
-        found.append(Where(frame, frame.f_lineno))
-        frame = frame.f_back
-    return found
+    return [Where(one, line) for one, line in traceback.walk_stack(frame)]
 
 
 @dataclass(slots=True)
