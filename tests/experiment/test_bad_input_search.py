@@ -7,8 +7,6 @@ from fake_trials import FakeRun, FakeTrials
 from made_up import failed, result_at
 from planted import pauses_removed, plant, plant_removers
 
-from advisor.cli import main as cli
-from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, Verdict
@@ -217,25 +215,3 @@ def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):
     (warning,) = warnings(run)
     assert warning.startswith("your own settings failed when they were measured again: the port is taken")
     assert "let the target be built and run any number of times" in warning
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wrong", "what_to_do"),
-    [
-        (("--only", "zero_gard"), "--only: there is no recipe 'zero_gard'.", "Did you mean zero_grad"),
-        (("--only", "threads", "--skip", "threads"), "--only and --skip both name threads.", "Leave it out"),
-        (("--budget", "0s"), "--budget: '0s' is not a duration.", "Write a positive one such as 90s"),
-        (("--memory-limit", "0GiB"), "--memory-limit: '0GiB' is not a size.", "Write a number and its unit"),
-        (("--accept", "zero_gard"), "--accept: there is no recipe 'zero_gard'.", "Did you mean zero_grad"),
-        (("--accept", "batch_size=-2"), "--accept: batch_size has no value -2.", "Choose one such as 0, 8"),
-        (("--accept", "tf32", "--skip", "tf32"), "--accept and --skip both name tf32.", "Leave it out"),
-        (("--latency-limit", "20"), "--latency-limit: '20' is not a latency.", "Write a positive one with its unit"),
-    ],
-)
-def test_what_contradicts_itself_is_refused_in_two_lines(capsys, arguments, wrong, what_to_do):
-    assert cli.main(["target.py:build", "--headless", "--device", "cpu", *arguments]) == ExitCode.USAGE
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    first, second = shown.err.splitlines()
-    assert first == f"perf-advisor: {wrong}"
-    assert second.startswith(what_to_do)
