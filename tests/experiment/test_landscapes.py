@@ -27,9 +27,6 @@ SEED = 2
 CATALOG = load_catalog()
 PATHS = {path.name.removesuffix(".json.gz"): path for path in stored()}
 TARGET = TargetSpec("made_up.py:build", ".")
-MOST_BYTES = 150_000
-# Combinations in a file: of the made-up ones, and of those that a GPU had 440 s for.
-FEWEST_MEASURED, FEWEST_RECORDED = 40, 26
 
 
 @functools.cache
