@@ -175,30 +175,42 @@ def test_the_function_calls_the_model_as_the_step_does(tmp_path, key, called):
 # --- bad input ------------------------------------------------------------------------------------------------
 
 
+def scored(folder, body):
+    """The trial that scores a target's own settings by a function with this body."""
+    (folder / "target.py").write_text(f"import time\n{TINY_TARGET}\ndef evaluate(model):\n    {body}\n")
+    options = {"kind": TrialKind.SCORE, "evaluate": "target.py:evaluate", "steps": 3, "timeout_s": 4.0}
+    return Runner().run(spec_of(folder, "target.py", **options), lambda message: None)
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("raise KeyError('top1')", "failed: KeyError: 'top1'"),
         ("return None", "returned NoneType, no number"),
         ("return model(torch.ones(3, 16))", "returned float32[3, 4], no number"),
         ("return float('nan')", "returned nan, no number"),
-        ("time.sleep(60)", "no result after 2 s (evaluating the model)"),
+        ("time.sleep(60)", "no result after 4 s (evaluating the model)"),
         ("model[0].weight.add_(1.0)\n    return 1.0", "changes the model: its parameters differ"),
-        ("return 0.5", "the score of your own settings is 0.5 after 100 steps; --min-score is 0.75"),
     ],
 )
-def test_a_function_that_gives_no_score_ends_the_session_with_two_lines(tmp_path, body, said):
-    text = f"import time\n{TINY_TARGET}\ndef evaluate(model):\n    {body}\n"
+def test_a_function_that_gives_no_score_fails_its_trial_in_two_lines(tmp_path, body, said):
+    result = scored(tmp_path, body)
+    assert said in result.reason
+    assert result.hint
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "what_to_do"),
+    [
+        ("evaluate(model):\n    raise KeyError('top1')", "failed: KeyError: 'top1'", ""),
+        ("evaluate(model):\n    return 0.5", "is 0.5 after 100 steps; --min-score is 0.75", ""),
+        ("evaluation(model):\n    return 1.0", "target.py has no 'evaluate'", "evaluation"),
+    ],
+)
+def test_without_a_score_that_is_good_enough_the_session_ends_with_two_lines(tmp_path, function, said, what_to_do):
+    text = f"{TINY_TARGET}\ndef {function}\n"
     run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=10.0).run()
     (failure,) = run.posted(events.SessionFailed)
     assert said in failure.message
     assert failure.hint
+    assert what_to_do in failure.hint
     assert failure.exit_code in (ExitCode.TARGET, ExitCode.USAGE)
-
-
-def test_a_function_that_is_not_there_is_named(tmp_path):
-    text = TINY_TARGET + "\ndef evaluation(model):\n    return 1.0\n"
-    run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=10.0).run()
-    (failure,) = run.posted(events.SessionFailed)
-    assert "target.py has no 'evaluate'" in failure.message
-    assert "evaluation" in failure.hint
