@@ -144,8 +144,7 @@ def heavy(folder, *recipe_ids, **options):
 
     for recipe_id in ("lighter", "crawling"):
         plant(folder / "recipes", recipe_id)
-    recipes = (str(folder / "recipes"),)
-    return FakeRun(folder, speed, only=recipe_ids, recipe_folders=recipes, budget_s=60.0, **options).run()
+    return FakeRun(folder, speed, only=recipe_ids, budget_s=60.0, **options).run()
 
 
 def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(tmp_path):

@@ -27,9 +27,8 @@ def speed(settings):
 
 def session(folder, speed_of=speed, more=(), **options):
     plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT")
-    recipes = (str(folder / "recipes"),)
     only = ("first", "second", "parallel_strategy", *more)
-    return FakeRun(folder, speed_of, only=only, recipe_folders=recipes, **{"budget_s": BUDGET_S, **options})
+    return FakeRun(folder, speed_of, only=only, **{"budget_s": BUDGET_S, **options})
 
 
 def best(run):

@@ -75,8 +75,7 @@ def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
 
 def test_compiling_at_each_step_is_noted(tmp_path):
     plant(tmp_path / "recipes", "compiling", apply=COMPILES_AT_EACH_STEP)
-    recipes = (str(tmp_path / "recipes"),)
-    run = Run(tmp_path, TINY_TARGET, only=("compiling",), recipe_folders=recipes, budget_s=40.0)
+    run = Run(tmp_path, TINY_TARGET, only=("compiling",), budget_s=40.0)
     run.run_until(
         lambda event: isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "compiling"
     )

@@ -66,7 +66,7 @@ def rounded(tmp_path_factory):
     plant(folder / "recipes", "int8", apply=ROUNDED.format(levels=127), numerics="CHANGED")
     plant(folder / "recipes", "ternary", apply=ROUNDED.format(levels=1), numerics="CHANGED")
     plant(folder / "recipes", "unfit", apply="workload.model.unfit = True", numerics="CHANGED")
-    options = {"only": ("int8", "ternary", "unfit"), "recipe_folders": (str(folder / "recipes"),), "budget_s": 30.0}
+    options = {"only": ("int8", "ternary", "unfit"), "budget_s": 30.0}
     return Run(folder, CLASSIFIER, evaluate="target.py:evaluate", min_score=0.9, **options).run()
 
 
@@ -112,7 +112,7 @@ def test_a_setting_that_is_measured_again_keeps_its_score(rounded):
 
 def test_a_session_that_goes_on_knows_its_scores(rounded):
     past = open_session(rounded.journal.session_id)
-    options = {name: getattr(past.request, name) for name in ("only", "recipe_folders", "evaluate", "min_score")}
+    options = {name: getattr(past.request, name) for name in ("only", "evaluate", "min_score")}
     again = Run(Path(past.request.target.directory), CLASSIFIER, past=past, budget_s=15.0, **options).run()
     assert again.state.failure is None
     assert "score: planted.ternary: true" not in again.order
@@ -135,9 +135,8 @@ FROZEN = f"{QUICK}for group in workload.optimizer.param_groups: group['lr'] = 0.
 def test_a_training_is_scored_after_as_many_steps_as_the_baseline(tmp_path):
     for recipe, apply in (("quick", QUICK), ("frozen", FROZEN)):
         plant(tmp_path / "recipes", recipe, apply=apply, numerics="CHANGED")
-    only, folders = ("quick", "frozen"), (str(tmp_path / "recipes"),)
     options = {"evaluate": "target.py:evaluate", "max_drop": 0.05, "eval_steps": 20, "budget_s": 40.0}
-    run = Run(tmp_path, TRAINED, only=only, recipe_folders=folders, **options).run()
+    run = Run(tmp_path, TRAINED, only=("quick", "frozen"), **options).run()
     quick, frozen = (run.state.trials[f"{name}=true"].numerics.score for name in ("quick", "frozen"))
     assert quick.steps == frozen.steps == 20
     assert quick.value == quick.baseline

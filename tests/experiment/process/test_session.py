@@ -43,8 +43,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     for recipe_id, apply in {**USUAL, "wrong": WRONG}.items():
         plant(folder / "recipes", recipe_id, apply=apply, usual=recipe_id in USUAL)
-    recipes = (str(folder / "recipes"),)
-    return Run(folder, SLOW_TARGET, only=PLANTED, recipe_folders=recipes, budget_s=40.0).run()
+    return Run(folder, SLOW_TARGET, only=PLANTED, budget_s=40.0).run()
 
 
 def test_the_stages_come_in_order(finished):
