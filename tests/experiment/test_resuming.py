@@ -209,9 +209,6 @@ def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
     assert after.stack == ALONE
 
 
-# --- older and shorter journals -------------------------------------------------------------------------------
-
-
 # --- resuming twice -------------------------------------------------------------------------------------------
 
 

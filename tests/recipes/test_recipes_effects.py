@@ -57,15 +57,6 @@ def test_tf32_sets_both_switches(value):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_channels_last_changes_the_weights_strides():
-    workload = applied("channels_last", "channels_last")
-    model = workload.model
-    assert model.conv.weight.is_contiguous(memory_format=torch.channels_last)
-    assert not model.conv.weight.is_contiguous()
-    CATALOG["channels_last"].apply(workload, "contiguous")
-    assert model.conv.weight.is_contiguous()
-
-
 # --- on a GPU -------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """Numerics of real trial processes on the CPU: planted faults, overflow, random streams, a run in float64."""
 
 import json
-import shutil
 
 import pytest
 from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET
@@ -127,13 +126,6 @@ def test_another_random_stream_is_close(dropping):
     assert numerics.difference > 1e-4
     assert numerics.as_baselines
     assert "two baselines do" in numerics.text
-
-
-@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on the CPU")
-def test_a_compiled_model_with_dropout_is_close(dropping):
-    record = dropping.record("compile", "default")
-    assert record.result.measured, record.result
-    assert record.numerics.measured is Numerics.CLOSE
 
 
 # --- what is not finite ---------------------------------------------------------------------------------------
