@@ -57,8 +57,6 @@ def test_a_stack_that_was_disturbed_is_measured_again(tmp_path, first):
     assert run.state.stack.comparison.verdict is Verdict.FASTER
 
 
-# --- other programs -------------------------------------------------------------------------------------------
-
 SPIN = "import time; end = time.time() + 2\nwhile time.time() < end: pass"
 
 

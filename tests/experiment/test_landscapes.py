@@ -16,12 +16,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec, TrialKind, TrialSpec
 
 # The least share of the best known after 120 s of replayed time, by landscape; the others have the last one's.
-BOUNDS = {
-    "synthetic_host_bound": 0.9,
-    "synthetic_convnet": 0.9,
-    "synthetic_loader_bound": 0.85,
-    "": 0.85,
-}
+BOUNDS = {"synthetic_host_bound": 0.9, "synthetic_convnet": 0.9, "synthetic_loader_bound": 0.85, "": 0.85}
 BOUND_AT_S = 120.0
 SEED = 2
 CATALOG = load_catalog()

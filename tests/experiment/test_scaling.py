@@ -24,15 +24,7 @@ from advisor.ranks.launcher import of_torchrun, waits_for_others
 from advisor.ranks.trial import straggler_share
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Block,
-    Mode,
-    Numerics,
-    Outcome,
-    RanksFound,
-    TargetSpec,
-    TrialResult,
-)
+from advisor.records import Block, Mode, Numerics, Outcome, RanksFound, TargetSpec, TrialResult
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
@@ -266,8 +258,7 @@ def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("shown", "count"),
-    [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("", 0), ("GPU-", 0)],
+    ("shown", "count"), [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("", 0), ("GPU-", 0)]
 )
 def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)

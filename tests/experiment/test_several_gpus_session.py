@@ -58,10 +58,7 @@ def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
     result = next(several_gpus_section(run.state.scaling)).blocks[0].text
     assert result == f"Nothing on 2 processes could be measured. ddp: {reason}."
     late = session(tmp_path, gpus=2)
-    late.when(
-        lambda event: isinstance(event, events.ScalingMeasured),
-        late.session.finish,
-    )
+    late.when(lambda event: isinstance(event, events.ScalingMeasured), late.session.finish)
     result = next(several_gpus_section(late.run().state.scaling)).blocks[0].text
     assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
 

@@ -169,11 +169,7 @@ if not os.path.exists('killed') and os.getppid() != 1:
 
 @pytest.mark.parametrize(
     ("text", "environment"),
-    [
-        (TINY_TARGET, {"PYTHONOPTIMIZE": "2"}),
-        (TINY_TARGET, {"TMPDIR": "x" * 100}),
-        (building(KILLED_ONCE), {}),
-    ],
+    [(TINY_TARGET, {"PYTHONOPTIMIZE": "2"}), (TINY_TARGET, {"TMPDIR": "x" * 100}), (building(KILLED_ONCE), {})],
     ids=["optimised", "a long path of temporary files", "killed once"],
 )
 def test_the_baseline_is_measured_all_the_same(tmp_path, text, environment):

@@ -27,12 +27,7 @@ from advisor.tui.app import AdvisorApp
 
 SIZES = {"": (120, 36), "-80x24": (80, 24)}
 THEMES = {"": "advisor", "-light": "advisor-light"}
-VIEWS = {
-    "result": "1",
-    "profile": "2",
-    "trials": "3 home",
-    "export": "4",
-}
+VIEWS = {"result": "1", "profile": "2", "trials": "3 home", "export": "4"}
 # The recording: the share of the events that have come, and the keys that are pressed then.
 SCENES = (
     (0.05, "1"),

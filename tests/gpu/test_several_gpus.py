@@ -15,10 +15,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TargetSpec, TrialKind, TrialSpec, World
 from advisor.runner.trials import Runner
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")]
 WORKLOADS = Path(__file__).parent / "workloads"
 
 

@@ -7,13 +7,7 @@ import pytest
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
 from advisor.machine import host as host_module
-from advisor.machine.hardware import (
-    POWER_CAP,
-    GpuGauges,
-    compute_pids,
-    inspect_hardware,
-    sample_gpus,
-)
+from advisor.machine.hardware import POWER_CAP, GpuGauges, compute_pids, inspect_hardware, sample_gpus
 from advisor.machine.host import usable_cores
 from advisor.machine.nvml import Nvml, NvmlUnavailableError
 from advisor.records import GpuInfo, GpuReading

@@ -8,8 +8,6 @@ from recipe_workload import components, mode_for, run_code
 
 from advisor.records import Mode
 
-# --- effects on the plan --------------------------------------------------------------------------------------
-
 pytestmark = pytest.mark.usefixtures("flags_kept")
 
 
@@ -37,9 +35,6 @@ def test_the_plan_says_how_the_step_runs(recipe_id, value, field, expected):
     assert getattr(workload.plan, field) == expected
 
 
-# --- effects on objects and the process; that the code has the same is in test_recipes_code.py -----------------
-
-
 def applied(recipe_id, value):
     recipe = CATALOG[recipe_id]
     workload = components(mode_for(recipe))
@@ -55,9 +50,6 @@ def test_tf32_sets_both_switches(value):
     assert torch.backends.cudnn.allow_tf32
     applied("tf32", "highest")
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-# --- on a GPU -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

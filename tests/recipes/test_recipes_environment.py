@@ -69,9 +69,6 @@ def test_a_setting_of_the_environment_that_comes_too_late_is_pointed_out(tmp_pat
         tuning.prepare(torch.nn.Linear(2, 2))
 
 
-# --- the allocator --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("allocated", "reserved", "tried"), [(4 * GIB, 8 * GIB, True), (8 * GIB, 8 * GIB, False), (2**20, 2**24, False)]
 )

@@ -6,18 +6,7 @@ import torch
 from exported_module import module_of
 from facts import cpu_facts, gpu_facts, host
 from proposals import proposed, reason
-from small_decoder import (
-    CATALOG,
-    CPU,
-    Decoder,
-    applied,
-    batches,
-    both_steps,
-    both_ways,
-    by_apply,
-    losses,
-    parts,
-)
+from small_decoder import CATALOG, CPU, Decoder, applied, batches, both_steps, both_ways, by_apply, losses, parts
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 

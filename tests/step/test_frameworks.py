@@ -153,11 +153,7 @@ def test_what_the_user_told_the_trainer_stays(tuned, tmp_path):
     from advisor.lightning import TunedCallback
 
     with pytest.warns(UserWarning, match=r"precision.autocast: bfloat16: Trainer\(precision='bf16-mixed'\)"):
-        trainer, _ = fitted(
-            tmp_path,
-            [TunedCallback(tuned("precision.autocast: bfloat16\n"))],
-            precision="64-true",
-        )
+        trainer, _ = fitted(tmp_path, [TunedCallback(tuned("precision.autocast: bfloat16\n"))], precision="64-true")
     assert trainer.precision == "64-true"
 
 

@@ -83,8 +83,6 @@ def test_compiling_at_each_step_is_noted(tmp_path):
     assert "the compiler gave up on a function that it had compiled too often" in notes
 
 
-# --- models ---------------------------------------------------------------------------------------------------
-
 PRINTS_MUCH = TINY_TARGET.replace("return 1.0 * x", "print('x' * 5_000); return 1.0 * x")
 DIVERGES_LATER = TINY_TARGET.replace(
     "return 1.0 * x",
@@ -108,9 +106,6 @@ def test_a_loss_that_is_not_finite_after_the_first_steps_is_told(tmp_path):
     run = Run(tmp_path, DIVERGES_LATER, only=("zero_grad",), budget_s=1.0).run()
     notes = " ".join(run.state.baseline.result.notes)
     assert "the loss was finite in the first 5 steps and is nan after warming up and timing" in notes
-
-
-# --- the person -----------------------------------------------------------------------------------------------
 
 
 def test_an_interruption_in_the_baseline_says_that_nothing_was_measured_and_how_to_go_on(command, tmp_path):

@@ -10,10 +10,7 @@ import pytest
 from planted import TINY_TARGET
 from trial_processes import SLEEPING, SOON_S, appears, building, gone
 
-from advisor.records import (
-    Outcome,
-    TrialKind,
-)
+from advisor.records import Outcome, TrialKind
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("warm_fork_server")

@@ -103,8 +103,6 @@ def test_a_function_that_was_compiled_too_often():
     assert not any("graph break" in note for note in notes), notes
 
 
-# --- in a trial -----------------------------------------------------------------------------------------------
-
 TARGET = """
 import torch
 from torch import nn
