@@ -43,6 +43,13 @@ OPTIONAL = [
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetCudaComputeCapability",
 ]
+# What only a trial asks for.
+WATCHED = [
+    "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetMarginTemperature",
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetTotalEnergyConsumption",
+]
 
 
 @pytest.mark.parametrize("call", OPTIONAL)
@@ -126,23 +133,8 @@ def test_a_reading_has_all_that_a_trial_watches():
     assert (reading.idle, reading.pids, reading.sm_percent) == (False, {7, 8}, {7: 90})
 
 
-WATCHED = [
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetPowerUsage",
-    "nvmlDeviceGetUtilizationRates",
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetProcessUtilization",
-    "nvmlDeviceGetMarginTemperature",
-    "nvmlDeviceGetTemperatureThreshold",
-    "nvmlDeviceGetTotalEnergyConsumption",
-]
-
-
 def test_what_a_driver_does_not_tell_a_trial_is_none_or_empty():
-    gauges = GpuGauges(UUID, nvml(refused=dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_NOT_SUPPORTED)))
+    gauges = GpuGauges(UUID, nvml(refused=dict.fromkeys((*OPTIONAL, *WATCHED), FakeNvml.NVML_ERROR_NOT_SUPPORTED)))
     assert gauges.read() == GpuReading(UUID)
     assert gauges.slowdown_c is None
     assert gauges.energy_j() is None
