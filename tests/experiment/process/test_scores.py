@@ -16,7 +16,7 @@ from advisor.export.json_report import report
 from advisor.records import Numerics, Score, TrialKind
 from advisor.runner.trials import Runner
 
-pytestmark = pytest.mark.timed
+timed = pytest.mark.timed  # sessions that search; the others ask for one trial, or fail at once
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,6 +70,7 @@ def rounded(tmp_path_factory):
     return Run(folder, CLASSIFIER, evaluate="target.py:evaluate", min_score=0.9, **options).run()
 
 
+@timed
 def test_settings_that_change_results_are_used_where_their_score_is_good_enough(rounded):
     assert rounded.state.stack.settings == {"planted.int8": True}
     numerics = rounded.state.stack.numerics
@@ -82,6 +83,7 @@ def test_settings_that_change_results_are_used_where_their_score_is_good_enough(
     assert not used.needs_consent
 
 
+@timed
 def test_settings_whose_score_falls_are_refused_with_the_bound(rounded):
     score = rounded.state.trials["ternary=true"].numerics.score
     assert score.value < 0.9
@@ -89,12 +91,14 @@ def test_settings_whose_score_falls_are_refused_with_the_bound(rounded):
     assert score.problem in markdown_report(rounded.state, rounded.request, rounded.session.catalog)
 
 
+@timed
 def test_settings_under_which_the_function_fails_are_refused(rounded):
     score = rounded.state.trials["unfit=true"].numerics.score
     assert score.value is None
     assert "ValueError: no such layer" in score.problem
 
 
+@timed
 def test_the_report_has_the_scores_and_what_they_took(rounded):
     written = json.loads(json.dumps(report(rounded.state, rounded.request)))
     assert (written["evaluate"], written["min_score"]) == ("target.py:evaluate", 0.9)
@@ -104,12 +108,14 @@ def test_the_report_has_the_scores_and_what_they_took(rounded):
     assert sum(name.startswith("score: ") for name in rounded.order) == 4
 
 
+@timed
 def test_a_setting_that_is_measured_again_keeps_its_score(rounded):
     rounded.session.retry("int8=true")
     assert rounded.state.trials["int8=true"].numerics.score.value >= 0.9
     assert rounded.state.stack.settings == {"planted.int8": True}
 
 
+@timed
 def test_a_session_that_goes_on_knows_its_scores(rounded):
     past = open_session(rounded.journal.session_id)
     options = {name: getattr(past.request, name) for name in ("only", "evaluate", "min_score")}
@@ -132,6 +138,7 @@ QUICK = "import torch; workload.model[2] = torch.nn.Identity()\n"
 FROZEN = f"{QUICK}for group in workload.optimizer.param_groups: group['lr'] = 0.0"
 
 
+@timed
 def test_a_training_is_scored_after_as_many_steps_as_the_baseline(tmp_path):
     for recipe, apply in (("quick", QUICK), ("frozen", FROZEN)):
         plant(tmp_path / "recipes", recipe, apply=apply, numerics="CHANGED")
@@ -177,7 +184,8 @@ def test_the_function_calls_the_model_as_the_step_does(tmp_path, key, called):
 def scored(folder, body):
     """The trial that scores a target's own settings by a function with this body."""
     (folder / "target.py").write_text(f"import time\n{TINY_TARGET}\ndef evaluate(model):\n    {body}\n")
-    options = {"kind": TrialKind.SCORE, "evaluate": "target.py:evaluate", "steps": 3, "timeout_s": 4.0}
+    options = {"kind": TrialKind.SCORE, "evaluate": "target.py:evaluate", "steps": 3}
+    options["timeout_s"] = 4.0 if "sleep" in body else 60.0
     return Runner().run(spec_of(folder, "target.py", **options), lambda message: None)
 
 
@@ -207,7 +215,7 @@ def test_a_function_that_gives_no_score_fails_its_trial_in_two_lines(tmp_path, b
 )
 def test_without_a_score_that_is_good_enough_the_session_ends_with_two_lines(tmp_path, function, said, what_to_do):
     text = f"{TINY_TARGET}\ndef {function}\n"
-    run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=10.0).run()
+    run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=60.0).run()
     (failure,) = run.posted(events.SessionFailed)
     assert said in failure.message
     assert failure.hint
