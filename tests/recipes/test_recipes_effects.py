@@ -52,6 +52,15 @@ def test_tf32_sets_both_switches(value):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_channels_last_changes_the_weights_strides():
+    workload = applied("channels_last", "channels_last")
+    weight = workload.model.conv.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
+    CATALOG["channels_last"].apply(workload, "contiguous")
+    assert workload.model.conv.weight.is_contiguous()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW, None])
 def test_the_graphs_code_trains_as_eager_steps_do(optimizer_class):
