@@ -68,35 +68,22 @@ def tensors(folder=None):
     return TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10) % 3 == 0)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        tensors,
-        lambda folder: Subset(Subset(tensors(), range(3, 9)), [4, 0, 0, 2, 1, 1, 5, 3]),
-        mnist,
-        lambda folder: Subset(mnist(folder), range(3, 30)),
-        lambda folder: in_color(CIFAR10, NEW),
-        lambda folder: in_color(SVHN, OLD),
-        lambda folder: in_color(CIFAR10, AUGMENTED),
-        lambda folder: in_color(CIFAR10, AUGMENTED_ANEW),
-        lambda folder: in_color(SVHN, CROPPED),
-        lambda folder: in_color(CIFAR10, UNEVEN),
-        lambda folder: in_color(CIFAR10, UNEVEN_OLD),
-    ],
-    ids=[
-        "tensors",
-        "subset of tensors",
-        "mnist",
-        "subset",
-        "cifar",
-        "svhn",
-        "augmented",
-        "augmented by v2",
-        "cropped",
-        "uneven by v2",
-        "uneven",
-    ],
-)
+DATASETS = {
+    "tensors": tensors,
+    "subset of tensors": lambda folder: Subset(Subset(tensors(), range(3, 9)), [4, 0, 0, 2, 1, 1, 5, 3]),
+    "mnist": mnist,
+    "subset": lambda folder: Subset(mnist(folder), range(3, 30)),
+    "cifar": lambda folder: in_color(CIFAR10, NEW),
+    "svhn": lambda folder: in_color(SVHN, OLD),
+    "augmented": lambda folder: in_color(CIFAR10, AUGMENTED),
+    "augmented by v2": lambda folder: in_color(CIFAR10, AUGMENTED_ANEW),
+    "cropped": lambda folder: in_color(SVHN, CROPPED),
+    "uneven by v2": lambda folder: in_color(CIFAR10, UNEVEN),
+    "uneven": lambda folder: in_color(CIFAR10, UNEVEN_OLD),
+}
+
+
+@pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
 def test_batches_are_those_of_the_loader_with_the_same_draws(make, tmp_path):
     loader = DataLoader(make(tmp_path), batch_size=7, shuffle=True)
     found = []

@@ -9,11 +9,13 @@ import sys
 
 import pytest
 from planted import TINY_TARGET, plant
-from real_session import Run, short_trials
+from real_session import Run
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.export.json_report import report
+
+pytestmark = pytest.mark.usefixtures("real_sessions")
 
 LONGEST_S = 300.0  # generous: the machine may be loaded
 SOON_S = 30.0  # the fork server imports torch before it looks at anything else
@@ -31,12 +33,6 @@ counting = Counting()
 counting.compile(backend="eager")
 workload.model[2] = torch.nn.Sequential(workload.model[2], counting)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_trials(real_sessions):
-    with short_trials():
-        yield
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from planted import TINY_TARGET, plant
-from real_session import Run, short_trials
+from real_session import Run
 from trial_processes import spec_of
 
 from advisor.errors import ExitCode
@@ -16,13 +16,8 @@ from advisor.export.json_report import report
 from advisor.records import Numerics, Score, TrialKind
 from advisor.runner.trials import Runner
 
+pytestmark = pytest.mark.usefixtures("real_sessions")
 timed = pytest.mark.timed  # sessions that search; the others ask for one trial, or fail at once
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_trials(real_sessions):
-    with short_trials():
-        yield
 
 
 # --- inference: weights that are rounded -----------------------------------------------------------------------

@@ -2,18 +2,12 @@
 
 import pytest
 from planted import TINY_TARGET, plant
-from real_session import Run, short_trials
+from real_session import Run
 
 from advisor.experiment import events
 from advisor.records import Numerics, Verdict
 
-pytestmark = pytest.mark.timed
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_trials(real_sessions):
-    with short_trials():
-        yield
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("real_sessions")]
 
 
 # Its steps pause three times; recipes take the pauses out, or put something worse in their place.
