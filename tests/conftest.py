@@ -138,7 +138,7 @@ def no_loader_workers_left():
     workers' queue first: they never hear that they shall end, and PyTorch waits five seconds for each of them.
     """
     yield
-    if multiprocessing.active_children():
+    if "torch.utils.data" in sys.modules and multiprocessing.active_children():
         from process_state import end_loader_workers
 
         end_loader_workers()

@@ -165,5 +165,4 @@ THREE = ("first", "second", "third")
 def three_removers(folder, **options):
     """A session with three planted recipes, each of which takes a pause out of the step."""
     plant_removers(folder / "recipes", usual=True, **dict.fromkeys(THREE, "EXACT"))
-    recipes = (str(folder / "recipes"),)
-    return FakeRun(folder, pauses_removed, only=THREE, recipe_folders=recipes, **{"budget_s": 60.0, **options})
+    return FakeRun(folder, pauses_removed, only=THREE, **{"budget_s": 60.0, **options})

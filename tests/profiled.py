@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.records import Activity, Finished, Outcome, Profile, Profiled, TargetSpec, TrialKind, TrialSpec
+from trial_processes import spec_of
+
+from advisor.records import Activity, Finished, Outcome, Profile, Profiled, TrialKind
 from advisor.runner.trials import Runner
 
 WORKLOADS = Path(__file__).parent / "gpu" / "workloads"
@@ -32,16 +34,9 @@ def take_profile(workload: str, folder: Path, *, device: str, clock, measure_s: 
         elif isinstance(message, Finished):
             at["finished"] = clock()
 
-    spec = TrialSpec(
-        trial_id="baseline",
-        target=TargetSpec(target, str(folder), device=device),
-        settings={},
-        measure_s=measure_s,
-        warmup_limit_s=3.0 * measure_s,
-        timeout_s=250.0,
-        log_path=str(folder / "000-baseline.log"),
-        kind=TrialKind.PROFILE,
-    )
+    times = {"measure_s": measure_s, "warmup_limit_s": 3.0 * measure_s, "timeout_s": 250.0}
+    log_path = str(folder / "000-baseline.log")
+    spec = spec_of(folder, target, device=device, kind=TrialKind.PROFILE, log_path=log_path, **times)
     result = Runner().run(spec, listen)
     assert result.outcome is Outcome.MEASURED, (result.reason, result.details)
     return Taken(profiles[0], at["profiled"] - at["profiling"])

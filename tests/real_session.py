@@ -33,13 +33,15 @@ def short_trials() -> Iterator[None]:
 
 
 class Run:
-    """A session that has been run, or will be, with all that it posted."""
+    """A session that has been run, or will be, with all that it posted. It has the recipes planted in its folder."""
 
     def __init__(self, folder, text, *, past=None, runner=None, clock=time.monotonic, device="cpu", **options):
         (folder / "target.py").write_text(text, encoding="utf-8")
         self.told = []
         self.runner = runner or Runner()
-        self.request = Request(TargetSpec("target.py", str(folder), device=device), **{"budget_s": 15.0, **options})
+        recipes = (str(folder / "recipes"),) if (folder / "recipes").is_dir() else ()
+        options = {"budget_s": 15.0, "recipe_folders": recipes, **options}
+        self.request = Request(TargetSpec("target.py", str(folder), device=device), **options)
         self.journal = Journal(past.path, past.request) if past else Journal.create(self.request)
         self._followers: list[Callable[[events.Event], None]] = []
         self.session = Session(self.request, self.runner, self._tell, self.journal, past=past, clock=clock)

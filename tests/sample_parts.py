@@ -142,44 +142,27 @@ def resnet_profile() -> Profile:
 
 
 def resnet_trials(baseline: BaselineRecord) -> list[TrialRecord]:
-    noise, same = H200_NOISE, NumericsResult(Numerics.EXACT, Numerics.EXACT, 0.0, "the first 8 losses are bit-equal")
+    same = NumericsResult(Numerics.EXACT, Numerics.EXACT, 0.0, "the first 8 losses are bit-equal")
     close = NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "the first 8 losses differ by 0.31 % at most")
+    full = TrialResult(
+        Outcome.OUT_OF_MEMORY,
+        "tried to allocate 2.00 GiB; 138.9 GiB of 139.8 GiB were in use <by this & another process>",
+        "Try a smaller batch, or stop the other process.",
+        wall_s=41.2,
+    )
+    late = TrialResult(Outcome.TIMED_OUT, "no step ended within 60 s")
     return [
-        _trial("control", "control.noop", True, baseline, 26.34, (0.999, 0.996, 1.002), noise, same),
+        _trial("control", "control.noop", True, baseline, 26.34, (0.999, 0.996, 1.002), same),
+        _trial("channels_last", "model.memory_format", "channels_last", baseline, 18.93, (1.39, 1.384, 1.396), close),
+        _trial("autocast", "precision.autocast", "bfloat16", baseline, 23.49, (1.12, 1.113, 1.127), close),
+        _trial("fused_optimizer", "optimizer.implementation", "fused", baseline, 25.83, (1.019, 1.014, 1.023), same),
         _trial(
-            "channels_last", "model.memory_format", "channels_last", baseline, 18.93, (1.39, 1.384, 1.396), noise, close
+            "cudnn_benchmark", "backends.cudnn_benchmark", True, baseline, 26.28, (1.001, 0.997, 1.005), close, 11.9
         ),
-        _trial("autocast", "precision.autocast", "bfloat16", baseline, 23.49, (1.12, 1.113, 1.127), noise, close),
-        _trial(
-            "fused_optimizer", "optimizer.implementation", "fused", baseline, 25.83, (1.019, 1.014, 1.023), noise, same
-        ),
-        _trial(
-            "cudnn_benchmark",
-            "backends.cudnn_benchmark",
-            True,
-            baseline,
-            26.28,
-            (1.001, 0.997, 1.005),
-            noise,
-            close,
-            11.9,
-        ),
-        _trial("zero_grad", "step.zero_grad", "zeros", baseline, 27.02, (0.974, 0.97, 0.978), noise, same),
-        _trial("batch_size", "data.batch_size", 128, baseline, 48.6, (1.083, 1.077, 1.089), noise, None, samples=128),
-        _failed_trial(
-            "compile",
-            "compile.mode",
-            "max-autotune",
-            TrialResult(
-                Outcome.OUT_OF_MEMORY,
-                "tried to allocate 2.00 GiB; 138.9 GiB of 139.8 GiB were in use <by this & another process>",
-                "Try a smaller batch, or stop the other process.",
-                wall_s=41.2,
-            ),
-        ),
-        _failed_trial(
-            "step_graph", "step.cuda_graph", True, TrialResult(Outcome.TIMED_OUT, "no step ended within 60 s")
-        ),
+        _trial("zero_grad", "step.zero_grad", "zeros", baseline, 27.02, (0.974, 0.97, 0.978), same),
+        _trial("batch_size", "data.batch_size", 128, baseline, 48.6, (1.083, 1.077, 1.089), None, samples=128),
+        _failed_trial("compile", "compile.mode", "max-autotune", full),
+        _failed_trial("step_graph", "step.cuda_graph", True, late),
     ]
 
 
@@ -262,12 +245,11 @@ def detailed_trials() -> list[TrialRecord]:
     """One setting that is on already, a saving of memory, a disturbed trial, and what a budget did not allow."""
     baseline = baseline_of(26.31, 64, H200_NOISE, reserved=9.13)
     wrong = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.2, "the first 8 losses differ by 20 %")
-    noise = H200_NOISE
-    pinned = _trial("pin_memory", "data.pin_memory", False, baseline, 27.02, (0.974, 0.97, 0.978), noise, None)
+    pinned = _trial("pin_memory", "data.pin_memory", False, baseline, 27.02, (0.974, 0.97, 0.978), None)
     saving = _trial(
-        "checkpointing", "memory.activation_checkpointing", "blocks", baseline, 33.4, (0.788, 0.78, 0.79), noise, None
+        "checkpointing", "memory.activation_checkpointing", "blocks", baseline, 33.4, (0.788, 0.78, 0.79), None
     )
-    odd = _trial("debug_off", "precision.reduced", True, baseline, 26.0, (1.012, 0.99, 1.03), noise, wrong)
+    odd = _trial("debug_off", "precision.reduced", True, baseline, 26.0, (1.012, 0.99, 1.03), wrong)
     notes = ("no loss was given: cross entropy is assumed", "2 graph breaks: call to print")
     late = TrialResult(Outcome.SKIPPED, "it needs about 42 s, more than the budget has left; raise --budget to try it")
     return [
@@ -322,11 +304,9 @@ def demo_profile() -> Profile:
 def demo_trials(baseline: BaselineRecord) -> list[TrialRecord]:
     same = NumericsResult(Numerics.EXACT, Numerics.EXACT, 0.0, "the first 8 losses are bit-equal")
     return [
-        _trial("control", "control.noop", True, baseline, 3.4, (1.006, 0.99, 1.019), CPU_NOISE, same),
-        _trial("threads", "cpu.threads", 4, baseline, 2.86, (1.196, 1.17, 1.22), CPU_NOISE, same),
-        _trial(
-            "fused_optimizer", "optimizer.implementation", "fused", baseline, 3.39, (1.01, 0.99, 1.03), CPU_NOISE, same
-        ),
+        _trial("control", "control.noop", True, baseline, 3.4, (1.006, 0.99, 1.019), same),
+        _trial("threads", "cpu.threads", 4, baseline, 2.86, (1.196, 1.17, 1.22), same),
+        _trial("fused_optimizer", "optimizer.implementation", "fused", baseline, 3.39, (1.01, 0.99, 1.03), same),
     ]
 
 
@@ -378,7 +358,6 @@ def _trial(  # noqa: PLR0917 - read as a table row
     baseline: BaselineRecord,
     step_ms: float,
     interval: tuple[float, float, float],
-    noise: float,
     numerics: NumericsResult | None,
     warmup: float = 1.1,
     samples: int | None = None,

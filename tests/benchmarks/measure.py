@@ -92,11 +92,7 @@ class Measurement:
 
     def _session(self) -> dict[str, Any]:
         session = run_session(
-            self.workload,
-            self.options.budget_s,
-            self.file,
-            self._environment(ADVISOR),
-            self.caches / "state",
+            self.workload, self.options.budget_s, self.file, self._environment(ADVISOR), self.caches / "state"
         )
         found = ", ".join(f"{key}: {value}" for key, value in session.settings.items())
         return {**dataclasses.asdict(session), "stack": found or "nothing", "known": self._known(session)}

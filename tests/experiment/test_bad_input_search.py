@@ -7,8 +7,6 @@ from fake_trials import FakeRun, FakeTrials
 from made_up import failed, result_at
 from planted import pauses_removed, plant, plant_removers
 
-from advisor.cli import main as cli
-from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, Verdict
@@ -25,8 +23,7 @@ def planted(folder, recipe_id, speed, *, expensive=False, usual=False, **options
     """A session with two recipes that an expert would use, `first` and `second`, and this one."""
     plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT")
     plant(folder / "recipes", recipe_id, stage="OPTIMIZER", expensive=expensive, usual=usual)
-    recipes = (str(folder / "recipes"),)
-    return FakeRun(folder, speed, only=("first", "second", recipe_id), recipe_folders=recipes, **options)
+    return FakeRun(folder, speed, only=("first", "second", recipe_id), **options)
 
 
 def with_fault(key, fault):
@@ -78,7 +75,7 @@ def test_when_every_part_of_the_stack_fails_alone_too_that_is_said_plainly(tmp_p
     for recipe in ("one", "two"):
         plant(tmp_path / "recipes", recipe, usual=True)
     fails = lambda settings: "RuntimeError: no such trick" if any("planted" in key for key in settings) else 1.0  # noqa: E731
-    run = FakeRun(tmp_path, fails, only=("one", "two"), recipe_folders=(str(tmp_path / "recipes"),), budget_s=60.0)
+    run = FakeRun(tmp_path, fails, only=("one", "two"), budget_s=60.0)
     run.run()
     assert not run.posted(events.SessionFailed)
     assert [run.state.trials[f"{recipe}=true"].verdict for recipe in ("one", "two")] == [Verdict.FAILED] * 2
@@ -99,8 +96,7 @@ def test_when_every_part_of_the_stack_fails_alone_too_that_is_said_plainly(tmp_p
 def test_where_only_a_stack_had_time_and_could_not_be_used_its_parts_have_the_reason(tmp_path, fault, reason):
     for recipe in ("one", "two"):
         plant(tmp_path / "recipes", recipe, usual=True)
-    recipes, fails = (str(tmp_path / "recipes"),), lambda settings: fault if settings else 1.0
-    run = FakeRun(tmp_path, fails, only=("one", "two"), recipe_folders=recipes, budget_s=4.0).run()
+    run = FakeRun(tmp_path, lambda settings: fault if settings else 1.0, only=("one", "two"), budget_s=4.0).run()
     assert run.order == ["baseline", f"stack: {Settings({'planted.one': True, 'planted.two': True})}"]
     told = "nothing that was tried could be used"
     assert f": {told}. 2 candidates could not be tried, with the reasons below." in verdict(run.state)
@@ -165,9 +161,8 @@ def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path, budget_s, par
 def test_a_compilation_that_hangs_does_not_take_the_time_of_all_others(tmp_path):
     hung = failed("no result (compiling)", Outcome.TIMED_OUT)
     plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
-    recipes = (str(tmp_path / "recipes"),)
     speed = with_fault("compile.mode", lambda _: hung)
-    run = FakeRun(tmp_path, speed, only=("first", "second", "compile"), recipe_folders=recipes, budget_s=120.0).run()
+    run = FakeRun(tmp_path, speed, only=("first", "second", "compile"), budget_s=120.0).run()
     ended_well(run)
     compiled = Settings({**BEST, "compile.mode": "default"})
     assert run.started.index(f"stack: {Settings(BEST)}") < run.started.index(f"stack: {compiled}")
@@ -207,35 +202,10 @@ def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):
 
     trials = BuiltOnce(pauses_removed)
     plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
-    recipes = (str(tmp_path / "recipes"),)
-    run = FakeRun(
-        tmp_path, pauses_removed, trials=trials, only=("first", "second"), recipe_folders=recipes, budget_s=60.0
-    ).run()
+    run = FakeRun(tmp_path, pauses_removed, trials=trials, only=("first", "second"), budget_s=60.0).run()
     ended_well(run)
     assert not run.state.stack.confirmed
     assert run.started.count("stack, confirmed") == 1
     (warning,) = warnings(run)
     assert warning.startswith("your own settings failed when they were measured again: the port is taken")
     assert "let the target be built and run any number of times" in warning
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wrong", "what_to_do"),
-    [
-        (("--only", "zero_gard"), "--only: there is no recipe 'zero_gard'.", "Did you mean zero_grad"),
-        (("--only", "threads", "--skip", "threads"), "--only and --skip both name threads.", "Leave it out"),
-        (("--budget", "0s"), "--budget: '0s' is not a duration.", "Write a positive one such as 90s"),
-        (("--memory-limit", "0GiB"), "--memory-limit: '0GiB' is not a size.", "Write a number and its unit"),
-        (("--accept", "zero_gard"), "--accept: there is no recipe 'zero_gard'.", "Did you mean zero_grad"),
-        (("--accept", "batch_size=-2"), "--accept: batch_size has no value -2.", "Choose one such as 0, 8"),
-        (("--accept", "tf32", "--skip", "tf32"), "--accept and --skip both name tf32.", "Leave it out"),
-        (("--latency-limit", "20"), "--latency-limit: '20' is not a latency.", "Write a positive one with its unit"),
-    ],
-)
-def test_what_contradicts_itself_is_refused_in_two_lines(capsys, arguments, wrong, what_to_do):
-    assert cli.main(["target.py:build", "--headless", "--device", "cpu", *arguments]) == ExitCode.USAGE
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    first, second = shown.err.splitlines()
-    assert first == f"perf-advisor: {wrong}"
-    assert second.startswith(what_to_do)

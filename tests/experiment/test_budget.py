@@ -32,6 +32,7 @@ def test_a_trial_is_expected_to_take_as_long_as_those_with_the_closest_settings(
     assert budget.expected_s() == 16.0
     alone, another = Settings({"data.num_workers": 2}), stack.merged({"data.num_workers": 2})
     assert (budget.expected_s(alone), budget.expected_s(another)) == (16.0, 3.0)
+    assert budget.expected_s(stack.merged({"cpu.threads": 2})) == 3.0  # another value is one change
 
 
 def test_what_only_the_first_trial_of_a_stack_takes_is_not_expected_of_all_its_neighbours(clock):

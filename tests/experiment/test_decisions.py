@@ -23,8 +23,7 @@ def _own_state(tmp_path_factory):
 
 def session_of(folder, *, only=("first", "second", "third"), third="EXACT", speed=pauses_removed, **options):
     plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT", third=third)
-    recipes = (str(folder / "recipes"),)
-    return FakeRun(folder, speed, only=only, recipe_folders=recipes, **{"budget_s": 60.0, **options})
+    return FakeRun(folder, speed, only=only, **{"budget_s": 60.0, **options})
 
 
 def decided(run, matches, recipe, decision):
@@ -184,8 +183,8 @@ def test_decisions_are_in_the_journal_and_a_resumed_session_follows_them(finishe
     past = open_session(finished.journal.session_id)
     assert SessionState.of(past.events).decisions == {"first": Decision.REJECTED, "third": Decision.ACCEPTED}
     assert SessionState.of(past.events).stack.pending
-    recipes = past.request.recipe_folders
-    run = FakeRun(tmp_path, pauses_removed, past=past, recipe_folders=recipes, only=past.request.only).run()
+    options = {name: getattr(past.request, name) for name in ("only", "recipe_folders")}
+    run = FakeRun(tmp_path, pauses_removed, past=past, **options).run()
     assert run.state.decisions == {"first": Decision.REJECTED, "third": Decision.ACCEPTED}
     assert run.state.stack.settings == {SECOND: True, THIRD: True}
     assert run.state.stack.confirmed

@@ -50,15 +50,12 @@ def test_a_stack_that_was_disturbed_is_measured_again(tmp_path, first):
             runs.append(len(runs))
         return result_at(first, disturbed=BUSY) if runs == [0] and settings == whole else pauses_removed(settings)
 
-    recipes = (str(tmp_path / "recipes"),)
-    run = FakeRun(tmp_path, speed, only=("first", "second"), recipe_folders=recipes, budget_s=60.0).run()
+    run = FakeRun(tmp_path, speed, only=("first", "second"), budget_s=60.0).run()
     assert run.started[1].startswith("stack: ")
     assert run.started[2] == run.started[1]
     assert run.state.stack_settings == whole
     assert run.state.stack.comparison.verdict is Verdict.FASTER
 
-
-# --- other programs -------------------------------------------------------------------------------------------
 
 SPIN = "import time; end = time.time() + 2\nwhile time.time() < end: pass"
 

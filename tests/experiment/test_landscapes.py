@@ -16,20 +16,12 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec, TrialKind, TrialSpec
 
 # The least share of the best known after 120 s of replayed time, by landscape; the others have the last one's.
-BOUNDS = {
-    "synthetic_host_bound": 0.9,
-    "synthetic_convnet": 0.9,
-    "synthetic_loader_bound": 0.85,
-    "": 0.85,
-}
+BOUNDS = {"synthetic_host_bound": 0.9, "synthetic_convnet": 0.9, "synthetic_loader_bound": 0.85, "": 0.85}
 BOUND_AT_S = 120.0
 SEED = 2
 CATALOG = load_catalog()
 PATHS = {path.name.removesuffix(".json.gz"): path for path in stored()}
 TARGET = TargetSpec("made_up.py:build", ".")
-MOST_BYTES = 150_000
-# Combinations in a file: of the made-up ones, and of those that a GPU had 440 s for.
-FEWEST_MEASURED, FEWEST_RECORDED = 40, 26
 
 
 @functools.cache

@@ -127,9 +127,6 @@ def test_the_stack_has_fewer_threads_where_other_programs_want_cores(foreign_cor
     assert known_of(facts).plan.usual_stack().get("cpu.threads") == threads
 
 
-# --- the knowledge after a move -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tried", [True, False])
 def test_what_a_profile_rules_out_stays_in_the_plan_only_where_it_was_tried(tried):
     slow, fast = (

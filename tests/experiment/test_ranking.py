@@ -113,9 +113,6 @@ def test_a_member_of_the_stack_is_listed_though_its_contribution_is_within_the_n
     assert names(item.record for item in rejected) == ["fused_optimizer=fused"]
 
 
-# --- other objectives -----------------------------------------------------------------------------------------
-
-
 def test_with_memory_as_the_objective_savings_are_ranked_and_keep_the_speed():
     records = [
         record("autocast", "bfloat16", 150, peak_bytes=7 * GIB),

@@ -22,17 +22,7 @@ from advisor.judging.objective import Goal
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Block,
-    Bottleneck,
-    Candidate,
-    Mode,
-    Numerics,
-    OperatorRow,
-    Outcome,
-    TargetSpec,
-    TrialResult,
-)
+from advisor.records import Block, Bottleneck, Candidate, Mode, Numerics, OperatorRow, Outcome, TargetSpec, TrialResult
 
 CATALOG = load_catalog()
 FACTS = gpu_facts()
@@ -106,9 +96,6 @@ def resumed(told, **decisions):
 
 def apart_from_the_baseline(judge):
     return {settings: runs for settings, runs in judge.runs.items() if settings}
-
-
-# --- what is taken over ---------------------------------------------------------------------------------------
 
 
 def test_every_run_is_taken_over_and_the_present_baseline_is_one_more():
@@ -207,12 +194,6 @@ def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
     told, _ = told_by(ALONE_RUN, measured(Kind.ALONE, FUSED.settings, 8.0, candidate=FUSED), WHOLE_STACK)
     after = resumed(told, fused_optimizer=Decision.REJECTED)
     assert after.stack == ALONE
-
-
-# --- older and shorter journals -------------------------------------------------------------------------------
-
-
-# --- resuming twice -------------------------------------------------------------------------------------------
 
 
 def test_a_second_resumption_knows_all():

@@ -24,15 +24,7 @@ from advisor.ranks.launcher import of_torchrun, waits_for_others
 from advisor.ranks.trial import straggler_share
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Block,
-    Mode,
-    Numerics,
-    Outcome,
-    RanksFound,
-    TargetSpec,
-    TrialResult,
-)
+from advisor.records import Block, Mode, Numerics, Outcome, RanksFound, TargetSpec, TrialResult
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
@@ -57,7 +49,7 @@ def facts(**changes):
     return replace(gpu_facts(**changes), gpus=GPUS)
 
 
-def result(rate, *, setup, losses=(2.0, 1.9)):
+def result(rate, *, losses=(2.0, 1.9)):
     blocks = tuple(Block(10, 640, 640 / (rate * (1 + 0.001 * place))) for place in range(6))
     found = RanksFound(64, 32, (2**30,) * GPUS, alone_ms=(0.8,) * GPUS, exposed_ms=32_000 / rate)
     return TrialResult(Outcome.MEASURED, blocks=blocks, losses=losses, ranks=found)
@@ -88,7 +80,7 @@ class MadeUpSearch(RankSearch):
         rate = self.rate_of(setup)
         if isinstance(rate, str):
             return TrialResult(Outcome.FAILED, rate)
-        return rate if isinstance(rate, TrialResult) else result(rate, setup=setup)
+        return rate if isinstance(rate, TrialResult) else result(rate)
 
     def _publish(self):
         pass
@@ -226,7 +218,7 @@ def test_what_changes_results_is_priced_and_not_taken():
 
 def test_other_losses_than_one_gpus_are_not_the_same_training():
     def wrong_losses(setup):
-        return result(1900, setup=setup, losses=(2.0, 1.2)) if setup.strategy == "ddp" else rate_of(setup)
+        return result(1900, losses=(2.0, 1.2)) if setup.strategy == "ddp" else rate_of(setup)
 
     known, _ = searched(wrong_losses)
     assert known.stack.get("parallel.strategy") != "ddp"
@@ -266,8 +258,7 @@ def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("shown", "count"),
-    [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("", 0), ("GPU-", 0)],
+    ("shown", "count"), [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("", 0), ("GPU-", 0)]
 )
 def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)

@@ -4,18 +4,7 @@ from dataclasses import replace
 
 import pytest
 from facts import adamw_facts, gpu_facts
-from made_up import (
-    BF16,
-    BLOCKS,
-    CUDNN,
-    EVERYTHING_HELPS,
-    FUSED,
-    GRAPH,
-    WHOLE,
-    MadeUpTrials,
-    found_by,
-    result_at,
-)
+from made_up import BF16, BLOCKS, CUDNN, EVERYTHING_HELPS, FUSED, GRAPH, WHOLE, MadeUpTrials, found_by, result_at
 
 from advisor.experiment.control import Decision
 from advisor.experiment.search import search

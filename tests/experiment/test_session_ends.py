@@ -95,6 +95,12 @@ def test_nothing_at_all_to_try(tmp_path):
     )
 
 
+def test_a_recipe_that_cannot_be_loaded_is_said(tmp_path):
+    (tmp_path / "broken.py").write_text("def broken(:\n", encoding="utf-8")
+    run = FakeRun(tmp_path, pauses_removed, only=("zero_grad",), recipe_folders=(str(tmp_path),), budget_s=0.5).run()
+    assert any("broken.py" in event.text and "SyntaxError" in event.text for event in run.posted(events.Said))
+
+
 def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
     run = FakeRun(tmp_path, pauses_removed, only=("zero_grad",), budget_s=0.5).run()
     assert run.state.failure is None
@@ -138,8 +144,7 @@ def heavy(folder, *recipe_ids, **options):
 
     for recipe_id in ("lighter", "crawling"):
         plant(folder / "recipes", recipe_id)
-    recipes = (str(folder / "recipes"),)
-    return FakeRun(folder, speed, only=recipe_ids, recipe_folders=recipes, budget_s=60.0, **options).run()
+    return FakeRun(folder, speed, only=recipe_ids, budget_s=60.0, **options).run()
 
 
 def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(tmp_path):

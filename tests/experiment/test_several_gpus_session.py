@@ -27,9 +27,8 @@ def speed(settings):
 
 def session(folder, speed_of=speed, more=(), **options):
     plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT")
-    recipes = (str(folder / "recipes"),)
     only = ("first", "second", "parallel_strategy", *more)
-    return FakeRun(folder, speed_of, only=only, recipe_folders=recipes, **{"budget_s": BUDGET_S, **options})
+    return FakeRun(folder, speed_of, only=only, **{"budget_s": BUDGET_S, **options})
 
 
 def best(run):
@@ -59,10 +58,7 @@ def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
     result = next(several_gpus_section(run.state.scaling)).blocks[0].text
     assert result == f"Nothing on 2 processes could be measured. ddp: {reason}."
     late = session(tmp_path, gpus=2)
-    late.when(
-        lambda event: isinstance(event, events.ScalingMeasured),
-        late.session.finish,
-    )
+    late.when(lambda event: isinstance(event, events.ScalingMeasured), late.session.finish)
     result = next(several_gpus_section(late.run().state.scaling)).blocks[0].text
     assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
 

@@ -30,10 +30,7 @@ def test_what_is_on_already_is_worth_what_its_absence_costs(comparison, text):
 
 @pytest.mark.parametrize(
     ("comparison", "text"),
-    [
-        (Comparison(1.2, 0.9, 1.6), "1.20x (0.90–1.60)"),
-        (Comparison(129, 3.31, 5031), "129x (3–5031)"),
-    ],
+    [(Comparison(1.2, 0.9, 1.6), "1.20x (0.90–1.60)"), (Comparison(129, 3.31, 5031), "129x (3–5031)")],
 )
 def test_a_speed_up_stands_with_its_interval(comparison, text):
     assert formatting.format_interval(comparison) == text

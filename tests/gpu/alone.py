@@ -110,10 +110,7 @@ class Alone:
         profiled = next(message for message in self.messages if isinstance(message, Profiled))
         workload = inspected.workload
         workload = replace(workload, current={**workload.current, **self.on})
-        peaks = {
-            "peak_allocated_bytes": result.peak_allocated_bytes,
-            "peak_reserved_bytes": result.peak_reserved_bytes,
-        }
+        peaks = {"peak_allocated_bytes": result.peak_allocated_bytes, "peak_reserved_bytes": result.peak_reserved_bytes}
         facts = Facts(inspect_hardware(), workload, profiled.profile, inspected.versions, **peaks)
         if (result.build_s or 0) > 0.2:
             self.runner.build_once(self.target, 0, f"{self.folder.name}/build.log", 60.0)

@@ -3,7 +3,7 @@
     python tests/gpu/screenshots.py resnet50.jsonl screenshots
 
 The arguments: a session's journal, with its folder of logs beside it, and the folder for the pictures. Each view is
-drawn dark and light, at 120x36 and at 80x24; recording.svg plays the session from its first event to its exports.
+drawn at 120x36 and at 80x24; recording.svg plays the session from its first event to its exports.
 """
 
 import asyncio
@@ -26,13 +26,7 @@ from advisor.records import Block
 from advisor.tui.app import AdvisorApp
 
 SIZES = {"": (120, 36), "-80x24": (80, 24)}
-THEMES = {"": "advisor", "-light": "advisor-light"}
-VIEWS = {
-    "result": "1",
-    "profile": "2",
-    "trials": "3 home",
-    "export": "4",
-}
+VIEWS = {"result": "1", "profile": "2", "trials": "3 home", "export": "4"}
 # The recording: the share of the events that have come, and the keys that are pressed then.
 SCENES = (
     (0.05, "1"),
@@ -161,11 +155,10 @@ async def show(pilot, keys: str) -> None:
     await pilot.pause(0.7)
 
 
-async def draw_views(past: PastSession, folder: Path, suffix: str, size: tuple[int, int], theme: str) -> None:
-    """Every view at one size in one theme, and the result while they run."""
+async def draw_views(past: PastSession, folder: Path, suffix: str, size: tuple[int, int]) -> None:
+    """Every view at one size, and the result while they run."""
     app, replay = app_over(past)
     async with app.run_test(size=size) as pilot:
-        app.theme = theme
         await arrive(replay, RUNNING, pilot)
         await show(pilot, "1")
         app.save_screenshot(f"running{suffix}.svg", path=str(folder))
@@ -189,7 +182,6 @@ async def record(past: PastSession, folder: Path) -> None:
     app, replay = app_over(past)
     frames = []
     async with app.run_test(size=SIZES[""]) as pilot:
-        app.theme = THEMES[""]
         for share, keys in SCENES:
             await arrive(replay, share, pilot)
             await show(pilot, keys)
@@ -222,9 +214,8 @@ def main() -> None:
     journal, folder = map(Path, sys.argv[1:])
     folder.mkdir(parents=True, exist_ok=True)
     past = session_of(journal)
-    for size_suffix, size in SIZES.items():
-        for theme_suffix, theme in THEMES.items():
-            asyncio.run(draw_views(past, folder, theme_suffix + size_suffix, size, theme))
+    for suffix, size in SIZES.items():
+        asyncio.run(draw_views(past, folder, suffix, size))
     asyncio.run(record(past, folder))
 
 

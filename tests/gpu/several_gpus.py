@@ -1,7 +1,6 @@
 """Every strategy and option of several GPUs on four models: one Markdown table each, written as the results come.
 
     python tests/gpu/several_gpus.py --gpus 2 --within 300 --out several_gpus.md
-    python tests/gpu/several_gpus.py --gpus 2 --small            # on the CPU, to see that it runs
 
 What matters most runs first, for all models; then options; then one GPU, ``ddp`` and the best are measured again, which
 the intervals rest on.
@@ -70,14 +69,13 @@ class Table:
     def __init__(self, model, options):
         self.model = model
         self.options = options
-        carried = {} if options.small else CARRIED[model]
         self.scaling = Scaling(
             gpus=options.gpus,
             catalog=CATALOG,
             consent=Consent(CATALOG, Mode.TRAIN, Numerics.CLOSE),
-            carried=Settings(carried),
+            carried=Settings(CARRIED[model]),
             same_losses=model != "resnet",
-            device_type="cpu" if options.small else "cuda",
+            device_type="cuda",
         )
 
     def fitted(self, setup):
@@ -88,14 +86,13 @@ class Table:
 
     def measure(self, setup, number):
         setup = self.fitted(setup)
-        small = "_small" if self.options.small else ""
-        target = f"{WORKLOADS / 'several.py'}:{self.model}{small}"
+        target = f"{WORKLOADS / 'several.py'}:{self.model}"
         world = World(1 if setup.strategy == "single" else self.options.gpus, weak=setup.weak)
         spec = TrialSpec(
             trial_id=setup.name,
-            target=TargetSpec(target, str(WORKLOADS), device="cpu" if self.options.small else "auto"),
+            target=TargetSpec(target, str(WORKLOADS)),
             settings=dict(self.scaling.carried.merged(setup.settings)),
-            measure_s=0.3 if self.options.small else 1.0,
+            measure_s=1.0,
             warmup_limit_s=1.0,
             timeout_s=min(120.0, max(20.0, self.options.until - time.monotonic())),
             log_path=str(Path(self.options.out).with_suffix("") / f"{number:03d}-{self.model}.log"),
@@ -137,13 +134,11 @@ def plan(tables):
 
 
 def fits(table, setup):
-    """Neither what was left out or not asked for nor, on the CPU, what needs GPUs."""
+    """Neither what was left out nor what was not asked for."""
     if {setup.strategy, *setup.settings} & set(table.options.without.split(",")):
         return False
     wanted = table.options.only.split(",")
-    if table.options.only and setup not in FIRST and not set(wanted) & set(setup.settings):
-        return False
-    return not table.options.small or "compile.mode" not in setup.settings
+    return not table.options.only or setup in FIRST or bool(set(wanted) & set(setup.settings))
 
 
 def main():
@@ -151,7 +146,6 @@ def main():
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--within", type=float, default=300.0, help="seconds")
     parser.add_argument("--out", default="several_gpus.md")
-    parser.add_argument("--small", action="store_true", help="small models, on the CPU")
     parser.add_argument("--models", default="resnet,gpt,recommender,uneven")
     parser.add_argument("--without", default="", help="strategies and settings, such as fully_shard,compile.mode")
     parser.add_argument("--only", default="", help="beside plain strategies, only what sets one of these")

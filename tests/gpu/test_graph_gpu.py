@@ -88,8 +88,7 @@ class Graphs:
 
 def test_a_batch_that_is_an_object():
     step = agree(
-        loss=lambda model, batch: of_model(model, (batch.x, batch.y)),
-        data=lambda: [Graphs(x, y) for x, y in batches()],
+        loss=lambda model, batch: of_model(model, (batch.x, batch.y)), data=lambda: [Graphs(x, y) for x, y in batches()]
     )
     assert step.captured
 

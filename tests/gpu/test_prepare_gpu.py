@@ -41,9 +41,7 @@ def parts():
 
 
 def assert_same(model, other):
-    for (name, have), (other_name, want) in zip(model.state_dict().items(), other.state_dict().items(), strict=True):
-        assert name == other_name
-        torch.testing.assert_close(have, want, rtol=1e-2, atol=2e-3)
+    torch.testing.assert_close(model.state_dict(), other.state_dict(), rtol=1e-2, atol=2e-3)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -104,16 +102,3 @@ def test_a_scaler_goes_with_a_fused_optimizer_through_a_checkpoint():
         torch.testing.assert_close(again(batch), step(batch), rtol=1e-2, atol=1e-3)
     assert again.scaler.get_scale() == step.scaler.get_scale()
     assert_same(other, model)
-
-
-def test_a_compiled_model_keeps_its_names_and_its_copies_their_weights():
-    model, optimizer, _ = parts()
-    model, optimizer = Tuning({"compile.mode": "reduce-overhead"}).prepare(model, optimizer)
-    average = torch.optim.swa_utils.AveragedModel(model)
-    for images, labels in batches(4):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        average.update_parameters(model)
-    net().load_state_dict(model.state_dict())
-    net().load_state_dict(average.module.state_dict())

@@ -15,11 +15,16 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TargetSpec, TrialKind, TrialSpec, World
 from advisor.runner.trials import Runner
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")]
 WORKLOADS = Path(__file__).parent / "workloads"
+
+
+def measured(folder, target, settings, **options):
+    """The result of a trial of a workload."""
+    log_path = str(folder / "log")
+    spec = TrialSpec("t", TargetSpec(target, str(WORKLOADS)), settings, 0.5, 1.0, 240.0, log_path, **options)
+    Runner.prepare()
+    return Runner().run(spec, lambda message: None)
 
 
 def test_the_links_are_known_and_two_ranks_are_measured(tmp_path):
@@ -27,18 +32,7 @@ def test_the_links_are_known_and_two_ranks_are_measured(tmp_path):
     print(link_rows(hardware.links))
     assert hardware.links
     assert all(link.nvlinks or link.path for link in hardware.links)
-    spec = TrialSpec(
-        "ddp",
-        TargetSpec("small_resnet18.py:build", str(WORKLOADS)),
-        {"parallel.strategy": "ddp"},
-        0.5,
-        1.0,
-        200.0,
-        str(tmp_path / "log"),
-        world=World(2),
-    )
-    Runner.prepare()
-    result = Runner().run(spec, lambda message: None)
+    result = measured(tmp_path, "small_resnet18.py:build", {"parallel.strategy": "ddp"}, world=World(2))
     assert result.outcome is Outcome.MEASURED, result
     assert result.ranks.exposed_ms is not None
 
@@ -49,19 +43,7 @@ def test_the_links_are_known_and_two_ranks_are_measured(tmp_path):
 def test_a_script_for_torchrun_is_measured_in_two_ranks(script, settings, kind, tmp_path):
     if settings and kind is TrialKind.PROFILE:
         pytest.skip("the baseline alone is profiled")
-    spec = TrialSpec(
-        "script",
-        TargetSpec(script, str(WORKLOADS)),
-        settings,
-        0.5,
-        1.0,
-        240.0,
-        str(tmp_path / "log"),
-        kind=kind,
-        world=World(2, script=True),
-    )
-    Runner.prepare()
-    result = Runner().run(spec, lambda message: None)
+    result = measured(tmp_path, script, settings, kind=kind, world=World(2, script=True))
     assert result.outcome is Outcome.MEASURED, result
     assert any("2 ranks (nccl)" in note for note in result.notes)
     assert not (WORKLOADS / "snapshot.pt").exists()

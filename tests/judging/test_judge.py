@@ -140,9 +140,6 @@ def test_losses_that_are_not_finite_fail_a_fast_candidate(judge, bad):
     assert (stack.result.outcome, stack.numerics.measured) == (Outcome.NON_FINITE, Numerics.CHANGED)
 
 
-# --- numerics -------------------------------------------------------------------------------------------------
-
-
 # --- starting -------------------------------------------------------------------------------------------------
 
 

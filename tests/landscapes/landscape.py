@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,17 +19,11 @@ import msgspec
 from advisor.errors import UsageError
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Facts, Hardware, Outcome, Profile, TrialResult, Value, WorkloadFacts
+from advisor.records import Facts, Hardware, Profile, TrialResult, Value, WorkloadFacts
 
 SCHEMA = 1
 DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[2]
-# Digits of the losses and outputs that are kept, and of seconds. Unitless; float32 has seven.
-_DIGITS = 9
-_SHORT_DIGITS = 6
-_MOST_BLOCKS = 30
-_MOST_OPERATORS = 20
-_LONGEST_TEXT = 400
 _COMPILE_MODE = "compile.mode"
 # Settings that compile something by themselves; every other one of compilation compiles the model in the usual mode.
 _BESIDE_THE_MODE = (_COMPILE_MODE, "compile.optimizer")
@@ -52,14 +44,6 @@ class Run:
     result: TrialResult
     cold: bool = False
     stream_seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A combination that was not run since the catalogue says why it cannot be."""
-
-    settings: dict[str, Value]
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +83,6 @@ class Landscape:
     builds_anew: str = ""
     reference: TrialResult | None = None
     runs: tuple[Run, ...] = ()
-    conflicts: tuple[Conflict, ...] = field(default=())
 
     @property
     def baseline(self) -> TrialResult:
@@ -155,47 +138,13 @@ def sample_seconds(result: TrialResult) -> float:
     return median(block.seconds / block.samples for block in result.blocks)
 
 
-def slim(result: TrialResult) -> TrialResult:
-    """A result as it is kept: a few blocks, few digits, and no path of the machine."""
-    return replace(
-        result,
-        blocks=tuple(replace(block, seconds=_short(block.seconds, _SHORT_DIGITS)) for block in _spread(result.blocks)),
-        losses=tuple(map(_short, result.losses)),
-        outputs=tuple(map(_short, result.outputs)),
-        reason=result.reason[:_LONGEST_TEXT],
-        hint=result.hint[:_LONGEST_TEXT],
-        details="" if result.outcome is Outcome.MEASURED else result.details[-_LONGEST_TEXT:],
-        notes=tuple(note[:_LONGEST_TEXT] for note in result.notes),
-        log_path="",
-        gpu=None,
-    )
-
-
-def slim_profile(profile: Profile) -> Profile:
-    """A profile as it is kept: the first operators, and no path of the machine."""
-    few = profile.operators[:_MOST_OPERATORS]
-    return replace(profile, operators=few, by_shape=profile.by_shape[:_MOST_OPERATORS], trace_path="")
-
-
-def save(landscape: Landscape, path: Path) -> None:
-    """Write a landscape in one piece: who reads the file meanwhile sees the old or the new."""
-    text = json.dumps(msgspec.to_builtins(landscape), separators=(",", ":"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
-    temporary.replace(path)
-
-
 def load(path: Path) -> Landscape:
     """Read a landscape, without what was run under settings that have left. Raises ValueError for another schema."""
     data: Any = json.loads(gzip.decompress(path.read_bytes()))
     if data.get("schema") != SCHEMA:
         raise ValueError(f"{path.name} is of schema {data.get('schema')}, not {SCHEMA}: record it again")
     found, catalog = msgspec.convert(data, Landscape), load_catalog()
-    runs = tuple(run for run in found.runs if _are_known(catalog, run.settings))
-    return replace(
-        found, runs=runs, conflicts=tuple(one for one in found.conflicts if _are_known(catalog, one.settings))
-    )
+    return replace(found, runs=tuple(run for run in found.runs if _are_known(catalog, run.settings)))
 
 
 def _are_known(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
@@ -209,14 +158,3 @@ def _are_known(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
 def stored() -> list[Path]:
     """The files of all stored landscapes."""
     return sorted(DATA.glob("*.json.gz"))
-
-
-def _spread(blocks: tuple[Any, ...]) -> tuple[Any, ...]:
-    """At most so many blocks, evenly taken."""
-    if len(blocks) <= _MOST_BLOCKS:
-        return blocks
-    return tuple(blocks[index * len(blocks) // _MOST_BLOCKS] for index in range(_MOST_BLOCKS))
-
-
-def _short(number: float, digits: int = _DIGITS) -> float:
-    return float(f"{number:.{digits}g}") if math.isfinite(number) else number

@@ -66,7 +66,7 @@ def tensors(folder=None):
     return TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10) % 3 == 0)
 
 
-MADE = {
+DATASETS = {
     "tensors": tensors,
     "subset of tensors": lambda folder: Subset(Subset(tensors(), range(3, 9)), [4, 0, 0, 2, 1, 1, 5, 3]),
     "mnist": mnist,
@@ -81,9 +81,9 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("kind", MADE)
-def test_batches_are_those_of_the_loader_with_the_same_draws(kind, tmp_path):
-    loader = DataLoader(MADE[kind](tmp_path), batch_size=7, shuffle=True)
+@pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
+def test_batches_are_those_of_the_loader_with_the_same_draws(make, tmp_path):
+    loader = DataLoader(make(tmp_path), batch_size=7, shuffle=True)
     found = []
     for one in (loader, on_device(loader)):
         torch.manual_seed(3)

@@ -7,13 +7,7 @@ import pytest
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
 from advisor.machine import host as host_module
-from advisor.machine.hardware import (
-    POWER_CAP,
-    GpuGauges,
-    compute_pids,
-    inspect_hardware,
-    sample_gpus,
-)
+from advisor.machine.hardware import POWER_CAP, GpuGauges, compute_pids, inspect_hardware, sample_gpus
 from advisor.machine.host import usable_cores
 from advisor.machine.nvml import Nvml, NvmlUnavailableError
 from advisor.records import GpuInfo, GpuReading
@@ -48,6 +42,13 @@ OPTIONAL = [
     "nvmlDeviceGetUtilizationRates",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetCudaComputeCapability",
+]
+# What only a trial asks for.
+WATCHED = [
+    "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetMarginTemperature",
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetTotalEnergyConsumption",
 ]
 
 
@@ -132,23 +133,8 @@ def test_a_reading_has_all_that_a_trial_watches():
     assert (reading.idle, reading.pids, reading.sm_percent) == (False, {7, 8}, {7: 90})
 
 
-WATCHED = [
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetPowerUsage",
-    "nvmlDeviceGetUtilizationRates",
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetProcessUtilization",
-    "nvmlDeviceGetMarginTemperature",
-    "nvmlDeviceGetTemperatureThreshold",
-    "nvmlDeviceGetTotalEnergyConsumption",
-]
-
-
 def test_what_a_driver_does_not_tell_a_trial_is_none_or_empty():
-    gauges = GpuGauges(UUID, nvml(refused=dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_NOT_SUPPORTED)))
+    gauges = GpuGauges(UUID, nvml(refused=dict.fromkeys((*OPTIONAL, *WATCHED), FakeNvml.NVML_ERROR_NOT_SUPPORTED)))
     assert gauges.read() == GpuReading(UUID)
     assert gauges.slowdown_c is None
     assert gauges.energy_j() is None

@@ -1,1 +1,1 @@
-"""Models by the names that people type; ``python -m tests.models`` runs a step of each."""
+"""Models by the names that people type; ``sessions.py`` runs a session of each."""

@@ -20,12 +20,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.models.__main__ import CASES, HERE, words_of
+from tests.models.names import CASES
 
+HERE = Path(__file__).parent
 HEADER = ("what is typed", "model", "mode", "step before", "speed-up", "stack", "failure")
 # What a session takes beside its budget, in seconds: imports, and its last words.
 _BESIDE_S = 60.0
 _ENDS_S = 12.0
+
+
+def words_of(line: str, folder: str, *options: str) -> list[str]:
+    """The words of a command line, with these options before the target's own arguments."""
+    words = line.replace("FOLDER", folder).split()
+    end = words.index("--") if "--" in words else len(words)
+    return [*words[:end], *options, *words[end:]]
 
 
 def session_row(line: str, folder: str, options: argparse.Namespace, lane: int) -> tuple[str, ...]:

@@ -45,9 +45,6 @@ def facts_for(recipe):
     }
 
 
-# --- what holds for every recipe ------------------------------------------------------------------------------
-
-
 def test_the_sessions_here_ask_every_recipe():
     assert not CATALOG.problems
     assert [recipe.id for recipe in CATALOG if not facts_for(recipe)] == []
@@ -139,9 +136,6 @@ def test_proposing_imports_no_torch():
     count, has_torch = output.split()
     assert int(count) > 10
     assert has_torch == "False"
-
-
-# --- on a GPU -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

@@ -36,8 +36,6 @@ PYTHONS_OWN = re.compile(
 )
 CODING_MISTAKES = (KeyError, IndexError, AttributeError, TypeError, NameError, AssertionError, NotImplementedError)
 
-# --- workloads ------------------------------------------------------------------------------------------------
-
 
 class Body(nn.Module):
     """What every model here has: a convolution with bias before a norm, activations, odd sizes, attention, blocks."""

@@ -16,8 +16,6 @@ from advisor.recipe.contract import torch_is_older
 from advisor.records import Mode, Numerics
 from advisor.step.checkpointing import checkpoints_itself
 
-# --- activation checkpointing ---------------------------------------------------------------------------------
-
 
 class Block(nn.Module):
     """Several inputs, keywords (one with a name that checkpoints know), dict and tuple outputs, dropout, a norm."""

@@ -16,8 +16,6 @@ from advisor.step.prefetch import loop_loader
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.draws import Feed, probe_batches
 
-# --- batches on the device ------------------------------------------------------------------------------------
-
 
 def plan_of(**changes):
     return StepPlan(Mode.TRAIN, "cpu", **changes)

@@ -8,8 +8,6 @@ from recipe_workload import components, mode_for, run_code
 
 from advisor.records import Mode
 
-# --- effects on the plan --------------------------------------------------------------------------------------
-
 pytestmark = pytest.mark.usefixtures("flags_kept")
 
 
@@ -37,9 +35,6 @@ def test_the_plan_says_how_the_step_runs(recipe_id, value, field, expected):
     assert getattr(workload.plan, field) == expected
 
 
-# --- effects on objects and the process; that the code has the same is in test_recipes_code.py -----------------
-
-
 def applied(recipe_id, value):
     recipe = CATALOG[recipe_id]
     workload = components(mode_for(recipe))
@@ -59,14 +54,11 @@ def test_tf32_sets_both_switches(value):
 
 def test_channels_last_changes_the_weights_strides():
     workload = applied("channels_last", "channels_last")
-    model = workload.model
-    assert model.conv.weight.is_contiguous(memory_format=torch.channels_last)
-    assert not model.conv.weight.is_contiguous()
+    weight = workload.model.conv.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
     CATALOG["channels_last"].apply(workload, "contiguous")
-    assert model.conv.weight.is_contiguous()
-
-
-# --- on a GPU -------------------------------------------------------------------------------------------------
+    assert workload.model.conv.weight.is_contiguous()
 
 
 @pytest.mark.gpu

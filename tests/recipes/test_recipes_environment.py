@@ -4,14 +4,16 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from facts import GIB, cpu_facts, gpu_facts
+from trial_processes import spec_of
 
 import advisor
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Mode, Outcome, Skip, TargetSpec, TrialSpec
+from advisor.records import Mode, Outcome, Skip
 from advisor.runner.trials import Runner
 
 CATALOG = load_catalog()
@@ -35,17 +37,9 @@ def fork_server():
 def run(folder, settings):
     """A trial of a target that prints its environment, and what it printed."""
     (folder / "printing.py").write_text(PRINTING, encoding="utf-8")
-    spec = TrialSpec(
-        trial_id="t",
-        target=TargetSpec("printing.py", str(folder), mode=Mode.INFER, device="cpu"),
-        settings=settings,
-        measure_s=0.1,
-        warmup_limit_s=0.2,
-        timeout_s=120.0,
-        log_path=str(folder / "log"),
-        environment=CATALOG.environment(settings),
-    )
-    return Runner().run(spec, lambda message: None), (folder / "log").read_text(encoding="utf-8")
+    environment = CATALOG.environment(settings)
+    spec = spec_of(folder, "printing.py", mode=Mode.INFER, settings=settings, environment=environment)
+    return Runner().run(spec, lambda message: None), Path(spec.log_path).read_text(encoding="utf-8")
 
 
 @pytest.mark.process
@@ -73,9 +67,6 @@ def test_a_setting_of_the_environment_that_comes_too_late_is_pointed_out(tmp_pat
     tuning = advisor.load(str(tmp_path / "t.yaml"))
     with pytest.warns(UserWarning, match="LD_PRELOAD=.*jemalloc.* python"):
         tuning.prepare(torch.nn.Linear(2, 2))
-
-
-# --- the allocator --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,6 @@ def test_a_strangers_figure_cannot_decide_the_search(figure, expected):
     assert found == expected
 
 
-# --- what is proposed before the instrumented pass -------------------------------------------------------------
-
-
 @pytest.mark.parametrize("recipe_id", ["create_on_device", "host_sync", "eval_no_grad"])
 def test_what_the_profile_alone_can_tell_waits_for_it(recipe_id):
     assert reason(recipe_id, gpu_facts()) == "not known before the instrumented pass"

@@ -150,18 +150,23 @@ def test_the_same_steps_give_the_same_numbers(mode):
         assert len(set(run(mode).tolist())) == STEPS
 
 
-def kept(recipe, value, mode, *, device="cpu", spread=0.0):
-    """Whether a value keeps the promise of its recipe; ``spread`` is what two runs without it differ by."""
+def check_promise(recipe, value, mode, *, device="cpu", spread=0.0):
+    """A value keeps the promise of its recipe; ``spread`` is what two runs without it differ by."""
+    if recipe.package and value != recipe.default:
+        pytest.importorskip(recipe.package)
+    if reason := refusal(recipe, value, components(mode, adam=recipe.id in OF_ADAM, device=device)):
+        pytest.skip(reason)
     beside = (("data.num_workers", 1),) if recipe.id in OF_WORKERS else ()
     options = {"adam": recipe.id in OF_ADAM, "make_model": Small if recipe.expensive else Net, "device": device}
     want = without(mode, beside, **options)
     have = run(mode, (*beside, (recipe.key, value)), **options)
     promise = Numerics.EXACT if value == recipe.default else recipe.numerics_of(value, mode)
     if promise is Numerics.CHANGED:
-        return bool(torch.isfinite(have).all())
+        assert torch.isfinite(have).all()
+        return
     tolerance = HALF_TOLERANCE if recipe.rounding(value) >= HALF_ROUNDING else FLOAT32_TOLERANCE
     allowed = spread if promise is Numerics.EXACT else tolerance
-    return bool((have - want).abs().max() <= allowed * want.abs().max())
+    assert (have - want).abs().max() <= allowed * want.abs().max()
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -174,11 +179,7 @@ def test_the_defaults_of_a_stage_change_nothing(stage, mode):
 
 @pytest.mark.parametrize(("recipe", "value", "mode"), cases())
 def test_a_value_keeps_its_promise(recipe, value, mode):
-    if recipe.package and value != recipe.default:
-        pytest.importorskip(recipe.package)
-    if reason := refusal(recipe, value, components(mode, adam=recipe.id in OF_ADAM)):
-        pytest.skip(reason)
-    assert kept(recipe, value, mode)
+    check_promise(recipe, value, mode)
 
 
 @pytest.mark.parametrize(("case", "words"), IMPOSSIBLE.items(), ids=[f"{name}={value}" for (name, value) in IMPOSSIBLE])
@@ -198,3 +199,34 @@ def test_blocks_that_are_not_there_are_missed(recipe_id):
     value = {"checkpointing": "blocks", "compile_scope": "regional"}[recipe_id]
     with pytest.raises(ValueError, match="Net repeats no block"):
         apply_settings(CATALOG, workload, {CATALOG[recipe_id].key: value})
+
+
+# --- on a GPU: every value beside the same steps without it -----------------------------------------------------
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic algorithms ask for it
+    # By default convolutions compute in TF32, so that what changes their order of summation shows much more.
+    torch.backends.cudnn.allow_tf32 = False
+
+
+@functools.cache
+def spread(mode):
+    """What two runs of the same steps differ by, relative to their largest number: atomic additions have no order."""
+    first, second = run(mode, device="cuda"), run(mode, device="cuda")
+    return ((first - second).abs().max() / first.abs().max()).item()
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("mode", list(Mode))
+def test_the_same_steps_give_about_the_same_numbers_on_a_gpu(mode):
+    assert spread(mode) < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize(("recipe", "value", "mode"), cases("cuda"))
+def test_a_value_keeps_its_promise_on_a_gpu(recipe, value, mode):
+    check_promise(recipe, value, mode, device="cuda", spread=spread(mode))

@@ -4,8 +4,9 @@ import os
 
 import pytest
 from planted import TINY_TARGET
+from trial_processes import spec_of
 
-from advisor.records import Outcome, TargetSpec, TrialSpec
+from advisor.records import Outcome
 from advisor.runner import log_files
 from advisor.runner.trials import Runner
 
@@ -55,9 +56,7 @@ LOUD = TINY_TARGET.replace(
 def trial(tmp_path, then=""):
     text = LOUD.replace("{times}", "300").replace("{then}", then)
     (tmp_path / "target.py").write_text(text, encoding="utf-8")
-    target = TargetSpec("target.py", str(tmp_path), device="cpu")
-    log = str(tmp_path / "trial.log")
-    return TrialSpec("t", target, {}, measure_s=0.01, warmup_limit_s=0.05, timeout_s=120.0, log_path=log)
+    return spec_of(tmp_path, "target.py", measure_s=0.01, log_path=str(tmp_path / "trial.log"))
 
 
 @pytest.mark.process

@@ -11,14 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.loss import (
-    FORMS,
-    LossError,
-    LossForm,
-    default_loss,
-    form_of,
-    main_output,
-)
+from advisor.step.loss import FORMS, LossError, LossForm, default_loss, form_of, main_output
 from advisor.step.step import TrainStep
 from advisor.trial.timed_loop import form_that_works
 

@@ -66,11 +66,6 @@ def test_the_loop_of_the_documentation_trains(tmp_path, model):
     assert optimizer.param_groups[0]["foreach"] is True
 
 
-def test_settings_of_objects_that_are_left_out_are_left_out(model):
-    tuning = Tuning({"data.num_workers": 1, "optimizer.implementation": "foreach", "step.zero_grad": "manual"})
-    assert tuning.prepare(model) is model
-
-
 def test_a_file_from_a_gpu_works_on_the_cpu(model):
     tuning = Tuning({"step.cuda_graph": True, "data.pin_memory": True, "backends.cudnn_benchmark": True})
     model, optimizer, batches = tuning.prepare(model, optimizer_of(model), loader())

@@ -16,8 +16,6 @@ from advisor.step.step import make_step
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.timed_loop import resident_data, stepper
 
-# --- the feed -------------------------------------------------------------------------------------------------
-
 
 class Stream(IterableDataset):
     def __init__(self, size):

@@ -13,12 +13,7 @@ from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process
 from advisor.machine.hardware import POWER_CAP
 from advisor.records import Block, GpuReading, GpuReadings
 from advisor.trial.measurement import guards
-from advisor.trial.measurement.guards import (
-    Guards,
-    disturbance_of_gpu,
-    own_processes,
-    summarised,
-)
+from advisor.trial.measurement.guards import Guards, disturbance_of_gpu, own_processes, summarised
 
 ME = os.getpid()
 STRANGER = 4_100_001  # numbers of a host, which are none in this namespace

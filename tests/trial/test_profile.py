@@ -18,12 +18,7 @@ from advisor.records import Bottleneck, Mode, Profile
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.profiler import TrafficCounter, profile_step, with_work
-from advisor.trial.profile.recording import (
-    CAPTURED,
-    measure_phases,
-    record_step,
-    with_device,
-)
+from advisor.trial.profile.recording import CAPTURED, measure_phases, record_step, with_device
 
 pytestmark = pytest.mark.usefixtures("own_state")
 CPU = torch.device("cpu")

@@ -149,7 +149,7 @@ class Budget:
 
 def _distance(one: Settings, other: Settings) -> int:
     """The number of settings whose values differ."""
-    return sum(one.get(key) != other.get(key) for key in {*one, *other})
+    return len({key for key, _ in one.items() ^ other.items()})
 
 
 # By least squares over eleven models in training on an H200's host (16 cores of a Xeon), torch 2.11, compiled as one

@@ -29,11 +29,7 @@ def _inputs(batch):
 
 def build():
     batch = {**_inputs(BATCH), "labels": torch.randint(CLASSES, (BATCH,))}
-    return {
-        "model": _model(),
-        "data": batch,
-        "optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=5e-5),
-    }
+    return {"model": _model(), "data": batch, "optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=5e-5)}
 
 
 def serve():

@@ -25,9 +25,5 @@ def frame_loss(output, target):
 
 
 def build():
-    batch = (
-        torch.randn(BATCH, FRAMES, FEATURES),
-        torch.full((BATCH,), FRAMES),
-        torch.randint(LABELS, (BATCH, FRAMES)),
-    )
+    batch = (torch.randn(BATCH, FRAMES, FEATURES), torch.full((BATCH,), FRAMES), torch.randint(LABELS, (BATCH, FRAMES)))
     return Labeller(), batch, frame_loss, lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)

@@ -9,11 +9,13 @@ import sys
 
 import pytest
 from planted import TINY_TARGET, plant
-from real_session import Run, short_trials
+from real_session import Run
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.export.json_report import report
+
+pytestmark = pytest.mark.usefixtures("real_sessions")
 
 LONGEST_S = 300.0  # generous: the machine may be loaded
 SOON_S = 30.0  # the fork server imports torch before it looks at anything else
@@ -31,12 +33,6 @@ counting = Counting()
 counting.compile(backend="eager")
 workload.model[2] = torch.nn.Sequential(workload.model[2], counting)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_trials(real_sessions):
-    with short_trials():
-        yield
 
 
 @pytest.fixture
@@ -75,16 +71,13 @@ def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
 
 def test_compiling_at_each_step_is_noted(tmp_path):
     plant(tmp_path / "recipes", "compiling", apply=COMPILES_AT_EACH_STEP)
-    recipes = (str(tmp_path / "recipes"),)
-    run = Run(tmp_path, TINY_TARGET, only=("compiling",), recipe_folders=recipes, budget_s=40.0)
+    run = Run(tmp_path, TINY_TARGET, only=("compiling",), budget_s=40.0)
     run.run_until(
         lambda event: isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "compiling"
     )
     notes = "; ".join(run.state.trials["compiling=true"].result.notes)
     assert "the compiler gave up on a function that it had compiled too often" in notes
 
-
-# --- models ---------------------------------------------------------------------------------------------------
 
 PRINTS_MUCH = TINY_TARGET.replace("return 1.0 * x", "print('x' * 5_000); return 1.0 * x")
 DIVERGES_LATER = TINY_TARGET.replace(
@@ -109,9 +102,6 @@ def test_a_loss_that_is_not_finite_after_the_first_steps_is_told(tmp_path):
     run = Run(tmp_path, DIVERGES_LATER, only=("zero_grad",), budget_s=1.0).run()
     notes = " ".join(run.state.baseline.result.notes)
     assert "the loss was finite in the first 5 steps and is nan after warming up and timing" in notes
-
-
-# --- the person -----------------------------------------------------------------------------------------------
 
 
 def test_an_interruption_in_the_baseline_says_that_nothing_was_measured_and_how_to_go_on(command, tmp_path):

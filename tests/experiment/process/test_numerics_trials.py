@@ -1,7 +1,8 @@
-"""Numerics of real trial processes on the CPU: planted faults, overflow, random streams, a run in float64."""
+"""Numerics of real trial processes: planted faults, overflow, random streams, a run in float64, usual settings."""
 
+import functools
 import json
-import shutil
+from pathlib import Path
 
 import pytest
 from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET
@@ -14,33 +15,28 @@ from advisor.export.json_report import report
 from advisor.records import Mode, Numerics, Outcome, Verdict
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+BLOCKS, DROPPING = (BLOCKS_TARGET.format(dropout=dropout) for dropout in (0.0, 0.1))
+WORKLOADS = Path(__file__).parents[2] / "gpu" / "workloads"
 
 
-def bench(tmp_path_factory, text, **options):
-    return NumericsBench(tmp_path_factory.mktemp("bench"), text, device="cpu", **options)
+@pytest.fixture(scope="module", params=["cpu", GPU])
+def bench(request, tmp_path_factory):
+    """Benches by the text of their target and their mode, each measured once."""
 
+    @functools.cache
+    def made(text, mode=None):
+        return NumericsBench(tmp_path_factory.mktemp("bench"), text, device=request.param, mode=mode)
 
-@pytest.fixture(scope="module")
-def blocks(tmp_path_factory):
-    return bench(tmp_path_factory, BLOCKS_TARGET.format(dropout=0.0))
-
-
-@pytest.fixture(scope="module")
-def dropping(tmp_path_factory):
-    return bench(tmp_path_factory, BLOCKS_TARGET.format(dropout=0.1))
-
-
-@pytest.fixture(scope="module")
-def inferring(tmp_path_factory):
-    return bench(tmp_path_factory, BLOCKS_TARGET.format(dropout=0.1), mode=Mode.INFER)
+    return made
 
 
 # --- faults and rounding --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_recipe_that_computes_something_else_is_changed_though_it_declares_close(blocks, fault):
-    record = blocks.record(fault)
+def test_a_recipe_that_computes_something_else_is_changed_though_it_declares_close(bench, fault):
+    record = bench(BLOCKS).record(fault)
     assert record.result.measured
     assert (record.numerics.measured, record.numerics.declared) == (Numerics.CHANGED, Numerics.CLOSE)
     assert record.numerics.worse_than_declared
@@ -49,14 +45,14 @@ def test_a_recipe_that_computes_something_else_is_changed_though_it_declares_clo
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_kernel_is_changed_in_inference_too(inferring, fault):
-    numerics = inferring.record(fault).numerics
+def test_a_wrong_kernel_is_changed_in_inference_too(bench, fault):
+    numerics = bench(DROPPING, Mode.INFER).record(fault).numerics
     assert numerics.measured is Numerics.CHANGED
     assert numerics.text.startswith("the outputs differ by")
 
 
-def test_a_recipe_that_does_nothing_is_exact(blocks, inferring):
-    for one in (blocks, inferring):
+def test_a_recipe_that_does_nothing_is_exact(bench):
+    for one in (bench(BLOCKS), bench(DROPPING, Mode.INFER)):
         numerics = one.record("nothing").numerics
         assert (numerics.measured, numerics.difference) == (Numerics.EXACT, 0)
 
@@ -73,8 +69,8 @@ def test_a_recipe_that_does_nothing_is_exact(blocks, inferring):
         ("threads", 2, Numerics.CLOSE),
     ],
 )
-def test_what_only_rounds_is_no_worse_than_declared(blocks, recipe, value, declared):
-    record = blocks.record(recipe, value)
+def test_what_only_rounds_is_no_worse_than_declared(bench, recipe, value, declared):
+    record = bench(BLOCKS).record(recipe, value)
     assert record.result.measured, record.result
     assert record.numerics.declared is declared
     assert not record.numerics.worse_than_declared, record.numerics
@@ -82,8 +78,8 @@ def test_what_only_rounds_is_no_worse_than_declared(blocks, recipe, value, decla
 
 
 @pytest.mark.parametrize("value", ["bfloat16", "float16"])
-def test_half_precision_is_close_but_not_exact(blocks, inferring, value):
-    for one in (blocks, inferring):
+def test_half_precision_is_close_but_not_exact(bench, value):
+    for one in (bench(BLOCKS), bench(DROPPING, Mode.INFER)):
         numerics = one.record("autocast", value).numerics
         assert (numerics.measured, numerics.declared) == (Numerics.CLOSE, Numerics.CLOSE)
         assert numerics.difference > 1e-5
@@ -91,19 +87,19 @@ def test_half_precision_is_close_but_not_exact(blocks, inferring, value):
         assert "from a float64 run the baseline is" in numerics.text
 
 
-def test_a_target_that_fails_in_float64_has_no_reference(tmp_path_factory):
+def test_a_target_that_fails_in_float64_has_no_reference(bench):
     text = TINY_TARGET.replace("return 1.0 * x", "assert x.dtype == torch.float32; return 1.0 * x")
-    one = bench(tmp_path_factory, text)
+    one = bench(text)
     assert (one.reference.outcome, one.judge.reference) == (Outcome.FAILED, None)
     numerics = one.record("nothing").numerics
     assert (numerics.measured, numerics.from_reference) == (Numerics.EXACT, None)
 
 
-def test_half_precision_weights_have_a_reference_in_float32(tmp_path_factory):
+def test_half_precision_weights_have_a_reference_in_float32(bench):
     text = TINY_TARGET.replace("nn.Linear(32, 4))", "nn.Linear(32, 4)).bfloat16()").replace(
         "torch.randn(8, 16)", "torch.randn(8, 16).bfloat16()"
     )
-    one = bench(tmp_path_factory, text)
+    one = bench(text)
     assert one.reference.notes == ("float32",)
     assert one.judge.own_rounding == 2.0**-8
     numerics = one.record("other_stream").numerics
@@ -114,33 +110,27 @@ def test_half_precision_weights_have_a_reference_in_float32(tmp_path_factory):
 # --- random streams -------------------------------------------------------------------------------------------
 
 
-def test_steps_that_draw_random_numbers_have_no_reference(dropping):
+def test_steps_that_draw_random_numbers_have_no_reference(bench):
+    dropping = bench(DROPPING)
     assert dropping.reference.outcome is Outcome.SKIPPED
     assert "random numbers" in dropping.reference.reason
     assert dropping.judge.reference is None
     assert dropping.judge.spread.random
 
 
-def test_another_random_stream_is_close(dropping):
-    numerics = dropping.record("other_stream").numerics
+def test_another_random_stream_is_close(bench):
+    numerics = bench(DROPPING).record("other_stream").numerics
     assert numerics.measured is Numerics.CLOSE
     assert numerics.difference > 1e-4
     assert numerics.as_baselines
     assert "two baselines do" in numerics.text
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on the CPU")
-def test_a_compiled_model_with_dropout_is_close(dropping):
-    record = dropping.record("compile", "default")
-    assert record.result.measured, record.result
-    assert record.numerics.measured is Numerics.CLOSE
-
-
 # --- what is not finite ---------------------------------------------------------------------------------------
 
 
-def test_activations_that_overflow_float16_fail_the_trial_and_say_at_which_step(tmp_path_factory):
-    one = bench(tmp_path_factory, OVERFLOWING_TARGET)
+def test_activations_that_overflow_float16_fail_the_trial_and_say_at_which_step(bench):
+    one = bench(OVERFLOWING_TARGET)
     record = one.record("autocast", "float16")
     assert (record.result.outcome, record.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
     assert record.result.reason in {f"the loss became {what} at step 1 of 5" for what in ("nan", "inf")}
@@ -148,8 +138,8 @@ def test_activations_that_overflow_float16_fail_the_trial_and_say_at_which_step(
     assert one.record("autocast", "bfloat16").numerics.measured is Numerics.CLOSE
 
 
-def test_updates_that_the_scaler_skips_are_noted_and_do_not_count(tmp_path_factory):
-    one = bench(tmp_path_factory, SCALED_LOSS_TARGET.format(scale=1e3))
+def test_updates_that_the_scaler_skips_are_noted_and_do_not_count(bench):
+    one = bench(SCALED_LOSS_TARGET.format(scale=1e3))
     record = one.record("autocast", "float16")
     assert record.numerics.measured is Numerics.CLOSE
     skipped = record.result.skipped_steps
@@ -158,8 +148,8 @@ def test_updates_that_the_scaler_skips_are_noted_and_do_not_count(tmp_path_facto
     assert f"skipped {skipped} of the first {skipped + 5} updates" in note
 
 
-def test_a_scaler_that_finds_no_scale_fails_the_trial(tmp_path_factory):
-    one = bench(tmp_path_factory, SCALED_LOSS_TARGET.format(scale=1e14))
+def test_a_scaler_that_finds_no_scale_fails_the_trial(bench):
+    one = bench(SCALED_LOSS_TARGET.format(scale=1e14))
     record = one.record("autocast", "float16")
     assert (record.result.outcome, record.numerics.measured) == (Outcome.NON_FINITE, Numerics.CHANGED)
     assert "skipped every update" in record.result.reason
@@ -168,7 +158,8 @@ def test_a_scaler_that_finds_no_scale_fails_the_trial(tmp_path_factory):
 # --- in the report --------------------------------------------------------------------------------------------
 
 
-def test_the_report_has_what_the_reference_showed(blocks):
+def test_the_report_has_what_the_reference_showed(bench):
+    blocks = bench(BLOCKS)
     told = [events.BaselineMeasured(blocks.judge.baseline_record())]
     told += [events.TrialMeasured(blocks.record(recipe)) for recipe in ("wrong_norm", "nothing")]
     request = Request(blocks.target, recipe_folders=blocks.recipes)
@@ -180,3 +171,55 @@ def test_the_report_has_what_the_reference_showed(blocks):
     assert numerics["wrong_norm"]["baseline_from_reference"] < 1e-5
     assert numerics["nothing"]["class"] == "exact"
     assert numerics["nothing"]["baseline_from_reference"] is not None
+
+
+def on_the_gpu(test):
+    """Only where the bench is a GPU's."""
+    return pytest.mark.gpu(pytest.mark.parametrize("bench", ["cuda"], indirect=True)(test))
+
+
+@on_the_gpu
+@pytest.mark.parametrize(("recipe", "value"), [("compile", "default"), ("step_graph", True), ("autocast", "bfloat16")])
+def test_what_draws_other_random_numbers_is_close(bench, recipe, value):
+    record = bench(DROPPING).record(recipe, value)
+    assert record.result.measured, record.result
+    assert record.numerics.measured is not Numerics.CHANGED, record.numerics
+
+
+@on_the_gpu
+@pytest.mark.parametrize("name", ["small_resnet18", "mlp12", "encoder", "recommender", "autoencoder"])
+@pytest.mark.parametrize(
+    ("recipe", "value"),
+    [
+        ("autocast", "bfloat16"),
+        ("autocast", "float16"),
+        ("tf32", "high"),
+        ("channels_last", "channels_last"),
+        ("cudnn_benchmark", True),
+        ("fused_optimizer", "fused"),
+        ("step_graph", True),
+    ],
+)
+def test_usual_settings_are_not_taken_for_faults(bench, name, recipe, value):
+    record = bench((WORKLOADS / f"{name}.py").read_text(encoding="utf-8")).record(recipe, value)
+    assert record.result.measured, record.result
+    assert record.numerics.measured is not Numerics.CHANGED, record.numerics
+    assert not record.numerics.worse_than_declared, record.numerics
+
+
+@on_the_gpu
+@pytest.mark.parametrize("name", ["small_resnet18", "encoder"])
+@pytest.mark.parametrize("value", ["bfloat16", "float16"])
+def test_usual_settings_are_not_taken_for_faults_in_inference(bench, name, value):
+    text = (WORKLOADS / f"{name}.py").read_text(encoding="utf-8")
+    numerics = bench(text, Mode.INFER).record("autocast", value).numerics
+    assert numerics.measured is Numerics.CLOSE, numerics
+
+
+@on_the_gpu
+def test_the_reference_is_in_float64_and_near(bench):
+    one = bench((WORKLOADS / "mlp12.py").read_text(encoding="utf-8"))
+    assert one.reference.notes == ("float64",)
+    numerics = one.record("fused_optimizer", "fused").numerics
+    assert numerics.baseline_from_reference is not None
+    assert numerics.baseline_from_reference < 1e-3

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from planted import TINY_TARGET, plant
-from real_session import Run, short_trials
+from real_session import Run
 from trial_processes import spec_of
 
 from advisor.errors import ExitCode
@@ -16,13 +16,8 @@ from advisor.export.json_report import report
 from advisor.records import Numerics, Score, TrialKind
 from advisor.runner.trials import Runner
 
-pytestmark = pytest.mark.timed
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_trials(real_sessions):
-    with short_trials():
-        yield
+pytestmark = pytest.mark.usefixtures("real_sessions")
+timed = pytest.mark.timed  # sessions that search; the others ask for one trial, or fail at once
 
 
 # --- inference: weights that are rounded -----------------------------------------------------------------------
@@ -66,10 +61,11 @@ def rounded(tmp_path_factory):
     plant(folder / "recipes", "int8", apply=ROUNDED.format(levels=127), numerics="CHANGED")
     plant(folder / "recipes", "ternary", apply=ROUNDED.format(levels=1), numerics="CHANGED")
     plant(folder / "recipes", "unfit", apply="workload.model.unfit = True", numerics="CHANGED")
-    options = {"only": ("int8", "ternary", "unfit"), "recipe_folders": (str(folder / "recipes"),), "budget_s": 30.0}
+    options = {"only": ("int8", "ternary", "unfit"), "budget_s": 30.0}
     return Run(folder, CLASSIFIER, evaluate="target.py:evaluate", min_score=0.9, **options).run()
 
 
+@timed
 def test_settings_that_change_results_are_used_where_their_score_is_good_enough(rounded):
     assert rounded.state.stack.settings == {"planted.int8": True}
     numerics = rounded.state.stack.numerics
@@ -82,6 +78,7 @@ def test_settings_that_change_results_are_used_where_their_score_is_good_enough(
     assert not used.needs_consent
 
 
+@timed
 def test_settings_whose_score_falls_are_refused_with_the_bound(rounded):
     score = rounded.state.trials["ternary=true"].numerics.score
     assert score.value < 0.9
@@ -89,12 +86,14 @@ def test_settings_whose_score_falls_are_refused_with_the_bound(rounded):
     assert score.problem in markdown_report(rounded.state, rounded.request, rounded.session.catalog)
 
 
+@timed
 def test_settings_under_which_the_function_fails_are_refused(rounded):
     score = rounded.state.trials["unfit=true"].numerics.score
     assert score.value is None
     assert "ValueError: no such layer" in score.problem
 
 
+@timed
 def test_the_report_has_the_scores_and_what_they_took(rounded):
     written = json.loads(json.dumps(report(rounded.state, rounded.request)))
     assert (written["evaluate"], written["min_score"]) == ("target.py:evaluate", 0.9)
@@ -104,15 +103,17 @@ def test_the_report_has_the_scores_and_what_they_took(rounded):
     assert sum(name.startswith("score: ") for name in rounded.order) == 4
 
 
+@timed
 def test_a_setting_that_is_measured_again_keeps_its_score(rounded):
     rounded.session.retry("int8=true")
     assert rounded.state.trials["int8=true"].numerics.score.value >= 0.9
     assert rounded.state.stack.settings == {"planted.int8": True}
 
 
+@timed
 def test_a_session_that_goes_on_knows_its_scores(rounded):
     past = open_session(rounded.journal.session_id)
-    options = {name: getattr(past.request, name) for name in ("only", "recipe_folders", "evaluate", "min_score")}
+    options = {name: getattr(past.request, name) for name in ("only", "evaluate", "min_score")}
     again = Run(Path(past.request.target.directory), CLASSIFIER, past=past, budget_s=15.0, **options).run()
     assert again.state.failure is None
     assert "score: planted.ternary: true" not in again.order
@@ -132,12 +133,12 @@ QUICK = "import torch; workload.model[2] = torch.nn.Identity()\n"
 FROZEN = f"{QUICK}for group in workload.optimizer.param_groups: group['lr'] = 0.0"
 
 
+@timed
 def test_a_training_is_scored_after_as_many_steps_as_the_baseline(tmp_path):
     for recipe, apply in (("quick", QUICK), ("frozen", FROZEN)):
         plant(tmp_path / "recipes", recipe, apply=apply, numerics="CHANGED")
-    only, folders = ("quick", "frozen"), (str(tmp_path / "recipes"),)
     options = {"evaluate": "target.py:evaluate", "max_drop": 0.05, "eval_steps": 20, "budget_s": 40.0}
-    run = Run(tmp_path, TRAINED, only=only, recipe_folders=folders, **options).run()
+    run = Run(tmp_path, TRAINED, only=("quick", "frozen"), **options).run()
     quick, frozen = (run.state.trials[f"{name}=true"].numerics.score for name in ("quick", "frozen"))
     assert quick.steps == frozen.steps == 20
     assert quick.value == quick.baseline
@@ -175,30 +176,43 @@ def test_the_function_calls_the_model_as_the_step_does(tmp_path, key, called):
 # --- bad input ------------------------------------------------------------------------------------------------
 
 
+def scored(folder, body):
+    """The trial that scores a target's own settings by a function with this body."""
+    (folder / "target.py").write_text(f"import time\n{TINY_TARGET}\ndef evaluate(model):\n    {body}\n")
+    options = {"kind": TrialKind.SCORE, "evaluate": "target.py:evaluate", "steps": 3}
+    options["timeout_s"] = 4.0 if "sleep" in body else 60.0
+    return Runner().run(spec_of(folder, "target.py", **options), lambda message: None)
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("raise KeyError('top1')", "failed: KeyError: 'top1'"),
         ("return None", "returned NoneType, no number"),
         ("return model(torch.ones(3, 16))", "returned float32[3, 4], no number"),
         ("return float('nan')", "returned nan, no number"),
-        ("time.sleep(60)", "no result after 2 s (evaluating the model)"),
+        ("time.sleep(60)", "no result after 4 s (evaluating the model)"),
         ("model[0].weight.add_(1.0)\n    return 1.0", "changes the model: its parameters differ"),
-        ("return 0.5", "the score of your own settings is 0.5 after 100 steps; --min-score is 0.75"),
     ],
 )
-def test_a_function_that_gives_no_score_ends_the_session_with_two_lines(tmp_path, body, said):
-    text = f"import time\n{TINY_TARGET}\ndef evaluate(model):\n    {body}\n"
-    run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=10.0).run()
+def test_a_function_that_gives_no_score_fails_its_trial_in_two_lines(tmp_path, body, said):
+    result = scored(tmp_path, body)
+    assert said in result.reason
+    assert result.hint
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "what_to_do"),
+    [
+        ("evaluate(model):\n    raise KeyError('top1')", "failed: KeyError: 'top1'", ""),
+        ("evaluate(model):\n    return 0.5", "is 0.5 after 100 steps; --min-score is 0.75", ""),
+        ("evaluation(model):\n    return 1.0", "target.py has no 'evaluate'", "evaluation"),
+    ],
+)
+def test_without_a_score_that_is_good_enough_the_session_ends_with_two_lines(tmp_path, function, said, what_to_do):
+    text = f"{TINY_TARGET}\ndef {function}\n"
+    run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=60.0).run()
     (failure,) = run.posted(events.SessionFailed)
     assert said in failure.message
     assert failure.hint
+    assert what_to_do in failure.hint
     assert failure.exit_code in (ExitCode.TARGET, ExitCode.USAGE)
-
-
-def test_a_function_that_is_not_there_is_named(tmp_path):
-    text = TINY_TARGET + "\ndef evaluation(model):\n    return 1.0\n"
-    run = Run(tmp_path, text, only=("zero_grad",), evaluate="target.py:evaluate", min_score=0.75, budget_s=10.0).run()
-    (failure,) = run.posted(events.SessionFailed)
-    assert "target.py has no 'evaluate'" in failure.message
-    assert "evaluation" in failure.hint

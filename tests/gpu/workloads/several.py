@@ -1,4 +1,4 @@
-"""Models for several GPUs: a ResNet, a GPT, a recommender and uneven text, and each in small."""
+"""Models for several GPUs: a ResNet, a GPT, a recommender and uneven text."""
 
 import torch
 import torchvision
@@ -19,11 +19,6 @@ def adamw(parameters):
 def resnet():
     batch = torch.randn(256, 3, 224, 224), torch.randint(1000, (256,))
     return torchvision.models.resnet50(), batch, nn.CrossEntropyLoss(), sgd
-
-
-def resnet_small():
-    batch = torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
-    return torchvision.models.resnet18(num_classes=10), batch, nn.CrossEntropyLoss(), sgd
 
 
 class Block(nn.Module):
@@ -65,17 +60,9 @@ def next_token_loss(output, target):
     return functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
-def gpt_of(words, width, layers, heads, *, length, batch):
-    tokens = torch.randint(words, (batch, length + 1))
-    return Gpt(words, width, layers, heads, length), (tokens[:, :-1], tokens[:, 1:]), next_token_loss, adamw
-
-
 def gpt():
-    return gpt_of(50304, 1024, 24, 16, length=1024, batch=16)
-
-
-def gpt_small():
-    return gpt_of(200, 32, 2, 2, length=16, batch=8)
+    tokens = torch.randint(50304, (16, 1024 + 1))
+    return Gpt(50304, 1024, 24, 16, 1024), (tokens[:, :-1], tokens[:, 1:]), next_token_loss, adamw
 
 
 class Recommender(nn.Module):
@@ -92,17 +79,9 @@ class Recommender(nn.Module):
         return self.head(self.mlp(torch.cat(found, 1))).squeeze(1)
 
 
-def recommender_of(categories, width, fields, batch):
-    data = torch.randint(categories, (batch, fields)), torch.rand(batch)
-    return Recommender(categories, width, fields), data, nn.BCEWithLogitsLoss(), sgd
-
-
 def recommender():
-    return recommender_of(200_000, 64, 16, 8192)
-
-
-def recommender_small():
-    return recommender_of(100, 8, 4, 32)
+    data = torch.randint(200_000, (8192, 16)), torch.rand(8192)
+    return Recommender(200_000, 64, 16), data, nn.BCEWithLogitsLoss(), sgd
 
 
 class Classifier(nn.Module):
@@ -128,17 +107,9 @@ def padded(samples):
     return pad_sequence(texts, batch_first=True), torch.tensor(classes)
 
 
-def uneven_of(words, width, layers, heads, *, longest, texts, batch):
-    """Most texts are short and a few are long, as in most collections of text."""
-    lengths = (torch.randn(texts).exp() * longest / 8).long().clamp(4, longest).tolist()
-    data = [(torch.randint(1, words, (length,)), place % 10) for place, length in enumerate(lengths)]
-    loader = DataLoader(data, batch_size=batch, shuffle=True, collate_fn=padded, drop_last=True)
-    return Classifier(words, width, layers, heads, 10), loader, nn.CrossEntropyLoss(), adamw
-
-
 def uneven():
-    return uneven_of(30000, 768, 8, 12, longest=1024, texts=4096, batch=32)
-
-
-def uneven_small():
-    return uneven_of(200, 32, 2, 2, longest=32, texts=64, batch=8)
+    """Most texts are short and a few are long, as in most collections of text."""
+    lengths = (torch.randn(4096).exp() * 1024 / 8).long().clamp(4, 1024).tolist()
+    data = [(torch.randint(1, 30000, (length,)), place % 10) for place, length in enumerate(lengths)]
+    loader = DataLoader(data, batch_size=32, shuffle=True, collate_fn=padded, drop_last=True)
+    return Classifier(30000, 768, 8, 12, 10), loader, nn.CrossEntropyLoss(), adamw

@@ -14,9 +14,10 @@ import psutil
 import pytest
 import torch
 from real_session import short_trials
+from trial_processes import spec_of
 
 from advisor.cli import main as cli
-from advisor.records import Activity, Outcome, TargetSpec, TrialSpec, World
+from advisor.records import Activity, Outcome, World
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.process
@@ -95,16 +96,8 @@ def run(tmp_path):
     def run_trial(
         name, settings, *, timeout_s=120.0, world=None, runner=None, listen=lambda message: None, beside=None
     ):
-        spec = TrialSpec(
-            trial_id=name,
-            target=TargetSpec(f"target.py:{name}", str(tmp_path), device="cpu"),
-            settings=settings,
-            measure_s=0.1,
-            warmup_limit_s=0.2,
-            timeout_s=timeout_s,
-            log_path=str(tmp_path / f"{name}.log"),
-            world=world or World(2),
-        )
+        options = {"settings": settings, "timeout_s": timeout_s, "world": world or World(2)}
+        spec = spec_of(tmp_path, f"target.py:{name}", trial_id=name, **options)
         before = {process.pid for process in psutil.Process().children(recursive=True)}
         result = (runner or Runner()).run(spec, listen)
         _, alive = psutil.wait_procs(_others(before, beside), timeout=5)

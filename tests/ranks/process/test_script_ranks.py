@@ -7,9 +7,10 @@ import time
 import forked_ranks
 import pytest
 from real_session import short_trials
+from trial_processes import spec_of
 
 from advisor.cli import main as cli
-from advisor.records import Inspected, Outcome, TargetSpec, TrialKind, TrialSpec, World
+from advisor.records import Inspected, Outcome, TrialKind, World
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.process
@@ -134,17 +135,8 @@ def run(folder, tmp_path):
 
     def run_trial(text, settings=None, *, kind=TrialKind.CANDIDATE, messages=None, timeout_s=120.0):
         (folder / "train.py").write_text(text)
-        spec = TrialSpec(
-            "trial",
-            TargetSpec("train.py", str(folder), device="cpu"),
-            settings or {},
-            0.2,
-            0.3,
-            timeout_s,
-            str(tmp_path / "log"),
-            kind=kind,
-            world=World(2, script=True),
-        )
+        options = {"settings": settings or {}, "timeout_s": timeout_s, "log_path": str(tmp_path / "log")}
+        spec = spec_of(folder, "train.py", kind=kind, world=World(2, script=True), **options)
         result = Runner().run(spec, (messages if messages is not None else []).append)
         assert sorted(one.name for one in folder.iterdir()) == ["snapshot.pt", "train.py"]
         assert (folder / "snapshot.pt").read_text() == "of the last training"

@@ -18,6 +18,7 @@ from compiled_models import (
 )
 from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, profile_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
+from recipe_workload import Net
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -277,15 +278,6 @@ def test_what_a_compiled_optimizer_does_not_go_with():
 # --- compile.freezing -----------------------------------------------------------------------------------------
 
 
-class FoldsNorm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4)
-
-    def forward(self, images):
-        return self.head(torch.relu(self.norm(self.conv(images))).mean((2, 3)))
-
-
 def frozen_by_code(model):
     namespace = {"torch": torch, "model": model}
     exec(CATALOG["cpu_freeze"].code(True), namespace)
@@ -304,7 +296,7 @@ def frozen_in_inference_mode(model):
 def test_parameters_become_constants(way, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch.manual_seed(0)
-    model = FoldsNorm()
+    model = Net()
     with torch.no_grad():
         for _ in range(3):
             model(IMAGES)

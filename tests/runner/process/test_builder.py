@@ -98,8 +98,6 @@ def test_without_a_gpu_building_never_uses_cuda_though_it_asks_for_it(built, bod
     assert problem or run(runner, spec).measured
 
 
-# --- threads that building starts -------------------------------------------------------------------------------
-
 # A thread that waits in the C library, which knows nothing of Python.
 NATIVE = """
 libc = ctypes.CDLL(None, use_errno=True)

@@ -9,16 +9,7 @@ import pytest
 from planted import TINY_TARGET
 from trial_processes import SLEEPING, SOON_S, appears, building, gone, spec_of
 
-from advisor.records import (
-    Activity,
-    BlockDone,
-    Finished,
-    Inspected,
-    Outcome,
-    Profiled,
-    Ready,
-    TrialKind,
-)
+from advisor.records import Activity, BlockDone, Finished, Inspected, Outcome, Profiled, Ready, TrialKind
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("warm_fork_server")

@@ -8,13 +8,9 @@ import time
 import psutil
 import pytest
 from planted import TINY_TARGET
-from trial_processes import SLEEPING, SOON_S, appears, building, gone, spec_of
+from trial_processes import SLEEPING, SOON_S, appears, building, gone
 
-from advisor.records import (
-    Outcome,
-    TargetSpec,
-    TrialKind,
-)
+from advisor.records import Outcome, TrialKind
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("warm_fork_server")
@@ -46,20 +42,6 @@ def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(
     assert (result.outcome, result.blocks) == (Outcome.TIMED_OUT, ())
     assert re.search(r"one step takes about 1 s: measuring the baseline alone needs", result.reason)
     assert "--budget" in result.hint
-
-
-def test_an_unknown_setting_fails_the_trial(trial):
-    result, _ = trial(TINY_TARGET, settings={"no.such": 1})
-    assert result.outcome is Outcome.FAILED
-    assert "no recipe owns the setting" in result.reason
-
-
-def test_a_device_that_is_not_there(tmp_path):
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    target = TargetSpec("target.py", str(tmp_path), device="cuda:99")
-    result = Runner().run(spec_of(tmp_path, "target.py", target=target), lambda message: None)
-    assert result.outcome is Outcome.FAILED
-    assert result.reason.startswith("--device cuda:99")
 
 
 @pytest.mark.parametrize("where", ["build", "step"])

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import clear_compilation_metrics, counters
+from trial_processes import spec_of
 
-from advisor.records import Mode, Outcome, TargetSpec, TrialSpec
+from advisor.records import Mode, Outcome
 from advisor.runner.trials import Runner
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 
@@ -102,8 +103,6 @@ def test_a_function_that_was_compiled_too_often():
     assert not any("graph break" in note for note in notes), notes
 
 
-# --- in a trial -----------------------------------------------------------------------------------------------
-
 TARGET = """
 import torch
 from torch import nn
@@ -126,15 +125,8 @@ def breaks():
 
 def test_a_compiled_trial_notes_its_graph_breaks(tmp_path):
     (tmp_path / "planted_compile.py").write_text(TARGET, encoding="utf-8")
-    spec = TrialSpec(
-        trial_id="t",
-        target=TargetSpec("planted_compile.py:breaks", str(tmp_path), device="cpu", mode=Mode.INFER),
-        settings={"compile.mode": "default"},
-        measure_s=0.1,
-        warmup_limit_s=0.5,
-        timeout_s=200.0,
-        log_path=str(tmp_path / "logs" / "trial.log"),
-    )
+    compiled = {"compile.mode": "default"}
+    spec = spec_of(tmp_path, "planted_compile.py:breaks", mode=Mode.INFER, settings=compiled, timeout_s=200.0)
     result = Runner().run(spec, lambda message: None)
     assert result.outcome is Outcome.MEASURED, result.reason
     assert any(note.startswith("1 graph break: ") for note in result.notes), result.notes
