@@ -58,45 +58,31 @@ class ExportView(View):
 
     def __init__(self, context: Context, controller: Controller) -> None:
         super().__init__(context, controller, id="export")
-        self._formats: tuple[Offer, ...] = ()
-        self._paths: dict[str, str] = {}
+        self._list = ChoiceList(id="formats", classes="panel", markup=False)
+        self._preview, self._next_steps = TextPane(id="preview", classes="panel"), Static(id="next-steps")
+        self._path = Input(id="path", placeholder="where to write the file", compact=True)
+        self._formats = offers(context.outputs)
+        self._paths = {item.id: item.default_name for item in self._formats}
         self._named = ""  # the format whose path stands in the input
-        self._drawn: tuple[str, str] | None = None
         self._in_the_way: Path | None = None  # a file of the name to write
         self._asked: tuple[str, int] | None = None  # the format and the version whose preview is, or is being, written
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="export-columns", classes="frame"):
-            yield ChoiceList(id="formats", classes="panel", markup=False)
+            yield self._list
             with Vertical(id="export-right", classes="frame"):
-                yield TextPane(id="preview", classes="panel")
+                yield self._preview
                 with Horizontal(id="save-row", classes="frame"):
-                    yield Input(id="path", placeholder="where to write the file", compact=True)
-                    yield Button("Save", id="save", variant="primary", compact=True)
-                yield Static(id="next-steps")
+                    yield self._path
+                    yield Button("Save", id="save", variant="primary", compact=True, tooltip="Write the file (key s)")
+                yield self._next_steps
 
     def on_mount(self) -> None:
-        self.query_one("#formats").border_title = "Write"
-        self.query_one("#path").tooltip = "The file to write (key f); Enter saves, Escape goes back to the formats"
-        self.query_one("#save").tooltip = "Write the file (key s)"
-        self._formats = offers(self.context.outputs)
-        self._paths = {item.id: item.default_name for item in self._formats}
-        formats = self._list
-        formats.add_options(Option(Content.styled(item.title, "bold"), id=item.id) for item in self._formats)
+        self._list.border_title = "Write"
+        self._path.tooltip = "The file to write (key f); Enter saves, Escape goes back to the formats"
+        self._list.add_options(Option(Content.styled(item.title, "bold"), id=item.id) for item in self._formats)
         if self._formats:
-            formats.highlighted = 0
-
-    @property
-    def _list(self) -> OptionList:
-        return self.query_one("#formats", OptionList)
-
-    @property
-    def _preview(self) -> TextPane:
-        return self.query_one("#preview", TextPane)
-
-    @property
-    def _path(self) -> Input:
-        return self.query_one("#path", Input)
+            self._list.highlighted = 0
 
     @property
     def chosen(self) -> Offer | None:
@@ -106,8 +92,7 @@ class ExportView(View):
 
     def choose(self, format_id: str) -> None:
         """Highlight a format."""
-        ids = [item.id for item in self._formats]
-        self._list.highlighted = ids.index(format_id)
+        self._list.highlighted = self._list.get_option_index(format_id)
 
     def on_show(self) -> None:
         """Look at the user's own files again, which may have changed while another view was on screen."""
@@ -117,11 +102,10 @@ class ExportView(View):
         chosen = self.chosen
         ready = self.context.state.baseline is not None
         saves = self.can("save")
-        self.query_one("#save-row").display = saves
-        self.query_one("#next-steps").display = saves
+        self.query_one("#save-row").display = self._next_steps.display = saves
         self._show_next_steps()
         if not ready or chosen is None:
-            self._drawn = self._asked = None
+            self._asked = None
             self._preview.show((Section("", (Paragraph(waiting_text(self.context.state, _EMPTY)),)),))
             return
         wanted = (chosen.id, self.context.version)
@@ -138,8 +122,7 @@ class ExportView(View):
 
     def _show_preview(self, wanted: tuple[str, int], chosen: Offer, text: str, language: str) -> None:
         """Draw a preview with its title, unless another one is awaited by now."""
-        if wanted == self._asked and self._drawn != (chosen.id, text):
-            self._drawn = (chosen.id, text)
+        if wanted == self._asked:
             show_titles(self._preview, chosen.title, chosen.description)
             self._preview.show((Section("", tuple(_shortened(text, language))),))
 
@@ -153,7 +136,7 @@ class ExportView(View):
             lines = format_of(self.chosen.id).usage(name, self.context.found(self.context.state))
             copied = self.chosen.language == "diff"
             steps = next_steps(name, lines, self.context.state.verification, copied=copied)
-            show_text(self.query_one("#next-steps", Static), steps)
+            show_text(self._next_steps, steps)
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""

@@ -49,14 +49,12 @@ class ResultView(ListView):
 
     def __init__(self, context: Context, controller: Controller) -> None:
         super().__init__(context, controller, id="result", table="rows", card="card")
+        self._figure, self._headline = Digits(id="figure"), Static(id="headline-text")
+        self._phases, self._alert = Static(id="phases"), Static(id="alert")
         self._over = False
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="headline"):
-            yield Digits(id="figure")
-            yield Static(id="headline-text")
-        yield Static(id="phases")
-        yield Static(id="alert")
+        yield from (Horizontal(self._figure, self._headline, id="headline"), self._phases, self._alert)
         yield from super().compose()
 
     # --- drawing ---------------------------------------------------------------------------------------------
@@ -66,8 +64,8 @@ class ResultView(ListView):
         state = self.context.state
         bars, alert = phases_chart(state), headline.alert_text(self.context)
         kind = state.profile.kind_of_step if state.profile else ""
-        for name, text in (("phases", line_of(bars, kind, self.width - 2) if bars else Content("")), ("alert", alert)):
-            widget = self.query_one(f"#{name}", Static)
+        phases = line_of(bars, kind, self.width - 2) if bars else Content("")
+        for widget, text in ((self._phases, phases), (self._alert, alert)):
             widget.set_class(not text, "-missing")
             show_text(widget, text)
         self._show_table()
@@ -79,15 +77,14 @@ class ResultView(ListView):
 
     def _show_headline(self) -> None:
         found = headline.headline(self.context.state, self.context.ranking)
-        figure = self.query_one("#figure", Digits)
-        figure.set_class(not found.figure, "-missing")
-        if figure.value != found.figure:
-            figure.update(found.figure)
-        figure.styles.color = self.app.theme_variables.get(found.style.removeprefix("$"), "")
+        self._figure.set_class(not found.figure, "-missing")
+        if self._figure.value != found.figure:
+            self._figure.update(found.figure)
+        self._figure.styles.color = self.app.theme_variables.get(found.style.removeprefix("$"), "")
         lines = Content("\n").join(found.lines)
         if found.figure and self.app.size.height < _TINY:  # there is no room for large digits
             lines = Content.styled(f"{found.figure} ", f"bold {found.style}") + lines
-        show_text(self.query_one("#headline-text", Static), lines)
+        show_text(self._headline, lines)
 
     def _show_table(self) -> None:
         columns = result_table.columns_of(self.table_width)

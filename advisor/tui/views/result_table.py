@@ -9,11 +9,7 @@ from dataclasses import replace
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_bytes,
-    format_ms,
-    format_percent,
-)
+from advisor.figures.formatting import format_bytes, format_ms, format_percent
 from advisor.records import Comparison
 from advisor.report.rows import Figures, Ranking, Row, Tick
 from advisor.tui.context import Context
