@@ -18,15 +18,7 @@ from advisor.figures.formatting import (
 )
 from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
-from advisor.records import (
-    Ceilings,
-    Facts,
-    GpuInfo,
-    Hardware,
-    Mode,
-    Profile,
-    text_of,
-)
+from advisor.records import Ceilings, Facts, GpuInfo, Hardware, Mode, Profile, text_of
 from advisor.report import figures
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table, pairs

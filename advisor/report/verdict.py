@@ -14,12 +14,7 @@ from advisor.figures.formatting import (
     plain,
 )
 from advisor.records import Mode, Objective, Verdict
-from advisor.report.conclusions import (
-    candidates_tried,
-    count_untried,
-    settings_to_export,
-    stack_is_unclear,
-)
+from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_is_unclear
 from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, tokens_per_s
 from advisor.report.rows import ranking
 
