@@ -1,8 +1,5 @@
 """The app under Textual's pilot: views, decisions, exports, failures, quitting."""
 
-import subprocess
-import sys
-
 import pytest
 import sample_session
 import tui_histories as histories
@@ -207,11 +204,8 @@ async def test_user_text_is_never_markup(nasty) -> None:
 
 
 async def test_the_target_is_text_too() -> None:
-    app, control = make_app([], hold=True, target="[red]x[/]:build")
-    async with app.run_test(size=SMALL) as pilot:
-        await settle(pilot)
+    async with driven([], hold=True, target="[red]x[/]:build", size=SMALL) as (_pilot, app, _control):
         assert "[red]x[/]:build" in screen_text(app)
-        control.cancel()
 
 
 @pytest.mark.parametrize("history", [histories.whole, histories.to_trials, histories.start])
@@ -347,13 +341,3 @@ def test_every_key_that_is_shown_has_an_id_a_label_and_a_tooltip() -> None:
 
 def type_of(view: str):
     return view_class(view) if view else AdvisorApp
-
-
-def test_importing_the_app_loads_no_torch() -> None:
-    code = (
-        "import sys, advisor.tui.app\n"
-        "heavy = {'torch', 'advisor.trial', 'advisor.step', 'advisor.runner.trials'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

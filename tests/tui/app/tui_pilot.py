@@ -33,14 +33,10 @@ _LOOK_EVERY_S, _LOOKS = 0.002, 15
 
 @asynccontextmanager
 async def driven(
-    history: Iterable[Event],
-    *,
-    size: tuple[int, int] = LARGE,
-    hold: bool = False,
-    config_path: str | None = None,
+    history: Iterable[Event], *, size: tuple[int, int] = LARGE, **options: Any
 ) -> AsyncIterator[tuple[Pilot[Then], AdvisorApp, FakeControl]]:
-    """The app over a history, once that is drawn."""
-    app, control = make_app(history, hold=hold, config_path=config_path)
+    """The app over a history, once that is drawn, with these options of ``make_app``."""
+    app, control = make_app(history, **options)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         yield pilot, app, control
