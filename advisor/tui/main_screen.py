@@ -41,10 +41,8 @@ class MainScreen(Screen[object]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(
-            key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
-            for view in VIEWS
-        )
+        key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
+        for view in VIEWS
     ]
     AUTO_FOCUS = ""  # each view says what has the focus
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
