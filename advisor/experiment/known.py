@@ -80,9 +80,9 @@ class Evidence:
 class Known:
     """All that is known at one moment; equal to itself alone.
 
-    ``usual`` and ``compiles`` are the two halves of an expert's stack without compiling, and what compiling it adds.
-    ``stack`` is the combination that the search works on, the best usable one; where the person rejected a part of it,
-    the rest, perhaps unmeasured. ``found`` is the one that is reported and exported.
+    ``usual`` is an expert's stack without compiling; ``compiles`` are the settings that compiling it adds.
+    ``stack`` is the combination that the search works on: the best usable one, without what the person rejected. Such a
+    rest may not have been measured. ``found`` is the one that is reported and exported.
     ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
     its name; ``done`` are the instruments that have been used.
     """
