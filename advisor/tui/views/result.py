@@ -72,8 +72,9 @@ class ResultView(ListView):
         self.show_card()
 
     def show_live(self) -> None:
-        if self.context.state.baseline is None:  # until then the headline follows the blocks of the baseline
+        if self.context.state.baseline is None:  # until then the headline and the table follow the baseline's trial
             self._show_headline()
+            self._show_table()
 
     def _show_headline(self) -> None:
         found = headline.headline(self.context.state, self.context.ranking)

@@ -97,6 +97,16 @@ async def test_the_own_step_is_large_as_soon_as_one_is_timed() -> None:
         assert headline(app).startswith("32.6 ms a step with your settings")
 
 
+async def test_headline_and_table_agree_that_the_model_is_loaded() -> None:
+    async with driven(histories.start()[:4], hold=True) as (pilot, app, _control):
+        assert "Loading your model" in screen_text(app)
+        assert setting_cell(app, "yours") == "loading…"
+        app.post_event(events.TrialActivity("baseline", "first steps"))
+        await settle(pilot)
+        assert "Timing your own step first" in screen_text(app)
+        assert setting_cell(app, "yours") == "timing…"
+
+
 async def test_the_phases_stand_under_the_headline_as_soon_as_they_are_known() -> None:
     async with driven(histories.start(), hold=True) as (pilot, app, _control):
         assert app.query_one("#phases").has_class("-missing")
