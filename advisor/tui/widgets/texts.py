@@ -93,6 +93,6 @@ def _drawn(sections: tuple[Section, ...], theme: str) -> Iterator[RenderableType
 def _highlighted(text: str, language: str, theme: str) -> Text:
     from rich.syntax import Syntax  # late: with all of pygments
 
-    highlighted = Syntax("", language, theme=theme).highlight(text)
+    highlighted = Syntax("", language, theme=theme, word_wrap=True).highlight(text)
     highlighted.rstrip()
     return highlighted
