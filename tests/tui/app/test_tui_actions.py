@@ -72,11 +72,7 @@ async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], 
         for key in keys:
             app.base_screen.action_show_view(key.view or ("result" if key.id != "view.result" else "trials"))
             await settle(pilot)
-            await pilot.press(*BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
-
-            await settle(pilot)
-
-            await settle(pilot)
+            await press(pilot, *BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
             before = seen(app, control)
             assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}
             await press(pilot, key.binding.key)

@@ -9,7 +9,7 @@ from textual.command import CommandList, CommandPalette
 from textual.widgets import Input, OptionList
 from tui_fakes import make_app
 from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, driven, pane_text, press, screen_text, setting_cell, settle, until
+from tui_pilot import SIZES, SMALL, choose, driven, pane_text, press, screen_text, setting_cell, settle, tell, until
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -86,8 +86,7 @@ async def test_retry_from_the_result_and_from_the_trials() -> None:
 
 async def test_consent_is_asked_for() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        app.view.choose(histories.BATCH.candidate.name)
-        await settle(pilot)
+        await choose(pilot, histories.BATCH.candidate.name)
         assert "used only if you press a" in " ".join(pane_text(app.query_one("#card")).split())
 
 
@@ -104,8 +103,7 @@ async def test_rows_follow_the_running_trial() -> None:
         await settle(pilot)
         assert "measuring [/]" in screen_text(app)
         assert table.cell(name, "step").plain == "111 ms", "it follows the blocks"
-        app.post_event(events.TrialMeasured(histories.BATCH))
-        await settle(pilot)
+        await tell(pilot, events.TrialMeasured(histories.BATCH))
         assert table.cell(name, "outcome").plain == "measured"
         await press(pilot, "1")
         assert setting_cell(app, name) == "1.16x"
@@ -198,8 +196,7 @@ async def test_user_text_is_never_markup(nasty) -> None:
             await press(pilot, info.key)
 
         await press(pilot, "1")
-        app.view.choose("yours")
-        await settle(pilot)
+        await choose(pilot, "yours")
         assert f"A remark {nasty}" in " ".join(pane_text(app.query_one("#card")).split())
 
 
@@ -250,8 +247,7 @@ async def test_the_palette_depends_on_the_view() -> None:
         assert "Theme" in titles
         assert not any(title == "Accept" for title in titles)
         await press(pilot, "1")
-        app.view.choose("tf32=high")
-        await settle(pilot)
+        await choose(pilot, "tf32=high")
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
         assert {"Open", "1 min more"} <= set(commands), "these are not about the selected recommendation"
         await commands["Accept"].callback()

@@ -11,7 +11,7 @@ import pytest
 import tui_histories as histories
 from textual.widget import Widget
 from tui_fakes import make_app
-from tui_pilot import driven, press, screen_text, settle, until
+from tui_pilot import driven, press, screen_text, settle, tell, until
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -82,8 +82,7 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
         name = type(app.view).__name__
         assert counted[f"{name}.show"] == 0
         assert "measuring" in screen_text(app), "the line of the status has it in every view"
-        app.post_event(events.TrialMeasured(histories.ZERO_GRAD))
-        await settle(pilot)
+        await tell(pilot, events.TrialMeasured(histories.ZERO_GRAD))
         assert counted[f"{name}.show"] == 1
 
 
@@ -114,8 +113,7 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
         await press(pilot, "3", "down")
         counted.clear()
         for step in range(10):
-            app.post_event(events.TrialActivity(NAME, f"block {step}"))
-            await settle(pilot)
+            await tell(pilot, events.TrialActivity(NAME, f"block {step}"))
         assert counted["TrialsView.show_live"] >= 10
         assert counted["KeyFooter.render"] == 0
         await press(pilot, "1")
@@ -131,9 +129,7 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
         assert "save" not in footer_keys(app)
         app.app_focus = focused
         await settle(pilot)
-        for event in histories.to_trials():
-            app.post_event(event)
-        await settle(pilot)
+        await tell(pilot, *histories.to_trials())
         assert "save" in footer_keys(app)
 
 
@@ -196,8 +192,7 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
         seconds = 40.0
         await until(pilot, lambda: "0:34 left" in screen_text(app))
         assert "warming up  40 s" in screen_text(app)
-        app.post_event(events.TrialStarted("stack, confirmed", "", 12.0))
-        await settle(pilot)
+        await tell(pilot, events.TrialStarted("stack, confirmed", "", 12.0))
         seconds = 45.0
         await until(pilot, lambda: "5 of about 12 s" in screen_text(app))
         seconds = 500.0
@@ -252,10 +247,8 @@ async def test_the_preview_of_a_running_session_is_written_once_for_a_result(mon
         written.clear()
         await press(pilot, "1", "4", "1", "4")
         assert written == []
-        app.post_event(events.ProgressMade(0.7, 60.0))
-        await settle(pilot)
+        await tell(pilot, events.ProgressMade(0.7, 60.0))
         assert written == [], "the clock changes nothing in a file"
-        app.post_event(events.TrialMeasured(histories.AUTOCAST))
-        await settle(pilot)
+        await tell(pilot, events.TrialMeasured(histories.AUTOCAST))
         assert written == ["settings"]
         control.cancel()

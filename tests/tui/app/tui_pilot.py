@@ -49,6 +49,19 @@ async def press(pilot: Pilot[Any], *keys: str) -> None:
     await settle(pilot)
 
 
+async def tell(pilot: Pilot[Any], *news: Event) -> None:
+    """Post events of the session, and let the app draw them."""
+    for event in news:
+        pilot.app.post_event(event)
+    await settle(pilot)
+
+
+async def choose(pilot: Pilot[Any], name: str) -> None:
+    """Go to a thing of the view on screen by its name, and let the app draw it."""
+    pilot.app.view.choose(name)
+    await settle(pilot)
+
+
 async def settle(pilot: Pilot[Then]) -> None:
     """Let threads post and handlers draw until nothing is left to do, however long that takes on a busy machine.
 
