@@ -71,7 +71,6 @@ class AdvisorApp(ThemedApp[Then]):
         request: Request,
         outputs: Outputs,
         *,
-        control: Session | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
         recorded: Recorded | None = None,
@@ -80,7 +79,7 @@ class AdvisorApp(ThemedApp[Then]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.context = Context(request, outputs, control, countdown=Countdown(clock), recorded=recorded)
+        self.context = Context(request, outputs, countdown=Countdown(clock), recorded=recorded)
         for event in recorded.events() if recorded else ():
             self.context.take(event)
         self._load_catalog = load_catalog
@@ -197,7 +196,7 @@ class AdvisorApp(ThemedApp[Then]):
     def show_notice(self, text: str, severity: SeverityLevel) -> None:
         """Show a notice in the status line, for it must cover nothing."""
         if self.alive:
-            self.base_screen.show_notice(text, severity)
+            self.base_screen.status.show_notice(text, severity)
 
     @on(Worker.StateChanged)
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:

@@ -57,21 +57,19 @@ class MainScreen(Screen[object]):
         super().__init__()
         self.context, self._controller = context, controller
         self._navigation, self._gauges = Navigation(context), GaugeStrip(read_gauges, context.recorded)
-        self._switcher, self._status = ContentSwitcher(initial=VIEWS[0].id, id="views"), StatusBar(context)
+        self._switcher, self.status = ContentSwitcher(initial=VIEWS[0].id, id="views"), StatusBar(context)
         self._wanted = ""
 
     def compose(self) -> ComposeResult:
         yield from (self._navigation, self._gauges)
         with self._switcher:
             yield view_class(VIEWS[0].id)(self.context, self._controller)
-        yield from (self._status, KeyFooter())
+        yield from (self.status, KeyFooter())
 
     def on_mount(self) -> None:
-        self.show_view(VIEWS[0].id)
         if self.context.recorded is None:
             self.set_interval(TICK_S, self.tick)
-        self.draw()
-        self.focus_view()
+        self.action_show_view(VIEWS[0].id)
         self.call_after_refresh(self.post_message, self.Shown())
 
     async def mount_hidden_views(self) -> None:
@@ -91,17 +89,12 @@ class MainScreen(Screen[object]):
         """The view that is shown."""
         return self._switcher.get_child_by_id(self._switcher.current or VIEWS[0].id, View)
 
-    def show_view(self, view_id: str) -> None:
-        """Switch to a view, once it is there; :meth:`draw` draws it."""
+    def action_show_view(self, view_id: str) -> None:
+        """Switch to a view, once it is there, and let it take the keys."""
         if all(view.id != view_id for view in self._switcher.children):
             self._wanted = view_id
             return
-        self._switcher.current = view_id
-        self._navigation.shown = view_id
-
-    def action_show_view(self, view_id: str) -> None:
-        """Switch to a view and let it take the keys."""
-        self.show_view(view_id)
+        self._switcher.current = self._navigation.shown = view_id
         self.draw()
         self.focus_view()
 
@@ -117,18 +110,14 @@ class MainScreen(Screen[object]):
             self.view.show()
             self._gauges.device_uuid = self.context.device_uuid
             self.refresh_bindings()
-        self._status.show()
+        self.status.show()
 
     def tick(self) -> None:
         """Draw together, once a second, what always changes: each painting takes time from the trial."""
         self._gauges.tick()
         if is_working(self.context):
-            self._status.turns += self.app.animation_level != "none"
+            self.status.turns += self.app.animation_level != "none"
             self.post_message(self.Ticked())
-
-    def show_notice(self, text: str, severity: str) -> None:
-        """Show a notice in the status line for some seconds."""
-        self._status.show_notice(text, severity)
 
     def focus_view(self) -> None:
         """Let the view take the keys."""

@@ -29,15 +29,14 @@ PHASE_COLOURS = {
     "loss": "#45c4c0",
     "backward": "#3fb37f",
     "optimizer": "#e0637c",
-    "zero_grad": "#9aa4b8",
+    "zero grad": "#7fb83d",
 }
 _SPARE_COLOURS = ("#8f7cf0", "#d98c5f", "#7fb83d", "#c7698f")
 
 
 def phase_colour(name: str, position: int) -> str:
     """The colour of a phase; phases without one of their own take the spare ones in turn."""
-    known = PHASE_COLOURS.get(name) or PHASE_COLOURS.get(name.replace("_", " "))
-    return known or _SPARE_COLOURS[position % len(_SPARE_COLOURS)]
+    return PHASE_COLOURS.get(name, _SPARE_COLOURS[position % len(_SPARE_COLOURS)])
 
 
 def meter(share: float | None, width: int, style: str) -> Content:
