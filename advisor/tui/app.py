@@ -96,7 +96,7 @@ class AdvisorApp(ThemedApp[Then]):
     # --- the session's side: any thread ----------------------------------------------------------------------
 
     def attach(self, open_session: Callable[[], Session], *, session_id: str = "", kept_trials: int = 0) -> None:
-        """Give the app what opens its session once it is on screen; ``kept_trials`` were measured before."""
+        """Name what opens the session once the app is on screen. ``kept_trials``: the number that it has already."""
         self.context.kept_trials = kept_trials
         self._open_session = open_session
         self._session_id = session_id

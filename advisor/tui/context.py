@@ -44,7 +44,7 @@ class Countdown:
 
     @property
     def session_s(self) -> float:
-        """Seconds since the session was opened, without those in which it waited."""
+        """Seconds since the session was opened, without its pauses."""
         return (self._clock() if self._held_at is None else self._held_at) - self._began_at
 
     @property
@@ -97,8 +97,8 @@ class Context:
     ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
     ``version`` grows with all that a view may show, but not with the events that pour in while a trial runs: its
     activity, its blocks, the progress.
-    ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials`` were measured before by
-    the session that goes on. ``saved`` are the files that the person wrote, by their paths.
+    ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials``: the number that
+    a resumed session had already. ``saved`` are the files that the person wrote, by their paths.
     """
 
     request: Request

@@ -38,7 +38,7 @@ def closing_words(
 ) -> Iterator[str]:
     """The result, the files and how to go on: three lines if all went well.
 
-    A recorded session has ``measured`` nothing now; one that was taken up may have ``kept_trials``.
+    ``measured`` is False for a recorded session. ``kept_trials``: the number that a resumed session had already.
     """
     again = f"Open it again with: perf-advisor open {session_id}"
     written = (f"Written: {', '.join(dict.fromkeys(saved))}.",) if saved else ()
