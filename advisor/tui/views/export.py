@@ -81,14 +81,12 @@ class ExportView(View):
         self._list.border_title = "Write"
         self._path.tooltip = "The file to write (key f); Enter saves, Escape goes back to the formats"
         self._list.add_options(Option(Content.styled(item.title, "bold"), id=item.id) for item in self._formats)
-        if self._formats:
-            self._list.highlighted = 0
+        self._list.highlighted = 0
 
     @property
-    def chosen(self) -> Offer | None:
+    def chosen(self) -> Offer:
         """The highlighted format."""
-        position = self._list.highlighted
-        return self._formats[position] if position is not None and position < len(self._formats) else None
+        return self._formats[self._list.highlighted or 0]
 
     def choose(self, format_id: str) -> None:
         """Highlight a format."""
@@ -99,20 +97,17 @@ class ExportView(View):
         self.show()
 
     def show(self) -> None:
-        chosen = self.chosen
-        ready = self.context.state.baseline is not None
-        saves = self.can("save")
-        self.query_one("#save-row").display = self._next_steps.display = saves
+        self.query_one("#save-row").display = self._next_steps.display = self.can("save")
         self._show_next_steps()
-        if not ready or chosen is None:
+        if self.context.state.baseline is None:
             self._asked = None
             self._preview.show((Section("", (Paragraph(waiting_text(self.context.state, _EMPTY)),)),))
             return
-        wanted = (chosen.id, self.context.version)
+        wanted = (self.chosen.id, self.context.version)
         # While the session runs it is written again only after another event; after it the user's own files may change.
         if self._asked != wanted or self.context.state.finished is not None:
             self._asked = wanted
-            self._write_preview(chosen, wanted, self.context.state.snapshot())
+            self._write_preview(self.chosen, wanted, self.context.state.snapshot())
 
     # With a description, since Textual's own has the whole state in it.
     @work(thread=True, exclusive=True, exit_on_error=False, group="preview", description="preview")
@@ -131,12 +126,12 @@ class ExportView(View):
         return (self._path.value if self._named == chosen.id else self._paths[chosen.id]).strip()
 
     def _show_next_steps(self) -> None:
-        if self.chosen is not None and self.display:
-            name = self._path_of(self.chosen) or self.chosen.default_name
-            lines = format_of(self.chosen.id).usage(name, self.context.found(self.context.state))
-            copied = self.chosen.language == "diff"
-            steps = next_steps(name, lines, self.context.state.verification, copied=copied)
-            show_text(self._next_steps, steps)
+        if self.display:
+            chosen, state = self.chosen, self.context.state
+            name = self._path_of(chosen) or chosen.default_name
+            lines = format_of(chosen.id).usage(name, self.context.found(state))
+            copied = chosen.language == "diff"
+            show_text(self._next_steps, next_steps(name, lines, state.verification, copied=copied))
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""
@@ -150,15 +145,14 @@ class ExportView(View):
 
     @on(OptionList.OptionHighlighted, "#formats")
     def _on_format_highlighted(self) -> None:
-        if chosen := self.chosen:
-            if self._named:
-                self._paths[self._named] = self._path.value
-            self._named, self._path.value = chosen.id, self._paths[chosen.id]
-            self._in_the_way = None
-            self._preview.scroll_home(animate=False)
-            self.refresh_bindings()
-            if self.display:  # the first format is chosen before anybody sees it
-                self.show()
+        if self._named:
+            self._paths[self._named] = self._path.value
+        self._named, self._path.value = self.chosen.id, self._paths[self.chosen.id]
+        self._in_the_way = None
+        self._preview.scroll_home(animate=False)
+        self.refresh_bindings()
+        if self.display:  # the first format is chosen before anybody sees it
+            self.show()
 
     @on(Input.Changed, "#path")
     def _on_path_changed(self) -> None:
@@ -169,10 +163,9 @@ class ExportView(View):
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
         """Write the file, unless one of that name exists already: then ask first."""
-        chosen = self.chosen
-        if chosen is None or not self.can("save"):
+        if not self.can("save"):
             return
-        where = self._path_of(chosen)
+        where = self._path_of(self.chosen)
         if not where:
             self.notify("Give a path to write to.", severity="warning")
             self.action_path()
@@ -186,11 +179,11 @@ class ExportView(View):
             self.notify(f"{path} exists already{self._foreign(path)}: o overwrites it, f gives another name.")
             self.refresh_bindings()
         else:
-            self._write(chosen, path)
+            self._write(self.chosen, path)
 
     def action_overwrite(self) -> None:
         """Write over the file that is in the way."""
-        if self.chosen and self._in_the_way:
+        if self._in_the_way:
             self._write(self.chosen, self._in_the_way)
 
     def _foreign(self, path: Path) -> str:
@@ -227,7 +220,7 @@ class ExportView(View):
 
     def text_to_copy(self) -> str:
         state = self.context.state
-        return self._written_preview(self.chosen, state)[0] if self.chosen and state.baseline else ""
+        return self._written_preview(self.chosen, state)[0] if state.baseline else ""
 
     def can(self, name: str) -> bool:
         """Nothing can be saved before the baseline is measured, nor what is made by a command."""
@@ -235,10 +228,7 @@ class ExportView(View):
             return not self._list.has_focus
         if name == "overwrite":
             return self._in_the_way is not None
-        chosen = self.chosen
-        if self.context.state.baseline is None or chosen is None:
-            return False
-        return name == "copy" or not chosen.by_command
+        return self.context.state.baseline is not None and (name == "copy" or not self.chosen.by_command)
 
     def first_focus(self) -> Widget:
         return self._list

@@ -166,10 +166,6 @@ class Table(DataTable[Text], inherit_bindings=False):
         if key in self._cells:
             self.move_cursor(row=self.keys.index(key), animate=False)
 
-    def cell(self, row: str, column: str) -> Content:
-        """The content of a cell."""
-        return self._cells[row][[one.key for one in self.shown].index(column)]
-
     def notify_style_update(self) -> None:
         """Draw all cells again for another theme only; Textual would do so for each change of focus."""
         if self._styled != self.app.theme:

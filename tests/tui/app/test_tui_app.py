@@ -96,15 +96,15 @@ async def test_rows_follow_the_running_trial() -> None:
         assert setting_cell(app, name) == "running"
         await press(pilot, "3")
         table = app.query_one("#trials-table", Table)
-        assert (table.cursor_key, table.cell(name, "outcome").plain) == (name, "running")
+        assert (table.cursor_key, table.get_cell(name, "outcome").plain) == (name, "running")
         app.post_event(events.TrialActivity(name, "measuring [/]"))
         app.post_event(events.BlockTimed(name, 111.0, 256))
         app.base_screen.tick()
         await settle(pilot)
         assert "measuring [/]" in screen_text(app)
-        assert table.cell(name, "step").plain == "111 ms", "it follows the blocks"
+        assert table.get_cell(name, "step").plain == "111 ms", "it follows the blocks"
         await tell(pilot, events.TrialMeasured(histories.BATCH))
-        assert table.cell(name, "outcome").plain == "measured"
+        assert table.get_cell(name, "outcome").plain == "measured"
         await press(pilot, "1")
         assert setting_cell(app, name) == "1.16x"
 

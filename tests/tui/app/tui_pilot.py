@@ -126,12 +126,12 @@ def pane_text(pane: TextPane) -> str:
 
 def cells(table: Table, column: str) -> dict[str, str]:
     """What stands in a column of a table, by row."""
-    return {key: table.cell(key, column).plain for key in table.keys}
+    return {key: table.get_cell(key, column).plain for key in table.keys}
 
 
 def setting_cell(app: AdvisorApp, name: str, column: str = "speed") -> str:
     """What stands in a setting's row of view 1."""
-    return app.query_one("#rows", Table).cell(name, column).plain
+    return app.query_one("#rows", Table).get_cell(name, column).plain
 
 
 def notice(app: AdvisorApp) -> str:
