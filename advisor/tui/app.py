@@ -33,10 +33,10 @@ from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.keys import APP_KEYS
-from advisor.tui.leaving import Then, bug_of, closing_words, exit_code_of
+from advisor.tui.leaving import Then, bug_of, closing_words
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.theme import ThemedApp
-from advisor.tui.views import view_info
+from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader
 
@@ -249,8 +249,8 @@ class AdvisorApp(ThemedApp[Then]):
         """Show the help screen."""
         from advisor.tui.screens import help_screen
 
-        active = list(self.base_screen.active_bindings.values())
-        self.push_screen(help_screen(view_info(self.view.id or ""), active, self.get_key_display))
+        info = next(view for view in VIEWS if view.id == self.view.id)
+        self.push_screen(help_screen(info, list(self.base_screen.active_bindings.values()), self.get_key_display))
 
     def action_command_palette(self) -> None:
         """Open the palette."""
@@ -314,7 +314,11 @@ class AdvisorApp(ThemedApp[Then]):
     @property
     def exit_code(self) -> int:
         """The exit code, also where the app never opened."""
-        return ExitCode.OK if self.context.recorded else exit_code_of(self.context.state)
+        state = self.context.state
+        if self.context.recorded is None and state.failure:
+            return state.failure.exit_code
+        ended = state.finished is not None and not state.finished.cancelled
+        return ExitCode.OK if self.context.recorded or ended else ExitCode.INTERRUPTED
 
     def closing_words(self) -> Iterator[str]:
         """The lines for the terminal, once it is the shell's again."""

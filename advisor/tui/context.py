@@ -16,7 +16,6 @@ from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.format import Found
-from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Value
 from advisor.report.rows import Ranking, ranking
@@ -157,15 +156,6 @@ class Context:
     def news(self) -> tuple[object, ...]:
         """It changes with all that is drawn at once; blocks and progress wait for the next second."""
         return self.version, self.state.activity
-
-    def recipe(self, recipe_id: str) -> Recipe | None:
-        """A recipe, once the catalogue is loaded and if it has it."""
-        return self.catalog.recipes.get(recipe_id) if self.catalog else None
-
-    @property
-    def device_uuid(self) -> str | None:
-        """The GPU that is measured on, once that is known."""
-        return self.state.facts.workload.device_uuid if self.state.facts else None
 
 
 @dataclass(frozen=True, slots=True)

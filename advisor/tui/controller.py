@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 MINUTE_S = 60.0
 SESSION_GROUP = "session"
 MEASURING, REWORK, MORE = "Measuring", "Measuring the combination again", "Trying more"
-_WIDEST_NAME = 40
 # A machine is quiet when so many looks in a row, each of so many seconds, see others use less than these.
 _QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
 
@@ -150,7 +149,7 @@ class Controller:
         if not self._context.state.running:
             return "Nothing runs just now."
         control.skip()
-        return f"Skipped: {trial_name(self._context.state.running, _WIDEST_NAME)}."
+        return f"Skipped: {trial_name(self._context.state.running)}."
 
     def _pause(self, control: Session) -> str:
         self._context.paused = True

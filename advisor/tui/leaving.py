@@ -1,4 +1,4 @@
-"""What the app leaves behind: the words in the terminal, the exit code, and the session to open next."""
+"""What the app leaves behind: the words in the terminal, and the session to open next."""
 
 from __future__ import annotations
 
@@ -24,13 +24,6 @@ class Then:
     session_id: str
     measures: bool = False
     budget_s: float | None = None
-
-
-def exit_code_of(state: SessionState) -> int:
-    """The exit code after a session that measured."""
-    if state.failure:
-        return state.failure.exit_code
-    return ExitCode.OK if state.finished is not None and not state.finished.cancelled else ExitCode.INTERRUPTED
 
 
 def closing_words(

@@ -108,7 +108,8 @@ class MainScreen(Screen[object]):
         else:
             self.view.version = self.context.version
             self.view.show()
-            self._gauges.device_uuid = self.context.device_uuid
+            facts = self.context.state.facts
+            self._gauges.device_uuid = facts.workload.device_uuid if facts else None
             self.refresh_bindings()
         self.status.show()
 

@@ -23,9 +23,6 @@ from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
-# Cells for the name of a trial in a question.
-_WIDEST_NAME = 40
-
 
 class TextScreen(ModalScreen[None]):
     """A text over the views, as sections of the report."""
@@ -77,7 +74,7 @@ class QuitScreen(ModalScreen[str]):
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
         super().__init__()
-        self._trial = trial_name(running, _WIDEST_NAME) if running else "The session"
+        self._trial = trial_name(running) if running else "The session"
         self._can_finish = can_finish
 
     def compose(self) -> ComposeResult:

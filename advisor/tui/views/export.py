@@ -57,7 +57,7 @@ class ExportView(View):
     ]
 
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(context, controller, id="export")
+        super().__init__(context, controller)
         self._list = ChoiceList(id="formats", classes="panel", markup=False)
         self._preview, self._next_steps = TextPane(id="preview", classes="panel"), Static(id="next-steps")
         self._path = Input(id="path", placeholder="where to write the file", compact=True)

@@ -42,7 +42,7 @@ class ProfileView(View):
     ]
 
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(context, controller, id="profile")
+        super().__init__(context, controller)
         self._step, self._operator_row = Static(id="step"), Static(id="operator-row")
         self._table, self._sections = OperatorTable(id="operators"), TextPane(id="sections")
         self._operators = Vertical(self._table, self._operator_row, classes="panel", id="operators-panel")

@@ -28,7 +28,7 @@ from advisor.tui.views.listed import LIST_KEYS, ListView
 from advisor.tui.views.result_table import TOGETHER
 from advisor.tui.widgets.phase_bar import line_of
 from advisor.tui.widgets.table import Table
-from advisor.tui.widgets.texts import show_text
+from advisor.tui.widgets.texts import TextPane, show_text
 
 _TINY = 16  # a screen of fewer lines
 
@@ -48,7 +48,7 @@ class ResultView(ListView):
     unfolded: var[frozenset[str]] = var(frozenset(), init=False)
 
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(context, controller, id="result", table="rows", card="card")
+        super().__init__(context, controller, Table(id="rows"), TextPane(id="card", classes="panel card"))
         self._figure, self._headline = Digits(id="figure"), Static(id="headline-text")
         self._phases, self._alert = Static(id="phases"), Static(id="alert")
         self._over = False
@@ -189,7 +189,7 @@ class ResultView(ListView):
     def text_to_copy(self) -> str:
         if self.selected == TOGETHER:
             return Settings(self.context.ranking.settings).to_yaml()
-        return code_of(self.row.candidate, self.context.recipe(self.row.candidate.recipe)) if self.row else ""
+        return code_of(self.row.candidate, self.context.catalog) if self.row else ""
 
     def choose(self, name: str) -> None:
         """Go to a row, also to one that is folded."""

@@ -39,9 +39,6 @@ class TextPane(ScrollView):
     """Scrolls sections of a report, of which only the lines on screen are painted. ``ThemedApp`` has their colours."""
 
     ALLOW_SELECT = False
-    DEFAULT_CSS = """
-    TextPane { overflow-x: hidden; scrollbar-gutter: stable; }
-    """
 
     def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes=classes)
