@@ -61,9 +61,7 @@ async def test_every_speed_up_is_the_quotient_of_the_steps_beside_it_and_no_cell
             app.view.unfolded |= {row.key}
         await settle(pilot)
         table = table_of(app)
-        rows = {
-            key: {one.key: table.get_cell(key, one.key).plain for one in table.shown} for key in table.keys
-        }
+        rows = {key: {one.key: table.get_cell(key, one.key).plain for one in table.shown} for key in table.keys}
         measured = {key: row for key, row in rows.items() if "x" in row["speed"]}
         assert len(measured) > 1
         for key, row in measured.items():
