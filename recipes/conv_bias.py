@@ -60,5 +60,5 @@ class ConvBias(Recipe):
         count = facts.workload.biased_conv_norm_pairs
         if value or not count:
             return super().why(facts, value)
-        subject = "One convolution adds a bias" if count == 1 else f"{count} convolutions add a bias"
-        return f"{subject} that the norm behind subtracts again."
+        subject = "One convolution has a bias" if count == 1 else f"{count} convolutions have a bias"
+        return f"{subject} that the norm after {'it' if count == 1 else 'them'} removes."

@@ -12,6 +12,7 @@ WITHOUT_TORCH = [
     "advisor",
     "advisor.cli.main",
     "advisor.cli.grammar",
+    "advisor.machine.hardware",
     "advisor.headless.run",
     "advisor.runner.trials",
     "advisor.recipe.catalog",
@@ -39,7 +40,7 @@ def test_importing_them_loads_neither_torch_nor_textual():
 def test_the_app_opens_without_torch_and_without_what_its_first_picture_does_not_need():
     code = (
         "import sys\nfrom advisor.cli.grammar import parse\nparse(['demo'])\nimport advisor.tui.launch\n"
-        "late = ('torch', 'yaml', 'importlib.metadata', 'advisor.cli.commands.init')\n"
+        "late = ('torch', 'yaml', 'importlib.metadata', 'advisor.cli.commands.init', 'advisor.trial', 'advisor.step')\n"
         "print(*(name for name in late if name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []

@@ -5,6 +5,7 @@ import difflib
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,12 +26,9 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...
     return list(arguments[:end]), tuple(arguments[end + 1 :])
 
 
-def _named_reader(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
-    def read_named(text: str) -> Any:
-        with named(name):
-            return read(text)
-
-    return read_named
+def _read_named(name: str, read: Callable[[str], Any], text: str) -> Any:
+    with named(name):
+        return read(text)
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         for name in names:
             arguments = {**options[name], **changes}
             if read := arguments.get("type"):
-                arguments["type"] = _named_reader(name, read)
+                arguments["type"] = partial(_read_named, name, read)
             (group or self).add_argument(name, **arguments)
 
     def add_topic(self, name: str) -> None:
@@ -142,11 +140,10 @@ def target_of_exported(options: argparse.Namespace, arguments: tuple[str, ...]) 
 
 def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
     """Options for torchrun as they were given; none on one machine. Raises UsageError where a part is missing."""
-    if options.nnodes > 1 and not options.rdzv_endpoint:
-        raise UsageError(
-            "several machines need a place to meet.", "Name a port of the first with --rdzv-endpoint HOST:PORT."
-        )
-    if not options.rdzv_endpoint:
-        return ()
-    meeting = ("--rdzv-endpoint", options.rdzv_endpoint, "--rdzv-backend", options.rdzv_backend)
-    return ("--nnodes", str(options.nnodes), *meeting)
+    if options.rdzv_endpoint:
+        meeting = ("--rdzv-endpoint", options.rdzv_endpoint, "--rdzv-backend", options.rdzv_backend)
+        return ("--nnodes", str(options.nnodes), *meeting)
+    if options.nnodes > 1:
+        hint = "Name a port of the first with --rdzv-endpoint HOST:PORT."
+        raise UsageError("several machines need a place to meet.", hint)
+    return ()

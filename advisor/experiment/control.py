@@ -9,6 +9,7 @@ REJECTED = "you rejected it"
 OTHER_VALUE = "you accepted another value of it"
 SKIPPED = "you skipped it"
 ENDED = "you ended the session before its turn"
+UNCLEAR_TOGETHER = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
 # The end of the reasons that a larger budget takes away.
 RAISE_BUDGET = "raise --budget to try it"
 

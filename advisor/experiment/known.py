@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import OTHER_VALUE, REJECTED
+from advisor.experiment.control import OTHER_VALUE, REJECTED, UNCLEAR_TOGETHER
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
@@ -21,9 +21,8 @@ from advisor.records import CHANGE, Candidate, Comparison, Facts, Numerics, Nume
 _NOT_FASTER = "the stack is not faster with it"
 _AS_WELL = "the others do as well without it"
 _NOT_SHOWN = "unclear whether it helps, so the simpler combination stays"
-_ALL_UNCLEAR = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
 # The reasons of settings that the search worked on, and which are not in what was found.
-UNCLEAR = (_NOT_SHOWN, _ALL_UNCLEAR)
+UNCLEAR = (_NOT_SHOWN, UNCLEAR_TOGETHER)
 
 
 class Kind(StrEnum):
@@ -80,9 +79,9 @@ class Evidence:
 class Known:
     """All that is known at one moment; equal to itself alone.
 
-    ``usual`` and ``compiles`` are the two halves of an expert's stack without compiling, and what compiling it adds.
-    ``stack`` is the combination that the search works on, the best usable one; where the person rejected a part of it,
-    the rest, perhaps unmeasured. ``found`` is the one that is reported and exported.
+    ``usual`` is an expert's stack without compiling; ``compiles`` are the settings that compiling it adds.
+    ``stack`` is the combination that the search works on: the best usable one, without what the person rejected. Such a
+    rest may not have been measured. ``found`` is the one that is reported and exported.
     ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
     its name; ``done`` are the instruments that have been used.
     """
@@ -249,7 +248,7 @@ class Known:
     @property
     def left_out(self) -> Mapping[str, str]:
         """The reasons that settings were left out of the result, by their keys."""
-        why = _NOT_SHOWN if self.found else _ALL_UNCLEAR
+        why = _NOT_SHOWN if self.found else UNCLEAR_TOGETHER
         return {**self.dropped, **{key: why for key in self.stack if key not in self.found}}
 
     def _does_as_well(self, simpler: Settings, best: Settings) -> bool:

@@ -55,8 +55,8 @@ def _compiled_stack(known: Known, plain: Settings) -> Moves:
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
     """A compiled stack whose step is captured, also where that failed as long as it was not compiled.
 
-    As a whole where compiling may remove what forbade it, which is what an expert writes; else in parts, by the
-    compiler's own CUDA graphs.
+    The whole step is captured if compiling may remove the reason that capturing failed. Else the compiler
+    captures parts of it, in CUDA graphs of its own.
     """
     if known.usual.get(GRAPH) is not True or GRAPH in known.dropped or compiled.get(GRAPH) is True:
         return compiled

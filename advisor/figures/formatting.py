@@ -86,9 +86,9 @@ def interval_or_words(comparison: Comparison | None) -> str:
     return Verdict.UNCLEAR.value if tells_nothing else format_interval(comparison)
 
 
-def format_within(half_width: float | None) -> str:
-    """Half the width of an interval, as a share: ``±0.4 %``."""
-    return MISSING if half_width is None else f"±{format_percent(half_width, digits=1)}"
+def format_within(half_width: float) -> str:
+    """Half the width of an interval, as a share: ``±0.4 %``; of one that says nothing ``±>100 %``."""
+    return f"±{format_percent(half_width, digits=1)}" if half_width < 1 else "±>100 %"
 
 
 def format_percent(share: float | None, *, digits: int = 0) -> str:

@@ -18,7 +18,7 @@ from advisor.figures.formatting import (
     format_setting,
     plain,
 )
-from advisor.records import Comparison, StackRecord, TrialRecord, Verdict
+from advisor.records import Comparison, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report import figures
 from advisor.report.evidence import hardware_table, workload_rows
 from advisor.report.several_gpus import row_words
@@ -51,14 +51,12 @@ class HeadlessReporter:
     def handle(self, event: events.Event) -> None:
         """Take one event into account. Called from the session's thread."""
         with self._taking:
-            if not self._closed:
-                self._take(event)
-
-    def _take(self, event: events.Event) -> None:
-        lines = list(self._lines(event))  # before the state takes it in: some tell what is new
-        self.state.apply(event)
-        for line in lines:
-            self._tell(line)
+            if self._closed:
+                return
+            lines = list(self._lines(event))  # before the state takes it in: some tell what is new
+            self.state.apply(event)
+            for line in lines:
+                self._tell(line)
 
     def say(self, text: str) -> None:
         """Write a line. The session goes on even if nobody reads it any more."""
@@ -139,33 +137,30 @@ class HeadlessReporter:
         self._stack_line = line
 
 
-def _with_verdict(words: str, comparison: Comparison | None, space: str = " ") -> str:
-    changed = comparison is not None and comparison.verdict.is_change
-    return f"{words}{space}{comparison.verdict}" if comparison and changed else words
-
-
 def _effect(record: TrialRecord, state: SessionState) -> str:
     """A trial's speed-up and verdict, or the reason for none, with remarks on the figure."""
     if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
         return format_outcome(record.result)
-    by = state.yardstick
-    if by and record.alone and not by.goal.by_time:
-        words = by.effect(record.result, record.comparison)
-    else:
-        own = record.comparison if record.alone else record.contribution
-        words = _with_verdict(figures.effect_words(record), own, " " if record.alone else ", ")
-    in_turn = f", {figures.IN_TURN}" if record.confirmed and record.alone else ""
-    unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
-    return f"{words}{in_turn}{unreliable}"
+    words = figures.effect_words(record)
+    if record.alone:
+        in_turn = f", {figures.IN_TURN}" if record.confirmed else ""
+        words = f"{_gain(record.result, record.comparison, state)}{in_turn}"
+    elif record.contribution and record.contribution.verdict.is_change:
+        words = f"{words}, {record.contribution.verdict}"
+    return f"{words} (unreliable: {record.result.disturbed})" if record.result.disturbed else words
 
 
 def _stack_effect(stack: StackRecord, state: SessionState) -> str:
     """The stack's effect and its kind of confirmation, or the reason for none."""
     if stack.pending or not stack.result.measured:
         return stack.result.reason if stack.pending else format_outcome(stack.result)
-    by = state.yardstick
-    if by and not by.goal.by_time:
-        words = by.effect(stack.result, stack.comparison)
-    else:
-        words = _with_verdict(format_ratio(stack.comparison), stack.comparison)
-    return f"{words}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
+    gain = _gain(stack.result, stack.comparison, state)
+    return f"{gain}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
+
+
+def _gain(result: TrialResult, comparison: Comparison | None, state: SessionState) -> str:
+    """The gain in the figure of the session's goal; of a speed-up with the verdict where it shows a change."""
+    if (by := state.yardstick) and not by.goal.by_time:
+        return by.effect(result, comparison)
+    words = format_ratio(comparison)
+    return f"{words} {comparison.verdict}" if comparison and comparison.verdict.is_change else words

@@ -66,7 +66,7 @@ class Goal:
         return self.memory_limit_bytes is None or (result.peak_reserved_bytes or 0) <= self.memory_limit_bytes
 
     def exceeded(self, result: TrialResult) -> str:
-        """The limit that a result exceeds, as in ``more than the memory limit``; empty for none, also if unknown."""
+        """The exceeded limit: ``more than the memory limit``. Empty if no limit is exceeded or it is not known."""
         if not self.fits_memory(result):
             return "more than the memory limit"
         latency, limit_ms = result.latency, self.latency_limit_ms

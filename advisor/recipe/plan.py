@@ -19,8 +19,8 @@ class StepPlan:
     repeated blocks, ``pointwise`` for its pointwise operations, or (training) ``with_loss`` for the model and the loss
     as one. ``compile_dynamic``: ``auto``, True or False. ``few_shapes``: batches are padded to few lengths, so ``auto``
     compiles for each. ``freezing`` (inference): parameters become constants of the
-    compiled code. ``combo_kernels``: independent small kernels are generated as one. Any of these alone means the mode
-    ``default``.
+    compiled code. ``combo_kernels``: independent small kernels are generated as one. Where one of these is set and
+    ``compile_mode`` is not, the model is compiled in the mode ``default``.
     ``compile_optimizer`` (training): the optimizer's step is compiled.
     ``clip_norm`` (training): what the norm of all gradients is clipped to, or None.
     ``accumulate`` (training): how many batches make one update.

@@ -81,7 +81,7 @@ class TrialKind(StrEnum):
     BASELINE = "baseline"
     """As a candidate, and describe the workload first; where a loader feeds it, time the phases of a step too."""
     PROFILE = "profile"
-    """As the baseline, with the whole instrumented pass behind the timing."""
+    """As the baseline; after the timing comes the whole instrumented pass."""
     REFERENCE = "reference"
     """Run the first steps in a higher precision; nothing is timed."""
     COMPILE = "compile"

@@ -18,15 +18,7 @@ from advisor.figures.formatting import (
 )
 from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
-from advisor.records import (
-    Ceilings,
-    Facts,
-    GpuInfo,
-    Hardware,
-    Mode,
-    Profile,
-    text_of,
-)
+from advisor.records import Ceilings, Facts, GpuInfo, Hardware, Mode, Profile, text_of
 from advisor.report import figures
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table, pairs
@@ -189,17 +181,14 @@ def time_section(state: SessionState) -> Iterator[Section]:
         where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
         left_out = f" ({more} more in the JSON report)" if more > 0 else ""
         blocks.append(Paragraph(f"Operators by their own time on the {where} in a step{left_out}:"))
-        headings = ("Operator", "Calls", *(("Device",) if on_device else ()), "Host")
-        rows = tuple(
-            (
-                Code(row.name),
-                format_count(row.calls),
-                *((format_ms(row.device_ms),) if on_device else ()),
-                format_ms(row.host_ms),
-            )
-            for row in longest[:_OPERATORS_SHOWN]
-        )
-        blocks.append(Table(headings, rows, frozenset(headings[1:])))
+        shown = longest[:_OPERATORS_SHOWN]
+        names: list[Inline] = [Code(row.name) for row in shown]
+        numbers = {"Calls": [format_count(row.calls) for row in shown]}
+        if on_device:
+            numbers["Device"] = [format_ms(row.device_ms) for row in shown]
+        numbers["Host"] = [format_ms(row.host_ms) for row in shown]
+        rows = zip(names, *numbers.values(), strict=True)
+        blocks.append(Table(("Operator", *numbers), tuple(rows), frozenset(numbers)))
     if blocks:
         yield Section("Where the time goes", tuple(blocks), whole=True)
 

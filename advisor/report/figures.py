@@ -91,9 +91,9 @@ def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | No
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
-    """The last ``width`` values, from 0 to ``top``, as a line of blocks."""
-    levels = (min(len(_LEVELS) - 1, int(value / top * len(_LEVELS))) for value in list(values)[-width:])
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last ``width`` values, from 0 to 100, as a line of blocks."""
+    levels = (min(len(_LEVELS) - 1, int(value / 100 * len(_LEVELS))) for value in list(values)[-width:])
     return "".join(_LEVELS[level] for level in levels).rjust(width)
 
 

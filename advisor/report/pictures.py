@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_ms,
-    format_percent,
-    format_rate,
-)
+from advisor.figures.formatting import format_ms, format_percent, format_rate
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.records import BaselineRecord, Phase, StackRecord, TrialResult, Verdict
 from advisor.report.conclusions import sweep_of

@@ -5,12 +5,7 @@ from collections.abc import Iterator
 
 from advisor.experiment.request import DEFAULT_EVAL_STEPS, Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_bytes,
-    format_ms,
-    format_percent,
-    format_seconds,
-)
+from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
 from advisor.judging.objective import DEFAULT_KEEP_SPEED
 from advisor.records import Numerics, Objective, text_of
 from advisor.report.conclusions import candidates_tried

@@ -359,7 +359,7 @@ def title_of(recipe: str, catalog: Catalog | None) -> str:
 
 
 def _folds(state: SessionState) -> Iterator[Fold]:
-    """What has no figures: what waits for its turn or had no time, and what does not apply."""
+    """The settings without figures: those not tried, or not yet, and those that do not apply."""
     over = state.finished is not None or state.failure is not None
     untried: dict[str, str] = {}
     for name, candidate in state.candidates.items():

@@ -53,14 +53,15 @@ def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> 
     """The card of a setting, without its title."""
     recipe = catalog.recipes.get(row.candidate.recipe) if catalog else None
     yield Section("", (pairs(_facts(row, state, recipe)),))
-    if code := code_of(row.candidate, recipe):
+    if code := code_of(row.candidate, catalog):
         yield Section("The code", (Listing(code, "python"),))
     if recipe:
         yield from _text_sections(card(recipe))
 
 
-def code_of(candidate: Candidate, recipe: Recipe | None) -> str:
+def code_of(candidate: Candidate, catalog: Catalog | None) -> str:
     """The lines of a setting; empty for a value of a damaged record, or of another version, that no recipe has."""
+    recipe = catalog.recipes.get(candidate.recipe) if catalog else None
     return recipe.code(candidate.value).rstrip() if recipe and recipe.accepts(candidate.value) else ""
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.gains import stack_helps, whole_loop
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -14,12 +15,7 @@ from advisor.figures.formatting import (
     plain,
 )
 from advisor.records import Mode, Objective, Verdict
-from advisor.report.conclusions import (
-    candidates_tried,
-    count_untried,
-    settings_to_export,
-    stack_is_unclear,
-)
+from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_is_unclear
 from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, tokens_per_s
 from advisor.report.rows import ranking
 
@@ -130,6 +126,8 @@ def no_result(state: SessionState) -> NoResult:
     own = [(one.candidate.name, one.comparison if one.alone else one.contribution) for one in tried]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
     undecided = [(name, found) for name, found in (*own, *sets) if found and found.verdict is Verdict.UNCLEAR]
+    if state.stack and UNCLEAR_TOGETHER in state.stack.dropped.values():  # what was faster could not be confirmed
+        undecided += [(name, found) for name, found in sets if found and found.verdict is Verdict.FASTER]
     if undecided and state.goal.by_time:
         name, found = max(undecided, key=lambda one: one[1].speedup)
         best = f"the most promising, {name}, reads {format_interval(found)}; {_DECIDES}"

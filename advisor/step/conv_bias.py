@@ -1,4 +1,4 @@
-"""Convolutions without the bias that a norm behind them subtracts again."""
+"""Convolutions without the bias that a norm after them removes."""
 
 import functools
 from typing import Any

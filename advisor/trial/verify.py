@@ -105,7 +105,7 @@ def _curve(step: Callable[[], Any], first: Any, loop: Loop, steps: int) -> Trial
 def applied_step(
     loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
 ) -> tuple[Callable[[Any], Any], Any]:
-    """The step and the data of the loop, with the file applied to them as its usage says."""
+    """The loop's step and data with the exported file applied, as its instructions say."""
     path = "" if spec.target.read_as else spec.export_path  # the settings are in the user's own file
     if spec.target.read_as and loop.whole_round is not None and loop.whole_round[1] is loop.data:
         return loop.whole_round

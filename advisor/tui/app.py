@@ -33,10 +33,10 @@ from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.keys import APP_KEYS
-from advisor.tui.leaving import Then, bug_of, closing_words, exit_code_of
+from advisor.tui.leaving import Then, bug_of, closing_words
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.theme import ThemedApp
-from advisor.tui.views import view_info
+from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader
 
@@ -71,7 +71,6 @@ class AdvisorApp(ThemedApp[Then]):
         request: Request,
         outputs: Outputs,
         *,
-        control: Session | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
         recorded: Recorded | None = None,
@@ -80,7 +79,7 @@ class AdvisorApp(ThemedApp[Then]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.context = Context(request, outputs, control, countdown=Countdown(clock), recorded=recorded)
+        self.context = Context(request, outputs, countdown=Countdown(clock), recorded=recorded)
         for event in recorded.events() if recorded else ():
             self.context.take(event)
         self._load_catalog = load_catalog
@@ -97,7 +96,7 @@ class AdvisorApp(ThemedApp[Then]):
     # --- the session's side: any thread ----------------------------------------------------------------------
 
     def attach(self, open_session: Callable[[], Session], *, session_id: str = "", kept_trials: int = 0) -> None:
-        """Give the app what opens its session once it is on screen; ``kept_trials`` were measured before."""
+        """Name what opens the session once the app is on screen. ``kept_trials``: the number that it has already."""
         self.context.kept_trials = kept_trials
         self._open_session = open_session
         self._session_id = session_id
@@ -197,7 +196,7 @@ class AdvisorApp(ThemedApp[Then]):
     def show_notice(self, text: str, severity: SeverityLevel) -> None:
         """Show a notice in the status line, for it must cover nothing."""
         if self.alive:
-            self.base_screen.show_notice(text, severity)
+            self.base_screen.status.show_notice(text, severity)
 
     @on(Worker.StateChanged)
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -250,8 +249,8 @@ class AdvisorApp(ThemedApp[Then]):
         """Show the help screen."""
         from advisor.tui.screens import help_screen
 
-        active = list(self.base_screen.active_bindings.values())
-        self.push_screen(help_screen(view_info(self.view.id or ""), active, self.get_key_display))
+        info = next(view for view in VIEWS if view.id == self.view.id)
+        self.push_screen(help_screen(info, list(self.base_screen.active_bindings.values()), self.get_key_display))
 
     def action_command_palette(self) -> None:
         """Open the palette."""
@@ -315,7 +314,11 @@ class AdvisorApp(ThemedApp[Then]):
     @property
     def exit_code(self) -> int:
         """The exit code, also where the app never opened."""
-        return ExitCode.OK if self.context.recorded else exit_code_of(self.context.state)
+        state = self.context.state
+        if self.context.recorded is None and state.failure:
+            return state.failure.exit_code
+        ended = state.finished is not None and not state.finished.cancelled
+        return ExitCode.OK if self.context.recorded or ended else ExitCode.INTERRUPTED
 
     def closing_words(self) -> Iterator[str]:
         """The lines for the terminal, once it is the shell's again."""

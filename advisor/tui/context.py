@@ -16,7 +16,6 @@ from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.format import Found
-from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Value
 from advisor.report.rows import Ranking, ranking
@@ -44,7 +43,7 @@ class Countdown:
 
     @property
     def session_s(self) -> float:
-        """Seconds since the session was opened, without those in which it waited."""
+        """Seconds since the session was opened, without its pauses."""
         return (self._clock() if self._held_at is None else self._held_at) - self._began_at
 
     @property
@@ -97,8 +96,8 @@ class Context:
     ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
     ``version`` grows with all that a view may show, but not with the events that pour in while a trial runs: its
     activity, its blocks, the progress.
-    ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials`` were measured before by
-    the session that goes on. ``saved`` are the files that the person wrote, by their paths.
+    ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials``: the number that
+    a resumed session had already. ``saved`` are the files that the person wrote, by their paths.
     """
 
     request: Request
@@ -157,15 +156,6 @@ class Context:
     def news(self) -> tuple[object, ...]:
         """It changes with all that is drawn at once; blocks and progress wait for the next second."""
         return self.version, self.state.activity
-
-    def recipe(self, recipe_id: str) -> Recipe | None:
-        """A recipe, once the catalogue is loaded and if it has it."""
-        return self.catalog.recipes.get(recipe_id) if self.catalog else None
-
-    @property
-    def device_uuid(self) -> str | None:
-        """The GPU that is measured on, once that is known."""
-        return self.state.facts.workload.device_uuid if self.state.facts else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,8 @@ if TYPE_CHECKING:
 MINUTE_S = 60.0
 SESSION_GROUP = "session"
 MEASURING, REWORK, MORE = "Measuring", "Measuring the combination again", "Trying more"
-_WIDEST_NAME = 40
 # A machine is quiet when so many looks in a row, each of so many seconds, see others use less than these.
 _QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
-# What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.
-_MORE_S = {"minute": MINUTE_S}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +139,8 @@ class Controller:
         if not self.can(name):
             return
         if recorded is not None:
-            self._go_on_with(Then(recorded.past.session_id, measures=True, budget_s=_MORE_S.get(name)))
+            more_s = MINUTE_S if name == "minute" else None  # with the other keys, for as long as it had
+            self._go_on_with(Then(recorded.past.session_id, measures=True, budget_s=more_s))
         elif control is not None:
             step: Callable[[Session], str] = getattr(self, f"_{name}")
             self._app.notify(step(control))
@@ -151,7 +149,7 @@ class Controller:
         if not self._context.state.running:
             return "Nothing runs just now."
         control.skip()
-        return f"Skipped: {trial_name(self._context.state.running, _WIDEST_NAME)}."
+        return f"Skipped: {trial_name(self._context.state.running)}."
 
     def _pause(self, control: Session) -> str:
         self._context.paused = True

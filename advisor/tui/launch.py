@@ -6,6 +6,7 @@ import gc
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -108,7 +109,7 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
     config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
     outputs = Outputs(config_path=still_there, key_map=request.key_map, verify=False)
-    return AdvisorApp(request, outputs, load_catalog=lambda: load_catalog(recipe_folders), recorded=Recorded(past))
+    return AdvisorApp(request, outputs, load_catalog=partial(load_catalog, recipe_folders), recorded=Recorded(past))
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -118,7 +119,8 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     if request.recipe_folders:
         load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
     journal = Journal.create(request) if past is None else Journal(past.path, request)
-    app = AdvisorApp(request, outputs, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
+    catalog = partial(load_catalog, request.recipe_folders)
+    app = AdvisorApp(request, outputs, load_catalog=catalog, gauges=lambda: Reading(sample_gpus(), sample_host()))
 
     def session() -> Session:
         from advisor.experiment.session import Session  # with the whole search, after the first picture
@@ -128,10 +130,6 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     kept_trials = len(SessionState.of(past.events).trials) if past else 0
     app.attach(session, session_id=journal.session_id, kept_trials=kept_trials)
     return app
-
-
-def _read_gauges() -> Reading:
-    return Reading(sample_gpus(), sample_host())
 
 
 def _farewell(app: AdvisorApp, request: Request, outputs: Outputs) -> int:

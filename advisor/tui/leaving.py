@@ -1,4 +1,4 @@
-"""What the app leaves behind: the words in the terminal, the exit code, and the session to open next."""
+"""What the app leaves behind: the words in the terminal, and the session to open next."""
 
 from __future__ import annotations
 
@@ -26,19 +26,12 @@ class Then:
     budget_s: float | None = None
 
 
-def exit_code_of(state: SessionState) -> int:
-    """The exit code after a session that measured."""
-    if state.failure:
-        return state.failure.exit_code
-    return ExitCode.OK if state.finished is not None and not state.finished.cancelled else ExitCode.INTERRUPTED
-
-
 def closing_words(
     state: SessionState, session_id: str, saved: Sequence[str] = (), *, measured: bool = True, kept_trials: int = 0
 ) -> Iterator[str]:
     """The result, the files and how to go on: three lines if all went well.
 
-    A recorded session has ``measured`` nothing now; one that was taken up may have ``kept_trials``.
+    ``measured`` is False for a recorded session. ``kept_trials``: the number that a resumed session had already.
     """
     again = f"Open it again with: perf-advisor open {session_id}"
     written = (f"Written: {', '.join(dict.fromkeys(saved))}.",) if saved else ()

@@ -41,10 +41,8 @@ class MainScreen(Screen[object]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(
-            key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
-            for view in VIEWS
-        ),
+        key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
+        for view in VIEWS
     ]
     AUTO_FOCUS = ""  # each view says what has the focus
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
@@ -58,29 +56,26 @@ class MainScreen(Screen[object]):
     def __init__(self, context: Context, controller: Controller, read_gauges: GaugeReader | None) -> None:
         super().__init__()
         self.context, self._controller = context, controller
-        self._read_gauges = read_gauges
+        self._navigation, self._gauges = Navigation(context), GaugeStrip(read_gauges, context.recorded)
+        self._switcher, self.status = ContentSwitcher(initial=VIEWS[0].id, id="views"), StatusBar(context)
         self._wanted = ""
 
     def compose(self) -> ComposeResult:
-        yield Navigation(self.context)
-        yield GaugeStrip(self._read_gauges, self.context.recorded)
-        with ContentSwitcher(initial=VIEWS[0].id, id="views"):
+        yield from (self._navigation, self._gauges)
+        with self._switcher:
             yield view_class(VIEWS[0].id)(self.context, self._controller)
-        yield StatusBar(self.context)
-        yield KeyFooter()
+        yield from (self.status, KeyFooter())
 
     def on_mount(self) -> None:
-        self.show_view(VIEWS[0].id)
         if self.context.recorded is None:
             self.set_interval(TICK_S, self.tick)
-        self.draw()
-        self.focus_view()
+        self.action_show_view(VIEWS[0].id)
         self.call_after_refresh(self.post_message, self.Shown())
 
     async def mount_hidden_views(self) -> None:
         """Add the hidden views after the first paint, and import the modules that a key would have to wait for."""
         await asyncio.to_thread(_import_what_opens_later)
-        if not self.is_attached or not self.query("#views"):  # the app was left meanwhile
+        if not self._switcher.is_attached:  # the app was left meanwhile
             return
         hidden = [view_class(view.id)(self.context, self._controller) for view in VIEWS[1:]]
         for view in hidden:
@@ -90,25 +85,16 @@ class MainScreen(Screen[object]):
             self.action_show_view(self._wanted)
 
     @property
-    def _switcher(self) -> ContentSwitcher:
-        return self.query_one("#views", ContentSwitcher)
-
-    @property
     def view(self) -> View:
         """The view that is shown."""
         return self._switcher.get_child_by_id(self._switcher.current or VIEWS[0].id, View)
 
-    def show_view(self, view_id: str) -> None:
-        """Switch to a view, once it is there; :meth:`draw` draws it."""
+    def action_show_view(self, view_id: str) -> None:
+        """Switch to a view, once it is there, and let it take the keys."""
         if all(view.id != view_id for view in self._switcher.children):
             self._wanted = view_id
             return
-        self._switcher.current = view_id
-        self.query_one(Navigation).shown = view_id
-
-    def action_show_view(self, view_id: str) -> None:
-        """Switch to a view and let it take the keys."""
-        self.show_view(view_id)
+        self._switcher.current = self._navigation.shown = view_id
         self.draw()
         self.focus_view()
 
@@ -122,20 +108,17 @@ class MainScreen(Screen[object]):
         else:
             self.view.version = self.context.version
             self.view.show()
-            self.query_one(GaugeStrip).device_uuid = self.context.device_uuid
+            facts = self.context.state.facts
+            self._gauges.device_uuid = facts.workload.device_uuid if facts else None
             self.refresh_bindings()
-        self.query_one(StatusBar).show()
+        self.status.show()
 
     def tick(self) -> None:
         """Draw together, once a second, what always changes: each painting takes time from the trial."""
-        self.query_one(GaugeStrip).tick()
+        self._gauges.tick()
         if is_working(self.context):
-            self.query_one(StatusBar).turns += self.app.animation_level != "none"
+            self.status.turns += self.app.animation_level != "none"
             self.post_message(self.Ticked())
-
-    def show_notice(self, text: str, severity: str) -> None:
-        """Show a notice in the status line for some seconds."""
-        self.query_one(StatusBar).show_notice(text, severity)
 
     def focus_view(self) -> None:
         """Let the view take the keys."""

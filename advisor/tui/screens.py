@@ -23,9 +23,6 @@ from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
-# Cells for the name of a trial in a question.
-_WIDEST_NAME = 40
-
 
 class TextScreen(ModalScreen[None]):
     """A text over the views, as sections of the report."""
@@ -35,23 +32,20 @@ class TextScreen(ModalScreen[None]):
         key("text.quit", "q", "app.quit", "Quit", "Leave the app", priority=True),
     ]
 
-    def __init__(self, title: str, sections: Sequence[Section] = (), *, kind: str = "") -> None:
+    def __init__(self, title: str, sections: tuple[Section, ...], *, kind: str = "") -> None:
         super().__init__()
         self._title, self._sections, self._kind = title, sections, kind
+        self._pane = TextPane(id="text")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes=f"dialog {self._kind}") as dialog:
             dialog.border_title = self._title
-            yield TextPane(id="text")
+            yield self._pane
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.query_one("#text").focus()
-        self.show(self._sections)
-
-    def show(self, sections: Sequence[Section]) -> None:
-        """Show these sections from now on."""
-        self.query_one("#text", TextPane).show(tuple(sections))
+        self._pane.focus()
+        self._pane.show(self._sections)
 
 
 def failure_screen(failure: SessionFailed) -> TextScreen:
@@ -80,7 +74,7 @@ class QuitScreen(ModalScreen[str]):
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
         super().__init__()
-        self._trial = trial_name(running, _WIDEST_NAME) if running else "The session"
+        self._trial = trial_name(running) if running else "The session"
         self._can_finish = can_finish
 
     def compose(self) -> ComposeResult:

@@ -47,22 +47,19 @@ class SessionsScreen(ModalScreen[str | None]):
         super().__init__()
         self._besides = besides
         self._rows: Sequence[_Row] = ()
+        self._words = Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
+        self._told = Static("Reading the sessions…", id="sessions-told")
+        self._list = ChoiceList(id="sessions", markup=False)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title, dialog.border_subtitle = "Open a session", "Enter picks the session"
-            yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
-            yield Static("Reading the sessions…", id="sessions-told")
-            yield ChoiceList(id="sessions", markup=False)
+            yield from (self._words, self._told, self._list)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         self._list.focus()
         self._read()
-
-    @property
-    def _list(self) -> ChoiceList:
-        return self.query_one("#sessions", ChoiceList)
 
     @work(thread=True, exit_on_error=False, group="sessions")
     def _read(self) -> None:
@@ -77,24 +74,20 @@ class SessionsScreen(ModalScreen[str | None]):
                 if time.monotonic() - told_at > _TOLD_EVERY_S:
                     self.app.call_from_thread(self._take, tuple(rows))
                     told_at = time.monotonic()
-        self.app.call_from_thread(self._take, tuple(rows))
-        self.app.call_from_thread(self._tell, _NO_OTHER if self._besides else _NONE)
+        self.app.call_from_thread(self._take, tuple(rows), _NO_OTHER if self._besides else _NONE)
 
-    def _take(self, rows: Sequence[_Row]) -> None:
+    def _take(self, rows: Sequence[_Row], nothing: str = "") -> None:
+        """Show the sessions read so far; ``nothing`` is what to say once all are read and there is none."""
         if self.is_attached:  # not closed meanwhile
             self._rows = rows
             self._show()
-
-    def _tell(self, nothing: str) -> None:
-        """Tell that there is nothing, once all journals are read."""
-        if self.is_attached:
-            told = self.query_one("#sessions-told", Static)
-            told.update(nothing)
-            told.display = not self._rows
+            if nothing:
+                self._told.update(nothing)
+                self._told.display = not rows
 
     @on(Input.Changed, "#sessions-filter")
     def _show(self) -> None:
-        words = self.query_one("#sessions-filter", Input).value.lower().split()
+        words = self._words.value.lower().split()
         shown = [row for row in self._rows if all(word in " ".join(row).lower() for word in words)]
         place = self._list.highlighted or 0
         self._list.set_options(_option(*row) for row in shown)
@@ -109,7 +102,7 @@ class SessionsScreen(ModalScreen[str | None]):
         self.dismiss(chosen.option_id)
 
     def action_find(self) -> None:
-        self.query_one("#sessions-filter").focus()
+        self._words.focus()
 
 
 def _option(session_id: str, target: str, result: str) -> Option:

@@ -18,8 +18,7 @@ from advisor.report.figures import IN_TURN
 DIM = "$foreground 60%"
 # The colours of verdicts; of the others there is nothing to point out.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}
-# Words of the session that stand behind the name of a trial; and the cells for that name.
-MEASURED_AGAIN, _WIDEST_SAID = " is measured again: ", 40
+MEASURED_AGAIN = " is measured again: "  # words of the session that stand after the name of a trial
 
 # Distinct on dark and on light grounds; a phase keeps its colour in every session.
 PHASE_COLOURS = {
@@ -29,15 +28,14 @@ PHASE_COLOURS = {
     "loss": "#45c4c0",
     "backward": "#3fb37f",
     "optimizer": "#e0637c",
-    "zero_grad": "#9aa4b8",
+    "zero grad": "#7fb83d",
 }
 _SPARE_COLOURS = ("#8f7cf0", "#d98c5f", "#7fb83d", "#c7698f")
 
 
 def phase_colour(name: str, position: int) -> str:
     """The colour of a phase; phases without one of their own take the spare ones in turn."""
-    known = PHASE_COLOURS.get(name) or PHASE_COLOURS.get(name.replace("_", " "))
-    return known or _SPARE_COLOURS[position % len(_SPARE_COLOURS)]
+    return PHASE_COLOURS.get(name, _SPARE_COLOURS[position % len(_SPARE_COLOURS)])
 
 
 def meter(share: float | None, width: int, style: str) -> Content:
@@ -57,7 +55,7 @@ def said_text(said: Said) -> str:
     """Words of the session, with the key for more time, and a stack's short name: its own lists all settings."""
     told = said.text.replace("raise --budget", "key + gives more time")
     name, again, reason = told.partition(MEASURED_AGAIN)
-    return f"{trial_name(name, _WIDEST_SAID)}{again}{reason}" if again else told
+    return f"{trial_name(name)}{again}{reason}" if again else told
 
 
 def shortened(text: str, width: int) -> str:
@@ -72,7 +70,7 @@ def shortened(text: str, width: int) -> str:
 _SHOWN_AS = {"stack, confirmed": f"stack, {IN_TURN}"}
 
 
-def trial_name(name: str, width: int) -> str:
+def trial_name(name: str, width: int = 40) -> str:
     """A trial's name in so many cells. A list of settings is told by their number: always where it repeats others.
 
     Other details are cut at their end: ``stack with… compiled`` is the opposite of ``stack without x, not compiled``.

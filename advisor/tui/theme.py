@@ -31,13 +31,9 @@ class ChosenTheme:
     schema: int = 1
 
 
-def _themes() -> tuple[Theme, ...]:
-    """The themes of ``themes.toml``; it is no YAML, which takes long to load."""
-    text = Path(__file__).with_name("themes.toml").read_text(encoding="utf-8")
-    return tuple(Theme(name, **colours) for name, colours in tomllib.loads(text).items())
-
-
-THEMES = _themes()
+# The file is no YAML, which takes long to load.
+_COLOURS = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
+THEMES = tuple(Theme(name, **colours) for name, colours in _COLOURS.items())
 
 
 class ThemedApp(App[ReturnType]):

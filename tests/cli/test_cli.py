@@ -79,11 +79,6 @@ def test_starting_loads_nothing_heavy(statement):
     assert imported_by(statement).isdisjoint({"torch", "textual", "rich", "numpy", "pynvml", "psutil", "msgspec"})
 
 
-@pytest.mark.parametrize("module", ["advisor.headless.run", "advisor.machine.hardware"])
-def test_a_session_without_the_app_loads_neither_torch_nor_textual(module):
-    assert imported_by(f"import {module}").isdisjoint({"torch", "textual"})
-
-
 def test_importing_the_command_is_quick():
     """Beside four modules of Python, in the same process; it takes a tenth of their time, and numpy as much as they."""
     code = (
@@ -144,12 +139,6 @@ def test_a_machine_that_does_not_tell_of_itself(command, monkeypatch):
         wrong, what_to_do = done.stderr.splitlines()
         assert "the system does not tell of itself" in wrong
         assert "/proc" in what_to_do
-
-
-def test_the_module_and_the_version(program):
-    done = program("--version")
-    assert done.returncode == 0
-    assert done.stdout.startswith("perf-advisor 0.")
 
 
 def test_recipes_of_a_folder_are_listed_and_broken_ones_named(command, tmp_path):

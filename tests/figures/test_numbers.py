@@ -28,6 +28,7 @@ from advisor.records import Numerics, NumericsResult
         (formatting.format_percent, 0.003, "<1 %"),
         (formatting.format_percent, 0.424, "42 %"),
         (formatting.format_within, 0.0041, "±0.4 %"),
+        (formatting.format_within, 1.074, "±>100 %"),
         (formatting.format_break_even, 0, "at once"),
         (formatting.format_break_even, 2310, "after 2,310 steps"),
         (formatting.format_break_even, None, "never"),

@@ -166,7 +166,7 @@ def test_norm_recipes_are_proposed_where_pairs_are():
     assert "no convolution with a bias" in proposed("conv_bias", facts)
     paired = replace(facts, workload=replace(facts.workload, biased_conv_norm_pairs=2))
     assert proposed("conv_bias", paired) == [False]
-    assert "2 convolutions add a bias" in CATALOG["conv_bias"].why(paired, False)
+    assert "2 convolutions have a bias" in CATALOG["conv_bias"].why(paired, False)
     assert "applies to inference" in proposed("fold_norm", paired)
     infer = gpu_facts(mode=Mode.INFER)
     assert "no convolution or linear layer" in proposed("fold_norm", infer)

@@ -7,11 +7,12 @@ import pytest
 from sample_session import sample_history
 
 from advisor.experiment import events
+from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.judging.objective import WORDS
 from advisor.recipe.settings import Settings
-from advisor.records import Combination, Comparison, Objective, Outcome, TrialResult
+from advisor.records import Combination, Comparison, Objective, Outcome, StackRecord, TrialResult
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, why_no_stack
 
 
@@ -83,6 +84,16 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
     same = Comparison(1.0, 0.99, 1.01)
     state.trials = {name: replace(record, comparison=same) for name, record in state.trials.items()}
     assert no_result(state).is_finding, "all were judged"
+
+
+def test_a_faster_combination_that_could_not_be_confirmed_leaves_the_result_open():
+    """A busy machine: the combination was timed once, as faster, and was left out as unclear."""
+    state, once = together(1), Comparison(6.51, 1.02, 41.4)
+    state.combinations = {key: replace(point, comparison=once) for key, point in state.combinations.items()}
+    assert no_result(state).is_finding
+    dropped = dict.fromkeys(next(iter(state.combinations)), UNCLEAR_TOGETHER)
+    state.stack = StackRecord(settings={}, result=TrialResult(Outcome.MEASURED), dropped=dropped)
+    assert no_result(state).reason.startswith("the most promising, 2 settings, reads 6.51x (1.02")
 
 
 def test_an_export_without_settings_says_why():

@@ -1,7 +1,6 @@
 """``perf-advisor completion``: a script with which a shell completes commands, options and their values."""
 
 import shlex
-import string
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,16 +14,12 @@ from advisor.records.kinds import DEVICES, Shell
 _OF_SESSIONS = ("open", "compare", "report", "export")
 
 
-class _Script(string.Template):
-    """A script with ``@name`` where words of this version come in; shells use ``$`` themselves."""
-
-    delimiter = "@"
-
-
 def _filled(shell: Shell, **words: str) -> str:
-    """The shell's script, ``completion.<shell>``, with these words."""
+    """The shell's script, ``completion.<shell>``, with these words in place of each ``@name``."""
     text = Path(__file__).with_name(f"completion.{shell.value}").read_text(encoding="utf-8")
-    return _Script(text).substitute(words)
+    for name, word in words.items():
+        text = text.replace(f"@{name}", word)
+    return text
 
 
 def script_for(shell: Shell, commands: Sequence[str]) -> str:

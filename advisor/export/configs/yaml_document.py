@@ -108,7 +108,7 @@ class YamlDocument(Document):
         yield text[:last] + (comma or ",") + comment + gap + entry + text[last + len(comma + comment) :]
 
     def _with_lines(self, index: int, indent: str, names: list[str], said: str) -> str:
-        """Whole lines at a line's start or the text's end; a file without a final line end stays without one."""
+        """The text with new lines at this place. A file without a line end after its last line still has none."""
         before, after, newline = self.text[:index], self.text[index:], self._newline()
         lines = newline.join(f"{indent}{'  ' * depth}{name}:" for depth, name in enumerate(names)) + f" {said}"
         begins = not before.strip("\ufeff") or before.endswith(("\n", "\r", "\x85", "\u2028", "\u2029"))
@@ -127,7 +127,7 @@ class YamlDocument(Document):
         return int(node.end_mark.index) + len("".join(rest.splitlines(keepends=True)[:1]))
 
     def _indent(self, mapping: MappingNode) -> str:
-        """The blanks before a block mapping's keys; in a list's item, as many as bring the next one under the first."""
+        """The blanks before a new key of a block mapping, so that it stands under the first, also in a list's item."""
         before = self.text[_line_start(mapping.value[0][0]) : mapping.value[0][0].start_mark.index]
         return " " * (len(before) - len(before.lstrip(" -")))
 

@@ -31,11 +31,6 @@ VIEWS = (
 )
 
 
-def view_info(view_id: str) -> ViewInfo:
-    """The view of that id."""
-    return next(view for view in VIEWS if view.id == view_id)
-
-
 def view_class(view_id: str) -> Callable[[Context, Controller], View]:
     """The class of a view in ``VIEWS``: ``ResultView`` of the file ``result.py``."""
     found: Callable[[Context, Controller], View] = getattr(

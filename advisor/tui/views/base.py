@@ -25,11 +25,11 @@ COPY = key(
 class View(Container):
     """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen.
 
-    ``version`` is that of the context as the view shows it.
+    ``version`` is that of the context as the view shows it. The id is in the name of the class, as in ``VIEWS``.
     """
 
-    def __init__(self, context: Context, controller: Controller, *, id: str) -> None:  # noqa: A002 - as every widget calls it
-        super().__init__(id=id, classes="view")
+    def __init__(self, context: Context, controller: Controller) -> None:
+        super().__init__(id=type(self).__name__.removesuffix("View").lower(), classes="view")
         self.context, self.controller = context, controller
         self.version = -1
         self._fitted: Size | None = None

@@ -57,78 +57,57 @@ class ExportView(View):
     ]
 
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(context, controller, id="export")
-        self._formats: tuple[Offer, ...] = ()
-        self._paths: dict[str, str] = {}
+        super().__init__(context, controller)
+        self._list = ChoiceList(id="formats", classes="panel", markup=False)
+        self._preview, self._next_steps = TextPane(id="preview", classes="panel"), Static(id="next-steps")
+        self._path = Input(id="path", placeholder="where to write the file", compact=True)
+        self._formats = offers(context.outputs)
+        self._paths = {item.id: item.default_name for item in self._formats}
         self._named = ""  # the format whose path stands in the input
-        self._drawn: tuple[str, str] | None = None
         self._in_the_way: Path | None = None  # a file of the name to write
         self._asked: tuple[str, int] | None = None  # the format and the version whose preview is, or is being, written
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="export-columns", classes="frame"):
-            yield ChoiceList(id="formats", classes="panel", markup=False)
+            yield self._list
             with Vertical(id="export-right", classes="frame"):
-                yield TextPane(id="preview", classes="panel")
+                yield self._preview
                 with Horizontal(id="save-row", classes="frame"):
-                    yield Input(id="path", placeholder="where to write the file", compact=True)
-                    yield Button("Save", id="save", variant="primary", compact=True)
-                yield Static(id="next-steps")
+                    yield self._path
+                    yield Button("Save", id="save", variant="primary", compact=True, tooltip="Write the file (key s)")
+                yield self._next_steps
 
     def on_mount(self) -> None:
-        self.query_one("#formats").border_title = "Write"
-        self.query_one("#path").tooltip = "The file to write (key f); Enter saves, Escape goes back to the formats"
-        self.query_one("#save").tooltip = "Write the file (key s)"
-        self._formats = offers(self.context.outputs)
-        self._paths = {item.id: item.default_name for item in self._formats}
-        formats = self._list
-        formats.add_options(Option(Content.styled(item.title, "bold"), id=item.id) for item in self._formats)
-        if self._formats:
-            formats.highlighted = 0
+        self._list.border_title = "Write"
+        self._path.tooltip = "The file to write (key f); Enter saves, Escape goes back to the formats"
+        self._list.add_options(Option(Content.styled(item.title, "bold"), id=item.id) for item in self._formats)
+        self._list.highlighted = 0
 
     @property
-    def _list(self) -> OptionList:
-        return self.query_one("#formats", OptionList)
-
-    @property
-    def _preview(self) -> TextPane:
-        return self.query_one("#preview", TextPane)
-
-    @property
-    def _path(self) -> Input:
-        return self.query_one("#path", Input)
-
-    @property
-    def chosen(self) -> Offer | None:
+    def chosen(self) -> Offer:
         """The highlighted format."""
-        position = self._list.highlighted
-        return self._formats[position] if position is not None and position < len(self._formats) else None
+        return self._formats[self._list.highlighted or 0]
 
     def choose(self, format_id: str) -> None:
         """Highlight a format."""
-        ids = [item.id for item in self._formats]
-        self._list.highlighted = ids.index(format_id)
+        self._list.highlighted = self._list.get_option_index(format_id)
 
     def on_show(self) -> None:
         """Look at the user's own files again, which may have changed while another view was on screen."""
         self.show()
 
     def show(self) -> None:
-        chosen = self.chosen
-        ready = self.context.state.baseline is not None
-        saves = self.can("save")
-        self.query_one("#save-row").display = saves
-        self.query_one("#next-steps").display = saves
+        self.query_one("#save-row").display = self._next_steps.display = self.can("save")
         self._show_next_steps()
-        if not ready or chosen is None:
-            self._drawn = self._asked = None
+        if self.context.state.baseline is None:
+            self._asked = None
             self._preview.show((Section("", (Paragraph(waiting_text(self.context.state, _EMPTY)),)),))
             return
-        wanted = (chosen.id, self.context.version)
+        wanted = (self.chosen.id, self.context.version)
         # While the session runs it is written again only after another event; after it the user's own files may change.
         if self._asked != wanted or self.context.state.finished is not None:
             self._asked = wanted
-            self._write_preview(chosen, wanted, self.context.state.snapshot())
+            self._write_preview(self.chosen, wanted, self.context.state.snapshot())
 
     # With a description, since Textual's own has the whole state in it.
     @work(thread=True, exclusive=True, exit_on_error=False, group="preview", description="preview")
@@ -138,8 +117,7 @@ class ExportView(View):
 
     def _show_preview(self, wanted: tuple[str, int], chosen: Offer, text: str, language: str) -> None:
         """Draw a preview with its title, unless another one is awaited by now."""
-        if wanted == self._asked and self._drawn != (chosen.id, text):
-            self._drawn = (chosen.id, text)
+        if wanted == self._asked:
             show_titles(self._preview, chosen.title, chosen.description)
             self._preview.show((Section("", tuple(_shortened(text, language))),))
 
@@ -148,12 +126,12 @@ class ExportView(View):
         return (self._path.value if self._named == chosen.id else self._paths[chosen.id]).strip()
 
     def _show_next_steps(self) -> None:
-        if self.chosen is not None and self.display:
-            name = self._path_of(self.chosen) or self.chosen.default_name
-            lines = format_of(self.chosen.id).usage(name, self.context.found(self.context.state))
-            copied = self.chosen.language == "diff"
-            steps = next_steps(name, lines, self.context.state.verification, copied=copied)
-            show_text(self.query_one("#next-steps", Static), steps)
+        if self.display:
+            chosen, state = self.chosen, self.context.state
+            name = self._path_of(chosen) or chosen.default_name
+            lines = format_of(chosen.id).usage(name, self.context.found(state))
+            copied = chosen.language == "diff"
+            show_text(self._next_steps, next_steps(name, lines, state.verification, copied=copied))
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""
@@ -167,15 +145,14 @@ class ExportView(View):
 
     @on(OptionList.OptionHighlighted, "#formats")
     def _on_format_highlighted(self) -> None:
-        if chosen := self.chosen:
-            if self._named:
-                self._paths[self._named] = self._path.value
-            self._named, self._path.value = chosen.id, self._paths[chosen.id]
-            self._in_the_way = None
-            self._preview.scroll_home(animate=False)
-            self.refresh_bindings()
-            if self.display:  # the first format is chosen before anybody sees it
-                self.show()
+        if self._named:
+            self._paths[self._named] = self._path.value
+        self._named, self._path.value = self.chosen.id, self._paths[self.chosen.id]
+        self._in_the_way = None
+        self._preview.scroll_home(animate=False)
+        self.refresh_bindings()
+        if self.display:  # the first format is chosen before anybody sees it
+            self.show()
 
     @on(Input.Changed, "#path")
     def _on_path_changed(self) -> None:
@@ -186,10 +163,9 @@ class ExportView(View):
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
         """Write the file, unless one of that name exists already: then ask first."""
-        chosen = self.chosen
-        if chosen is None or not self.can("save"):
+        if not self.can("save"):
             return
-        where = self._path_of(chosen)
+        where = self._path_of(self.chosen)
         if not where:
             self.notify("Give a path to write to.", severity="warning")
             self.action_path()
@@ -203,11 +179,11 @@ class ExportView(View):
             self.notify(f"{path} exists already{self._foreign(path)}: o overwrites it, f gives another name.")
             self.refresh_bindings()
         else:
-            self._write(chosen, path)
+            self._write(self.chosen, path)
 
     def action_overwrite(self) -> None:
         """Write over the file that is in the way."""
-        if self.chosen and self._in_the_way:
+        if self._in_the_way:
             self._write(self.chosen, self._in_the_way)
 
     def _foreign(self, path: Path) -> str:
@@ -244,7 +220,7 @@ class ExportView(View):
 
     def text_to_copy(self) -> str:
         state = self.context.state
-        return self._written_preview(self.chosen, state)[0] if self.chosen and state.baseline else ""
+        return self._written_preview(self.chosen, state)[0] if state.baseline else ""
 
     def can(self, name: str) -> bool:
         """Nothing can be saved before the baseline is measured, nor what is made by a command."""
@@ -252,10 +228,7 @@ class ExportView(View):
             return not self._list.has_focus
         if name == "overwrite":
             return self._in_the_way is not None
-        chosen = self.chosen
-        if self.context.state.baseline is None or chosen is None:
-            return False
-        return name == "copy" or not chosen.by_command
+        return self.context.state.baseline is not None and (name == "copy" or not self.chosen.by_command)
 
     def first_focus(self) -> Widget:
         return self._list

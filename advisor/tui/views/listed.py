@@ -27,22 +27,16 @@ LIST_KEYS = (
 
 
 class ListView(View):
-    """Enter goes into the card, Escape comes back. ``card`` are its title and its sections."""
+    """Enter goes into the card, Escape comes back. ``pane`` shows the card; what is ``under`` it follows."""
 
-    def __init__(self, context: Context, controller: Controller, *, id: str, table: str, card: str) -> None:  # noqa: A002
-        super().__init__(context, controller, id=id)
-        self.table, self.pane = Table(id=table), TextPane(id=card, classes="panel card")
+    def __init__(self, context: Context, controller: Controller, table: Table, pane: TextPane, *under: Widget) -> None:
+        super().__init__(context, controller)
+        self.table, self.pane = table, pane
+        self._side = Vertical(pane, *under, classes="side")
         self._carded = ""
 
     def compose(self) -> ComposeResult:
-        with Container(classes="body"):
-            yield self.table
-            with Vertical(classes="side"):
-                yield from self.compose_side()
-
-    def compose_side(self) -> ComposeResult:
-        """The widgets beside the table."""
-        yield self.pane
+        yield Container(self.table, self._side, classes="body")
 
     @property
     def selected(self) -> str:
@@ -53,7 +47,7 @@ class ListView(View):
     def table_width(self) -> int:
         """The cells for the table."""
         card = max(LEAST_CARD, int(self.width * CARD_SHARE))
-        self.query_one(".side").styles.width = card if self.width >= BROAD else "1fr"
+        self._side.styles.width = card if self.width >= BROAD else "1fr"
         return self.width - card if self.width >= BROAD else self.width
 
     def card(self) -> tuple[str, tuple[Section, ...]]:

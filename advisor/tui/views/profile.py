@@ -38,33 +38,18 @@ class ProfileView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("profile.panel", "m", "panel", "More", "Go from the operators to phases, efficiency and habits, or back"),
         key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
-        key(
-            "profile.trace",
-            "t",
-            "trace",
-            "Trace",
-            "Copy the path of the Chrome trace, for ui.perfetto.dev",
-        ),
+        key("profile.trace", "t", "trace", "Trace", "Copy the path of the Chrome trace, for ui.perfetto.dev"),
     ]
 
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(context, controller, id="profile")
+        super().__init__(context, controller)
+        self._step, self._operator_row = Static(id="step"), Static(id="operator-row")
+        self._table, self._sections = OperatorTable(id="operators"), TextPane(id="sections")
+        self._operators = Vertical(self._table, self._operator_row, classes="panel", id="operators-panel")
 
     def compose(self) -> ComposeResult:
-        yield Static(id="step")
-        with Container(id="profile-columns", classes="frame"):
-            with Vertical(classes="panel", id="operators-panel"):
-                yield OperatorTable(id="operators")
-                yield Static(id="operator-row")
-            yield TextPane(id="sections")
-
-    @property
-    def _table(self) -> OperatorTable:
-        return self.query_one("#operators", OperatorTable)
-
-    @property
-    def _sections(self) -> TextPane:
-        return self.query_one("#sections", TextPane)
+        yield self._step
+        yield Container(self._operators, self._sections, id="profile-columns", classes="frame")
 
     def show(self) -> None:
         """Draw what is known of the profile: what is not known has no panel."""
@@ -72,16 +57,16 @@ class ProfileView(View):
         waiting = Section("", (Paragraph(_missing(state, _WAITING)),))
         has_rows = profile is not None and bool(profile.operators)
         self.set_class(not has_rows, "-without-operators")
-        step, text = self.query_one("#step", Static), self._step(state, profile)
-        show_text(step, text)
-        step.set_class(not text, "-missing")
+        text = self._step_text(state, profile)
+        show_text(self._step, text)
+        self._step.set_class(not text, "-missing")
         found = tuple(profile_sections(state, self.context.catalog))
         self._sections.set_class(bool(found), "panel")  # a frame is for what is known
         self._sections.show(found or (waiting,))
         self._table.profile = profile
         self._tell_operators()
 
-    def _step(self, state: SessionState, profile: Profile | None) -> Content:
+    def _step_text(self, state: SessionState, profile: Profile | None) -> Content:
         """The bottleneck in words, and the phases of the step as bars."""
         chart, lines = phases_chart(state), []
         if profile and profile.kind_of_step:
@@ -93,11 +78,10 @@ class ProfileView(View):
 
     @on(DataTable.RowHighlighted)
     def _tell_operators(self) -> None:
-        line, table = self.query_one("#operator-row", Static), self._table
-        titled = "Operators by input shapes, per step" if table.by_shape else "Operators, per step"
-        show_titles(self.query_one("#operators-panel"), titled)
-        line.display = table.by_shape
-        show_text(line, table.row_text)
+        by_shape = self._table.by_shape
+        show_titles(self._operators, f"Operators{' by input shapes' if by_shape else ''}, per step")
+        self._operator_row.display = by_shape
+        show_text(self._operator_row, self._table.row_text)
 
     # --- keys ------------------------------------------------------------------------------------------------
 

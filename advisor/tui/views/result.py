@@ -28,7 +28,7 @@ from advisor.tui.views.listed import LIST_KEYS, ListView
 from advisor.tui.views.result_table import TOGETHER
 from advisor.tui.widgets.phase_bar import line_of
 from advisor.tui.widgets.table import Table
-from advisor.tui.widgets.texts import show_text
+from advisor.tui.widgets.texts import TextPane, show_text
 
 _TINY = 16  # a screen of fewer lines
 
@@ -48,15 +48,13 @@ class ResultView(ListView):
     unfolded: var[frozenset[str]] = var(frozenset(), init=False)
 
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(context, controller, id="result", table="rows", card="card")
+        super().__init__(context, controller, Table(id="rows"), TextPane(id="card", classes="panel card"))
+        self._figure, self._headline = Digits(id="figure"), Static(id="headline-text")
+        self._phases, self._alert = Static(id="phases"), Static(id="alert")
         self._over = False
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="headline"):
-            yield Digits(id="figure")
-            yield Static(id="headline-text")
-        yield Static(id="phases")
-        yield Static(id="alert")
+        yield from (Horizontal(self._figure, self._headline, id="headline"), self._phases, self._alert)
         yield from super().compose()
 
     # --- drawing ---------------------------------------------------------------------------------------------
@@ -66,28 +64,28 @@ class ResultView(ListView):
         state = self.context.state
         bars, alert = phases_chart(state), headline.alert_text(self.context)
         kind = state.profile.kind_of_step if state.profile else ""
-        for name, text in (("phases", line_of(bars, kind, self.width - 2) if bars else Content("")), ("alert", alert)):
-            widget = self.query_one(f"#{name}", Static)
+        phases = line_of(bars, kind, self.width - 2) if bars else Content("")
+        for widget, text in ((self._phases, phases), (self._alert, alert)):
             widget.set_class(not text, "-missing")
             show_text(widget, text)
         self._show_table()
         self.show_card()
 
     def show_live(self) -> None:
-        if self.context.state.baseline is None:  # until then the headline follows the blocks of the baseline
+        if self.context.state.baseline is None:  # until then the headline and the table follow the baseline's trial
             self._show_headline()
+            self._show_table()
 
     def _show_headline(self) -> None:
         found = headline.headline(self.context.state, self.context.ranking)
-        figure = self.query_one("#figure", Digits)
-        figure.set_class(not found.figure, "-missing")
-        if figure.value != found.figure:
-            figure.update(found.figure)
-        figure.styles.color = self.app.theme_variables.get(found.style.removeprefix("$"), "")
+        self._figure.set_class(not found.figure, "-missing")
+        if self._figure.value != found.figure:
+            self._figure.update(found.figure)
+        self._figure.styles.color = self.app.theme_variables.get(found.style.removeprefix("$"), "")
         lines = Content("\n").join(found.lines)
         if found.figure and self.app.size.height < _TINY:  # there is no room for large digits
             lines = Content.styled(f"{found.figure} ", f"bold {found.style}") + lines
-        show_text(self.query_one("#headline-text", Static), lines)
+        show_text(self._headline, lines)
 
     def _show_table(self) -> None:
         columns = result_table.columns_of(self.table_width)
@@ -191,7 +189,7 @@ class ResultView(ListView):
     def text_to_copy(self) -> str:
         if self.selected == TOGETHER:
             return Settings(self.context.ranking.settings).to_yaml()
-        return code_of(self.row.candidate, self.context.recipe(self.row.candidate.recipe)) if self.row else ""
+        return code_of(self.row.candidate, self.context.catalog) if self.row else ""
 
     def choose(self, name: str) -> None:
         """Go to a row, also to one that is folded."""

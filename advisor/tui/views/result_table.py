@@ -9,11 +9,7 @@ from dataclasses import replace
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_bytes,
-    format_ms,
-    format_percent,
-)
+from advisor.figures.formatting import format_bytes, format_ms, format_within
 from advisor.records import Comparison
 from advisor.report.rows import Figures, Ranking, Row, Tick
 from advisor.tui.context import Context
@@ -100,8 +96,7 @@ def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
         return {**named, "speed": Cell(Content.styled(doing, "$accent"))}
     step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
     memory = Cell(Content(format_bytes(ranking.memory_bytes)), ranking.memory_bytes)
-    half = state.baseline.half_width if state.baseline else None
-    within = "" if half is None else f"±{format_percent(half, digits=1)}" if half < 1 else "±>100 %"
+    within = format_within(state.baseline.half_width) if state.baseline else ""
     return {
         **named,
         "speed": Cell(Content("1x"), -1.0),

@@ -8,7 +8,6 @@ from statistics import median
 from typing import ClassVar
 
 from textual import events
-from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
@@ -27,7 +26,8 @@ from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
 from advisor.tui.views.listed import LIST_KEYS, ListView
 from advisor.tui.widgets.log_tail import LogTail
-from advisor.tui.widgets.table import Cell, Column, fitting
+from advisor.tui.widgets.table import Cell, Column, Table, fitting
+from advisor.tui.widgets.texts import TextPane
 
 # Cells for a line of step times, and for the whole name of a trial.
 _SPARK, _WIDEST = 24, 200
@@ -81,13 +81,10 @@ class TrialsView(ListView):
     ]
 
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(context, controller, id="trials", table="trials-table", card="selection")
-        self.log_tail = LogTail(id="log")
+        table, pane, log_tail = Table(id="trials-table"), TextPane(id="selection", classes="panel card"), LogTail()
+        super().__init__(context, controller, table, pane, log_tail)
+        self.log_tail = log_tail
         self._runs: dict[str, Run] = {}
-
-    def compose_side(self) -> ComposeResult:
-        yield self.pane
-        yield self.log_tail
 
     def show(self) -> None:
         state = self.context.state

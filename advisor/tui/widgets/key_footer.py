@@ -25,12 +25,6 @@ class KeyFooter(Widget):
 
     ALLOW_SELECT = False
     auto_links = False  # they have colours of their own
-    DEFAULT_CSS = """
-    KeyFooter {
-        dock: bottom; height: 1; text-wrap: nowrap;
-        color: $footer-foreground; background: $footer-background;
-    }
-    """
 
     keys: reactive[tuple[Binding, ...]] = reactive(())
 

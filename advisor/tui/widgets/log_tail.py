@@ -54,8 +54,8 @@ def folded(text: str) -> str:
 class LogTail(Log):
     """Shows the tail of one file at a time; :meth:`poll` follows it while it grows."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes="panel", max_lines=_MOST_LINES, auto_scroll=True)
+    def __init__(self) -> None:
+        super().__init__(id="log", classes="panel", max_lines=_MOST_LINES, auto_scroll=True)
         self.border_title = "Log"
         self._path = ""
         self._stamp: object = None

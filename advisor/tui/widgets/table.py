@@ -111,13 +111,11 @@ class Table(DataTable[Text], inherit_bindings=False):
         known.sort(key=lambda name: figures[name])
         return {name: rows[name] for name in (*known, *(name for name in rows if figures[name] is None))}
 
-    def _headed(self, column: Column) -> Column:
-        return replace(column, label=f"{column.label}▼") if column.key == self.sorted_by else column
-
     def show(self, columns: Sequence[Column], rows: Rows) -> None:
         """Draw these rows by their cells. The cursor stays on its row or, where that is gone, at its place."""
         self._given = columns, rows
-        columns, rows = [self._headed(column) for column in columns], self._in_order(rows)
+        rows = self._in_order(rows)
+        columns = [replace(one, label=f"{one.label}▼") if one.key == self.sorted_by else one for one in columns]
         cells = {key: tuple(row.get(column.key, _EMPTY).text for column in columns) for key, row in rows.items()}
         before, theme = self._cells, self.app.theme
         chosen, place, top = self.cursor_key, self.cursor_row, self.scroll_offset.y
@@ -165,10 +163,6 @@ class Table(DataTable[Text], inherit_bindings=False):
         """Put the cursor on a row, if there is one of that key."""
         if key in self._cells:
             self.move_cursor(row=self.keys.index(key), animate=False)
-
-    def cell(self, row: str, column: str) -> Content:
-        """The content of a cell."""
-        return self._cells[row][[one.key for one in self.shown].index(column)]
 
     def notify_style_update(self) -> None:
         """Draw all cells again for another theme only; Textual would do so for each change of focus."""

@@ -39,9 +39,6 @@ class TextPane(ScrollView):
     """Scrolls sections of a report, of which only the lines on screen are painted. ``ThemedApp`` has their colours."""
 
     ALLOW_SELECT = False
-    DEFAULT_CSS = """
-    TextPane { overflow-x: hidden; scrollbar-gutter: stable; }
-    """
 
     def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes=classes)
@@ -93,6 +90,6 @@ def _drawn(sections: tuple[Section, ...], theme: str) -> Iterator[RenderableType
 def _highlighted(text: str, language: str, theme: str) -> Text:
     from rich.syntax import Syntax  # late: with all of pygments
 
-    highlighted = Syntax("", language, theme=theme).highlight(text)
+    highlighted = Syntax("", language, theme=theme, word_wrap=True).highlight(text)
     highlighted.rstrip()
     return highlighted

@@ -132,8 +132,8 @@ def _made(
 ) -> tuple[ast.expr | None, list[ast.stmt], Any]:
     """The names of a batch, the statements that use it, and the batches that the other statements of a round make.
 
-    Those behind the use make the next batch. Where none makes one, the tensors that are used in each round are the one
-    batch, if the model gets one of them. No names where the others need what the loss leaves, or use a model.
+    The statements after the use make the next batch. Where none makes one, the tensors that are used in each round are
+    the one batch, if the model gets one of them. No names where other statements need what the loss leaves, or a model.
     """
     calls = (place for place, one in enumerate(used) if any(value_of(n, loop.names) is model for n in _names_in([one])))
     using = used[next(calls, len(used)) :]

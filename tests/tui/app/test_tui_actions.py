@@ -6,9 +6,9 @@ import base64
 
 import pytest
 import tui_histories as histories
-from tui_fakes import FakeControl, make_app
+from tui_fakes import FakeControl
 from tui_keys import KEYS, Key
-from tui_pilot import LARGE, driven, press, screen_text, settle
+from tui_pilot import driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
@@ -68,22 +68,15 @@ def groups() -> dict[str, list[Key]]:
 async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     running = keys[0].id in WHILE_RUNNING
-    app, control = make_app(histories.to_trials() if running else after_it(), hold=running)
-    async with app.run_test(size=LARGE) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials() if running else after_it(), hold=running) as (pilot, app, control):
         for key in keys:
             app.base_screen.action_show_view(key.view or ("result" if key.id != "view.result" else "trials"))
             await settle(pilot)
-            await pilot.press(*BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
-
-            await settle(pilot)
-
-            await settle(pilot)
+            await press(pilot, *BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
             before = seen(app, control)
             assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}
             await press(pilot, key.binding.key)
             assert seen(app, control) != before, key
-        control.cancel()
 
 
 @pytest.mark.parametrize("view", "134")

@@ -1,8 +1,5 @@
 """The app under Textual's pilot: views, decisions, exports, failures, quitting."""
 
-import subprocess
-import sys
-
 import pytest
 import sample_session
 import tui_histories as histories
@@ -12,7 +9,7 @@ from textual.command import CommandList, CommandPalette
 from textual.widgets import Input, OptionList
 from tui_fakes import make_app
 from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, driven, pane_text, press, screen_text, setting_cell, settle, until
+from tui_pilot import SIZES, SMALL, choose, driven, pane_text, press, screen_text, setting_cell, settle, tell, until
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -89,8 +86,7 @@ async def test_retry_from_the_result_and_from_the_trials() -> None:
 
 async def test_consent_is_asked_for() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        app.view.choose(histories.BATCH.candidate.name)
-        await settle(pilot)
+        await choose(pilot, histories.BATCH.candidate.name)
         assert "used only if you press a" in " ".join(pane_text(app.query_one("#card")).split())
 
 
@@ -100,16 +96,15 @@ async def test_rows_follow_the_running_trial() -> None:
         assert setting_cell(app, name) == "running"
         await press(pilot, "3")
         table = app.query_one("#trials-table", Table)
-        assert (table.cursor_key, table.cell(name, "outcome").plain) == (name, "running")
+        assert (table.cursor_key, table.get_cell(name, "outcome").plain) == (name, "running")
         app.post_event(events.TrialActivity(name, "measuring [/]"))
         app.post_event(events.BlockTimed(name, 111.0, 256))
         app.base_screen.tick()
         await settle(pilot)
         assert "measuring [/]" in screen_text(app)
-        assert table.cell(name, "step").plain == "111 ms", "it follows the blocks"
-        app.post_event(events.TrialMeasured(histories.BATCH))
-        await settle(pilot)
-        assert table.cell(name, "outcome").plain == "measured"
+        assert table.get_cell(name, "step").plain == "111 ms", "it follows the blocks"
+        await tell(pilot, events.TrialMeasured(histories.BATCH))
+        assert table.get_cell(name, "outcome").plain == "measured"
         await press(pilot, "1")
         assert setting_cell(app, name) == "1.16x"
 
@@ -201,17 +196,13 @@ async def test_user_text_is_never_markup(nasty) -> None:
             await press(pilot, info.key)
 
         await press(pilot, "1")
-        app.view.choose("yours")
-        await settle(pilot)
+        await choose(pilot, "yours")
         assert f"A remark {nasty}" in " ".join(pane_text(app.query_one("#card")).split())
 
 
 async def test_the_target_is_text_too() -> None:
-    app, control = make_app([], hold=True, target="[red]x[/]:build")
-    async with app.run_test(size=SMALL) as pilot:
-        await settle(pilot)
+    async with driven([], hold=True, target="[red]x[/]:build", size=SMALL) as (_pilot, app, _control):
         assert "[red]x[/]:build" in screen_text(app)
-        control.cancel()
 
 
 @pytest.mark.parametrize("history", [histories.whole, histories.to_trials, histories.start])
@@ -256,8 +247,7 @@ async def test_the_palette_depends_on_the_view() -> None:
         assert "Theme" in titles
         assert not any(title == "Accept" for title in titles)
         await press(pilot, "1")
-        app.view.choose("tf32=high")
-        await settle(pilot)
+        await choose(pilot, "tf32=high")
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
         assert {"Open", "1 min more"} <= set(commands), "these are not about the selected recommendation"
         await commands["Accept"].callback()
@@ -347,13 +337,3 @@ def test_every_key_that_is_shown_has_an_id_a_label_and_a_tooltip() -> None:
 
 def type_of(view: str):
     return view_class(view) if view else AdvisorApp
-
-
-def test_importing_the_app_loads_no_torch() -> None:
-    code = (
-        "import sys, advisor.tui.app\n"
-        "heavy = {'torch', 'advisor.trial', 'advisor.step', 'advisor.runner.trials'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tui_histories as histories
-from tui_pilot import driven, press, screen_text, settle, until
+from tui_pilot import choose, driven, press, screen_text, settle, until
 
 from advisor.experiment import events
 
@@ -51,8 +51,7 @@ async def test_measuring_again_can_be_stopped_and_taken_up() -> None:
         assert control.calls[-1] == ("stop",)
         assert "t measures it again" in screen_text(app)
         assert app.context.state.finished == histories.whole()[-1]
-        app.view.choose("together")
-        await settle(pilot)
+        await choose(pilot, "together")
         await pilot.press("t")
         await until(pilot, lambda: control.calls.count(("rework",)) == 2)
         control.stop()
@@ -77,16 +76,12 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(m
         await pilot.press("down", "r")
         await until(pilot, lambda: app.context.state.running)
         await settle(pilot)
-
-        await settle(pilot)
         shown = screen_text(app).splitlines()[-2]
         assert [
             text for text in ("stack, in turn with the baseline", "warming up", "0:12 left") if text not in shown
         ] == []
         control.stop()
         await until(pilot, lambda: not app.context.busy_with)
-        await settle(pilot)
-
         await settle(pilot)
         shown = screen_text(app).splitlines()[-2]
         assert "● Done" in shown

@@ -11,7 +11,7 @@ import pytest
 import tui_histories as histories
 from textual.widget import Widget
 from tui_fakes import make_app
-from tui_pilot import driven, press, screen_text, settle, until
+from tui_pilot import driven, press, screen_text, settle, tell, until
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -53,9 +53,7 @@ def counted(monkeypatch) -> Counter[str]:
 
 
 async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_always(counted) -> None:
-    app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=INTERVAL_S)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, draw_interval_s=INTERVAL_S) as (pilot, app, _control):
         await press(pilot, "3")
         counted.clear()
         clock = asyncio.get_running_loop()
@@ -70,7 +68,6 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
         assert not counted["TrialsView.show"], "nothing else of the view has changed"
         assert not app.draw_due
         assert "block 39" in screen_text(app).splitlines()[-2]
-        control.cancel()
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)
@@ -85,8 +82,7 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
         name = type(app.view).__name__
         assert counted[f"{name}.show"] == 0
         assert "measuring" in screen_text(app), "the line of the status has it in every view"
-        app.post_event(events.TrialMeasured(histories.ZERO_GRAD))
-        await settle(pilot)
+        await tell(pilot, events.TrialMeasured(histories.ZERO_GRAD))
         assert counted[f"{name}.show"] == 1
 
 
@@ -113,37 +109,28 @@ async def test_a_key_draws_what_waits_at_once() -> None:
 
 
 async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         await press(pilot, "3", "down")
         counted.clear()
         for step in range(10):
-            app.post_event(events.TrialActivity(NAME, f"block {step}"))
-            await settle(pilot)
+            await tell(pilot, events.TrialActivity(NAME, f"block {step}"))
         assert counted["TrialsView.show_live"] >= 10
         assert counted["KeyFooter.render"] == 0
         await press(pilot, "1")
         assert counted["KeyFooter.render"] >= 1
         assert "retry" in footer_keys(app)
         assert "log" not in footer_keys(app)
-        control.cancel()
 
 
 @pytest.mark.parametrize("focused", [True, False])
 async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -> None:
-    app, control = make_app([], hold=True)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven([], hold=True) as (pilot, app, _control):
         await press(pilot, "4")
         assert "save" not in footer_keys(app)
         app.app_focus = focused
         await settle(pilot)
-        for event in histories.to_trials():
-            app.post_event(event)
-        await settle(pilot)
+        await tell(pilot, *histories.to_trials())
         assert "save" in footer_keys(app)
-        control.cancel()
 
 
 async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
@@ -198,23 +185,19 @@ async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and
 async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
     """74 s are left when the session last told so; then it tells nothing for 40 s."""
     seconds = 0.0
-    app, control = make_app(histories.to_trials(), hold=True, clock=lambda: seconds)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, clock=lambda: seconds) as (pilot, app, _control):
         for view in "1234":
             await press(pilot, view)
             assert "1:14 left" in screen_text(app), "in every view"
         seconds = 40.0
         await until(pilot, lambda: "0:34 left" in screen_text(app))
         assert "warming up  40 s" in screen_text(app)
-        app.post_event(events.TrialStarted("stack, confirmed", "", 12.0))
-        await settle(pilot)
+        await tell(pilot, events.TrialStarted("stack, confirmed", "", 12.0))
         seconds = 45.0
         await until(pilot, lambda: "5 of about 12 s" in screen_text(app))
         seconds = 500.0
         await until(pilot, lambda: "0:01 left" in screen_text(app))
         assert "460 s, expected 12 s" in screen_text(app)
-        control.cancel()
 
 
 class Seconds:
@@ -264,10 +247,8 @@ async def test_the_preview_of_a_running_session_is_written_once_for_a_result(mon
         written.clear()
         await press(pilot, "1", "4", "1", "4")
         assert written == []
-        app.post_event(events.ProgressMade(0.7, 60.0))
-        await settle(pilot)
+        await tell(pilot, events.ProgressMade(0.7, 60.0))
         assert written == [], "the clock changes nothing in a file"
-        app.post_event(events.TrialMeasured(histories.AUTOCAST))
-        await settle(pilot)
+        await tell(pilot, events.TrialMeasured(histories.AUTOCAST))
         assert written == ["settings"]
         control.cancel()

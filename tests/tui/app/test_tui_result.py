@@ -9,7 +9,7 @@ import pytest
 import tui_histories as histories
 from sample_session import cpu_history, detailed_history, sample_history
 from textual.widgets import Digits, Static
-from tui_pilot import LARGE, SIZES, driven, notice, pane_text, press, screen_text, setting_cell, settle
+from tui_pilot import LARGE, SIZES, choose, driven, notice, pane_text, press, screen_text, setting_cell, settle, tell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -61,7 +61,7 @@ async def test_every_speed_up_is_the_quotient_of_the_steps_beside_it_and_no_cell
             app.view.unfolded |= {row.key}
         await settle(pilot)
         table = table_of(app)
-        rows = {key: {column.key: table.cell(key, column.key).plain for column in table.shown} for key in table.keys}
+        rows = {key: {one.key: table.get_cell(key, one.key).plain for one in table.shown} for key in table.keys}
         measured = {key: row for key, row in rows.items() if "x" in row["speed"]}
         assert len(measured) > 1
         for key, row in measured.items():
@@ -87,22 +87,27 @@ async def test_the_headline_has_the_speed_up_beside_its_two_step_times(size) -> 
 async def test_the_own_step_is_large_as_soon_as_one_is_timed() -> None:
     async with driven(histories.start(), hold=True) as (pilot, app, _control):
         assert "Timing your own step first" in screen_text(app)
-        app.post_event(events.BlockTimed("baseline", 31.4, 64))
-        await settle(pilot)
+        await tell(pilot, events.BlockTimed("baseline", 31.4, 64))
         app.base_screen.tick()
         await settle(pilot)
         assert headline(app).startswith("31.4 ms a step with your settings  so far")
-        app.post_event(events.BaselineMeasured(histories.BASELINE))
-        await settle(pilot)
+        await tell(pilot, events.BaselineMeasured(histories.BASELINE))
         assert headline(app).startswith("32.6 ms a step with your settings")
+
+
+async def test_headline_and_table_agree_that_the_model_is_loaded() -> None:
+    async with driven(histories.start()[:4], hold=True) as (pilot, app, _control):
+        assert "Loading your model" in screen_text(app)
+        assert setting_cell(app, "yours") == "loading…"
+        await tell(pilot, events.TrialActivity("baseline", "first steps"))
+        assert "Timing your own step first" in screen_text(app)
+        assert setting_cell(app, "yours") == "timing…"
 
 
 async def test_the_phases_stand_under_the_headline_as_soon_as_they_are_known() -> None:
     async with driven(histories.start(), hold=True) as (pilot, app, _control):
         assert app.query_one("#phases").has_class("-missing")
-        for event in histories.to_trials()[len(histories.start()) :]:
-            app.post_event(event)
-        await settle(pilot)
+        await tell(pilot, *histories.to_trials()[len(histories.start()) :])
         assert "compute-heavy" in screen_text(app)
         assert "backward 58 %" in screen_text(app)
 
@@ -198,12 +203,9 @@ async def test_rows_that_come_leave_the_cursor_on_its_row() -> None:
     async with driven(history[:start], hold=True) as (pilot, app, _control):
         await press(pilot, "down", "down")
         selected = table_of(app).cursor_key
-        for event in history[start:-1]:
-            app.post_event(event)
-        await settle(pilot)
+        await tell(pilot, *history[start:-1])
         assert table_of(app).cursor_key == selected
-        app.post_event(history[-1])
-        await settle(pilot)
+        await tell(pilot, history[-1])
         assert table_of(app).cursor_key == "together", "at the end the best is selected"
 
 
@@ -221,8 +223,7 @@ async def test_enter_reads_the_card_and_escape_goes_back(size) -> None:
 
 async def test_the_card_has_the_figures_the_reason_the_code_and_the_text() -> None:
     async with driven(histories.contributed()) as (pilot, app, _control):
-        app.view.choose(histories.AUTOCAST.candidate.name)
-        await settle(pilot)
+        await choose(pilot, histories.AUTOCAST.candidate.name)
         for text in (
             "recommended, and exported",
             "+1.41x",
@@ -237,8 +238,7 @@ async def test_the_card_has_the_figures_the_reason_the_code_and_the_text() -> No
 
 async def test_your_own_settings_have_a_card_with_workload_machine_and_notes() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        app.view.choose("yours")
-        await settle(pilot)
+        await choose(pilot, "yours")
         for text in ("ResNet", "25.6 M parameters", "NVIDIA H200", "samples per second", "train.py:41", "# [red]"):
             assert text in card(app), text
 
@@ -247,8 +247,7 @@ async def test_a_failed_setting_says_why_in_its_card() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         name = histories.GRAPH.candidate.name
         assert setting_cell(app, name) == "failed"
-        app.view.choose(name)
-        await settle(pilot)
+        await choose(pilot, name)
         assert "SGD cannot be captured: [capturable]" in card(app)
         assert "AdamW and Adam take capturable=True." in card(app)
 
@@ -284,8 +283,7 @@ async def test_what_was_accepted_and_is_not_exported_says_why_in_red() -> None:
     async with driven(history) as (pilot, app, _control):
         name = histories.WORKERS.candidate.name
         assert "☒" in setting_cell(app, name, "tick")
-        app.view.choose(name)
-        await settle(pilot)
+        await choose(pilot, name)
         assert "accepted, but not exported: within the noise once the rest is on" in card(app)
 
 
@@ -305,8 +303,7 @@ async def test_a_click_on_a_tick_turns_it_round() -> None:
 async def test_what_cannot_be_decided_has_no_keys() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         for name in ("yours", "skipped", histories.BENCHMARK.candidate.name):
-            app.view.choose(name)
-            await settle(pilot)
+            await choose(pilot, name)
             assert [app.view.can(action) for action in ("accept", "reject")] == [False, False], name
             await press(pilot, "a", "r")
         assert [call for call in control.calls if call[0] == "decide"] == []

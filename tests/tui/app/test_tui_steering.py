@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import tui_histories as histories
-from tui_pilot import driven, press, screen_text, settle
+from tui_pilot import driven, press, screen_text, settle, tell
 
 from advisor.experiment import events
 from advisor.records import Outcome
@@ -40,8 +40,7 @@ async def test_a_running_session_is_steered_by_keys() -> None:
         assert "Paused after the running trial. Space goes on." in screen_text(app).splitlines()[-2]
         app.post_event(events.Paused(True))
         await pilot.press("space")
-        app.post_event(events.Paused(False))
-        await settle(pilot)
+        await tell(pilot, events.Paused(False))
         assert control.calls[-1] == ("go_on",)
         assert "Measuring goes on" in screen_text(app).splitlines()[-2]
         await press(pilot, "R")
@@ -54,8 +53,7 @@ async def test_a_running_session_is_steered_by_keys() -> None:
 async def test_between_two_trials_the_keys_stay_where_they_are() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         before = screen_text(app).splitlines()[-1]
-        app.post_event(events.TrialEnded(RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
-        await settle(pilot)
+        await tell(pilot, events.TrialEnded(RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
         assert screen_text(app).splitlines()[-1] == before
         await press(pilot, "x")
         assert ("skip",) not in control.calls
@@ -96,8 +94,7 @@ async def test_leaving_while_something_is_measured_is_asked_about() -> None:
         await press(pilot, "enter")
         assert app.is_running
         assert control.calls == [("run",)], "the safe answer has the focus"
-        app.post_event(events.TrialStarted("stack: cpu.threads: 1, model.memory_format: channels_last", ""))
-        await settle(pilot)
+        await tell(pilot, events.TrialStarted("stack: cpu.threads: 1, model.memory_format: channels_last", ""))
         await press(pilot, "q")
         assert "stack of 2 is not finished." in screen_text(app)
         await press(pilot, "e")

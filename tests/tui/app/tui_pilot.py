@@ -33,14 +33,10 @@ _LOOK_EVERY_S, _LOOKS = 0.002, 15
 
 @asynccontextmanager
 async def driven(
-    history: Iterable[Event],
-    *,
-    size: tuple[int, int] = LARGE,
-    hold: bool = False,
-    config_path: str | None = None,
+    history: Iterable[Event], *, size: tuple[int, int] = LARGE, **options: Any
 ) -> AsyncIterator[tuple[Pilot[Then], AdvisorApp, FakeControl]]:
-    """The app over a history, once that is drawn."""
-    app, control = make_app(history, hold=hold, config_path=config_path)
+    """The app over a history, once that is drawn, with these options of ``make_app``."""
+    app, control = make_app(history, **options)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         yield pilot, app, control
@@ -50,6 +46,19 @@ async def driven(
 async def press(pilot: Pilot[Any], *keys: str) -> None:
     """Press keys, one after the other, and let the app do what they ask for."""
     await pilot.press(*keys)
+    await settle(pilot)
+
+
+async def tell(pilot: Pilot[Any], *news: Event) -> None:
+    """Post events of the session, and let the app draw them."""
+    for event in news:
+        pilot.app.post_event(event)
+    await settle(pilot)
+
+
+async def choose(pilot: Pilot[Any], name: str) -> None:
+    """Go to a thing of the view on screen by its name, and let the app draw it."""
+    pilot.app.view.choose(name)
     await settle(pilot)
 
 
@@ -117,12 +126,12 @@ def pane_text(pane: TextPane) -> str:
 
 def cells(table: Table, column: str) -> dict[str, str]:
     """What stands in a column of a table, by row."""
-    return {key: table.cell(key, column).plain for key in table.keys}
+    return {key: table.get_cell(key, column).plain for key in table.keys}
 
 
 def setting_cell(app: AdvisorApp, name: str, column: str = "speed") -> str:
     """What stands in a setting's row of view 1."""
-    return app.query_one("#rows", Table).cell(name, column).plain
+    return app.query_one("#rows", Table).get_cell(name, column).plain
 
 
 def notice(app: AdvisorApp) -> str:
