@@ -15,7 +15,7 @@ def bound_by(node: ast.AST) -> set[str]:
     """The names that a node itself binds, without the nodes inside it."""
     if isinstance(node, ast.Assign):
         return {name for target in node.targets for name in _bases(target)}
-    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
+    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.AsyncFor):
         return set(_bases(node.target))
     call = node.value if isinstance(node, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):

@@ -46,6 +46,17 @@ ONCE = {
                 OWN
                 seen.append((count, int(x[0])))
     """,
+    "a generator that waits": """
+        import asyncio
+        async def read():
+            for batch in again(loader):
+                yield batch
+        async def main():
+            async for x, y in read():
+                OWN
+                seen.append((0, int(x[0])))
+        asyncio.run(main())
+    """,
 }
 
 

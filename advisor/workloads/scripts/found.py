@@ -154,7 +154,7 @@ def loops_around(where: Where) -> list[Loop]:
     around = [
         node
         for node in _own_statements(scope_of(where.frame.f_code))
-        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= where.line <= (node.end_lineno or 0)
+        if isinstance(node, Loop) and node.body[0].lineno <= where.line <= (node.end_lineno or 0)
     ]
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 
