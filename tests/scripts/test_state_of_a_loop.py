@@ -95,12 +95,12 @@ class TestFiles:
     def test_rounds_leave_the_files_that_there_are(self, script):
         """Old checkpoints and logs are neither removed, moved nor written over."""
         pytest.importorskip("safetensors")
-        old = ("last.pt", "best.pt", "log.txt", "history.npy", "model.safetensors", "checkpoint-1/model.pt")
+        old = ("last.pt", "best.pt", "log.txt", "history.npy", "model.safetensors", "checkpoint-1/model.pt", "in_place")
         Path("checkpoint-1").mkdir()
         for name in old:
             Path(name).write_text("precious")
             os.utime(name, (1, 1))
-        loop, _ = script("""
+        loop, names = script("""
             import json, os, shutil
             from pathlib import Path
             import numpy as np
@@ -119,12 +119,15 @@ class TestFiles:
                 shutil.copy2("last.pt", f"new-{number}.pt"), os.remove("best.pt")
                 with open("log.txt", "a") as file:
                     file.write(str(number))
+                with open("in_place", "r+") as file:
+                    seen.append(file.read(3)), file.seek(0), file.write(f"{number:03}")
                 np.save("history.npy", np.zeros(number))
                 save_file(model.state_dict(), "model.safetensors")
                 Path("history.json").write_text(json.dumps(number))
         """)
         batches(loop, 2)
         assert {Path(name).read_text() for name in old} == {"precious"}
+        assert names["seen"] == ["pre", "000", "001"]
         assert {str(one) for one in Path().rglob("*") if one.is_file()} == {*old, "train.py"}
 
     def test_what_a_script_writes_before_its_loop_leaves_the_files_that_there_are(self, script):

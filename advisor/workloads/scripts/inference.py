@@ -53,13 +53,9 @@ def _notes_on_inference(seen: Seen, calls: list[ModelCall], *, of_loader: bool) 
     inputs = "batches of its loader" if of_loader else "inputs of its last call, without the making of these inputs"
     notes = [f"the script's model on the {inputs}; nothing was updated, so this is inference"]
     if of_loader and len(calls) > 1:
-        notes.append(
-            "the script calls its models several times for a batch; the call with the batch itself is measured"
-        )
+        notes.append("the script calls its models several times for a batch; the call with the batch is measured")
     if seen.goes_on:
-        notes.append(
-            "the script was left while it went on predicting: if it trains afterwards, let it come to that sooner"
-        )
+        notes.append("the script was left while it went on predicting: if it trains later, let it come to that sooner")
     return notes
 
 
