@@ -246,6 +246,34 @@ def test_what_is_trained_need_not_be_the_models(script, trained, behind):
     assert not torch.equal(before, names["trained"][0])
 
 
+def test_weights_that_torch_func_gives_a_module_without_values_are_trained(script):
+    loop, names = script("""
+        weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+        optimizer, model = torch.optim.SGD(weights.values(), lr=1e-2), model.to("meta")
+        for x, y in loader:
+            optimizer.zero_grad()
+            (torch.func.functional_call(model, weights, x) - y).abs().mean().backward()
+            optimizer.step()
+    """)
+    before = names["weights"]["weight"].detach().clone()
+    loop.to(torch.device("cpu"))
+    batches(loop, 2)
+    assert not torch.equal(before, names["weights"]["weight"])
+    assert len([*loop.model.parameters()]) == 2
+
+
+def test_a_wrapper_that_is_made_for_each_round_is_not_the_model(script):
+    """As of torchdiffeq's solvers."""
+    loop, names = script("""
+        for _ in range(100):
+            x = torch.rand(8, 1)
+            optimizer.zero_grad()
+            (nn.Sequential(model)(x) - 2 * x).abs().mean().backward()
+            optimizer.step()
+    """)
+    assert loop.model is names["model"]
+
+
 def test_a_model_that_is_called_in_a_thread_is_told(script):
     with pytest.raises(TargetError) as failure:
         script(
