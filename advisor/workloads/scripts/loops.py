@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from advisor.python.positions import Loop
 from advisor.python.trees import bound_in, clears, name_called, names_called, tree_of_file
 
 _BACKWARD = "backward"
@@ -24,7 +25,7 @@ def varies(part: ast.AST, changing: Collection[str]) -> bool:
     return any(_changes(node.test, changing) for node in branches)
 
 
-def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
+def is_in_some_rounds(loop: Loop, line: int) -> bool:
     """Whether a line of a loop is under a condition that differs from round to round."""
     changing = bound_in(loop)
     return any(
@@ -83,7 +84,7 @@ def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
     return [*statements, *_called_from(tree_of_file(file), ast.Module([*statements], []), own_called)]
 
 
-def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
+def clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
     """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
 
     A loop with a backward pass in each round that clears gradients in some rounds only, as in ``if step % 4 == 0:``,

@@ -265,8 +265,9 @@ class Watch:
         self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
 
     def _trained(self) -> list[nn.Parameter]:
-        found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
-        return list({id(p): p for p in found}.values())
+        return list(
+            {id(p): p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None}.values()
+        )
 
     def _on_clip_norm(
         self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
