@@ -85,9 +85,8 @@ def _put_aside(file: Any) -> Any:
         return file
     path, folder = Path(file).absolute(), _folder()
     goes_aside = path.is_file() or (_new_ones_too and not path.exists() and path.parent.is_dir())
-    if not goes_aside or path.is_relative_to(folder.parent):
-        return file
-    return _written.setdefault(path, f"{folder}/{os.getpid()}-{next(_numbers)}-{path.name}")
+    aside = f"{folder}/{os.getpid()}-{next(_numbers)}-{path.name}"
+    return _written.setdefault(path, aside) if goes_aside and not path.is_relative_to(folder.parent) else file
 
 
 @functools.cache

@@ -265,9 +265,8 @@ class Watch:
         self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
 
     def _trained(self) -> list[nn.Parameter]:
-        return list(
-            {id(p): p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None}.values()
-        )
+        found = {id(p): p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None}
+        return list(found.values())
 
     def _on_clip_norm(
         self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
