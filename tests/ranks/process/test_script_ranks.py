@@ -3,6 +3,7 @@
 import json
 import textwrap
 import time
+from pathlib import Path
 
 import forked_ranks
 import pytest
@@ -97,6 +98,7 @@ ALONE = """
     DistributedSampler = lambda data: type("Own", (torch.utils.data.RandomSampler,), {"set_epoch": print})(data)
     dist.init_process_group = dist.destroy_process_group = dist.barrier = lambda *_: None
 """
+TRAINER = Path(__file__).parents[2] / "scripts" / "hf_trainer.py"
 SPAWNS = """
     import os
     import torch
@@ -201,9 +203,10 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     ("text", "said", "hint"),
     [
         (ALONE, "train.py train apart: no process group joins them", "Leave --gpus out"),
+        (TRAINER.read_text(), "train.py train by a library's loop", "Leave --gpus out"),
         (FOUR, "for 4 ranks", "after --"),
     ],
-    ids=["apart", "its own error"],
+    ids=["apart", "a library's loop", "its own error"],
 )
 def test_a_session_ends_where_the_ranks_of_a_script_train_apart_or_fail(folder, capsys, text, said, hint):
     (folder / "train.py").write_text(text_of(text))
