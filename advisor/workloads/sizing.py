@@ -35,8 +35,6 @@ _COUNTED = 2
 _MOST_TRIED = 5e11
 _META = "meta"  # the device of tensors without contents, as PyTorch names it in its complaints
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-
-
 # What came of the latest model by the form of its batch: finding a batch asks several times.
 _RUNS: dict[nn.Module, dict[tuple[Any, ...], tuple[Any, int] | Exception]] = {}
 

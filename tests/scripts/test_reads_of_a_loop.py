@@ -252,6 +252,29 @@ def test_an_evaluation_reads_the_loader_itself_to_its_end(script):
     assert names["seen"] == [list(range(0, 64, 8))] * 3
 
 
+def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
+    """As of Ignite's engine, which calls a function of the script's for each batch."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "a_trainer.py").write_text(
+        "def fit(update, loader):\n    for batch in loader:\n        update(*batch)\n"
+    )
+    loop, names = script(f"""
+        import sys
+        sys.path.append("{library}")
+        from a_trainer import fit
+        def update(x, y):
+            {OWN_STEP}
+            seen.append(int(x[0]))
+        fit(update, loader)
+    """)
+    names["seen"].clear()
+    batches(loop, 8)
+    batches(loop, 1)
+    assert names["seen"] == [*range(0, 64, 8), 0]
+    assert {place.file for place in loop.places} == {str(tmp_path / "train.py")}
+
+
 def test_nothing_stays_replaced_after_a_round(script):
     before = type(iter(DataLoader([1]))).__next__
     loop, _ = script(AGAIN, ONCE["a while loop"].replace("OWN", OWN_STEP))

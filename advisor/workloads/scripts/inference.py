@@ -71,13 +71,10 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
 
 
 def _is_called_with(call: ModelCall, batch: Any) -> bool:
+    """Whether a model's arguments are a batch, or the batch converted to a smaller type."""
     split = splitter(call.module, with_target=False)(batch)
-    return _is_made_of(split.args, call.args) and _is_made_of(split.kwargs, call.kwargs)
-
-
-def _is_made_of(batch: Any, given: Any) -> bool:
-    """Whether a model's argument is a batch, or the batch converted to a smaller type."""
-    return same_values(batch, given) or same_values(given, batch)
+    pairs = (split.args, call.args), (split.kwargs, call.kwargs)
+    return all(same_values(one, other) or same_values(other, one) for one, other in pairs)
 
 
 def _half_precision(call: ModelCall, batch: Any) -> dict[str, Any]:

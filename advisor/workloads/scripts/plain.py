@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import distributed, nn
 
+from advisor.files.paths import is_library
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.scripts.found import Again, NoLoopError, optimizers_in, step_of, training_loop
@@ -44,7 +45,7 @@ def _plain(seen: Seen) -> Adapted | None:
     adds_up = not loop.clears  # gradients of several rounds
     if call is None or adds_up or seen.changes_gradients or call.autocast == "float16" or not call.trains:
         return None
-    found = written_parts(loop, seen, call.module)
+    found = None if is_library(loop.file) else written_parts(loop, seen, call.module)
     if found is None:
         return None
     data, loss = found

@@ -142,10 +142,8 @@ class Watch:
         """Leave a script that has called its models for long, and has nothing to train them with."""
         if self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes:
             return
-        now = time.monotonic()
-        if self._predicts_since is None:
-            self._predicts_since = now
-        elif now - self._predicts_since > _PREDICTS_S:
+        self._predicts_since = self._predicts_since or time.monotonic()
+        if time.monotonic() - self._predicts_since > _PREDICTS_S:
             self.seen.goes_on = True
             self._leave()
 
