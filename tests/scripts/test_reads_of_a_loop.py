@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from scripts.steps import batches
@@ -254,14 +255,13 @@ def test_an_evaluation_reads_the_loader_itself_to_its_end(script):
 
 def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
     """As of Ignite's engine, which calls a function of the script's for each batch."""
-    library = tmp_path / "site-packages"
-    library.mkdir()
-    (library / "a_trainer.py").write_text(
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/a_trainer.py").write_text(
         "def fit(update, loader):\n    for batch in loader:\n        update(*batch)\n"
     )
     loop, names = script(f"""
         import sys
-        sys.path.append("{library}")
+        sys.path.append("{tmp_path}/site-packages")
         from a_trainer import fit
         def update(x, y):
             {OWN_STEP}
@@ -270,13 +270,13 @@ def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
     """)
     names["seen"].clear()
     batches(loop, 8)
-    batches(loop, 1)
-    assert names["seen"] == [*range(0, 64, 8), 0]
+    assert names["seen"] == [*range(0, 64, 8)]
     assert {place.file for place in loop.places} == {str(tmp_path / "train.py")}
 
 
 def test_nothing_stays_replaced_after_a_round(script):
-    before = type(iter(DataLoader([1]))).__next__
+    replaced = [(type(iter(DataLoader([1]))), "__next__"), (DataLoader, "__iter__"), (torch.Tensor, "backward")]
+    before = [getattr(*one) for one in replaced]
     loop, _ = script(AGAIN, ONCE["a while loop"].replace("OWN", OWN_STEP))
     loop.step(next(iter(itertools.islice(loop.data, 1))))
-    assert type(iter(DataLoader([1]))).__next__ is before
+    assert [getattr(*one) for one in replaced] == before

@@ -8,6 +8,7 @@ import torch
 
 from advisor.trial.timed_loop import set_mode
 from advisor.workloads.scripts.draft import draft_of
+from advisor.workloads.scripts.running import Script
 from scripts.steps import HEAD, STEP, batches
 
 
@@ -347,3 +348,21 @@ def test_a_draft_takes_the_class_from_the_script_of_a_package(tmp_path, monkeypa
     monkeypatch.setattr("sys.argv", ["package/train.py"])
     text, _ = draft_of("package/train.py", "build_it.py")
     assert "from package.train import Net" in text
+
+
+def test_the_inference_mode_of_a_paused_script_is_its_own():
+    seen = []
+
+    def run():
+        with torch.inference_mode():
+            for _ in range(3):
+                seen.append((torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+                script.pause()
+
+    script = Script(run)
+    while script.go_on():
+        assert not torch.is_inference_mode_enabled()
+        assert torch.is_grad_enabled()
+        (2 * torch.ones(1, requires_grad=True)).backward()
+    assert seen == [(True, False)] * 3
+    assert not torch.is_inference_mode_enabled()

@@ -98,7 +98,6 @@ ALONE = """
     DistributedSampler = lambda data: type("Own", (torch.utils.data.RandomSampler,), {"set_epoch": print})(data)
     dist.init_process_group = dist.destroy_process_group = dist.barrier = lambda *_: None
 """
-TRAINER = Path(__file__).parents[2] / "scripts" / "hf_trainer.py"
 SPAWNS = """
     import os
     import torch
@@ -203,7 +202,7 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     ("text", "said", "hint"),
     [
         (ALONE, "train.py train apart: no process group joins them", "Leave --gpus out"),
-        (TRAINER.read_text(), "train.py train by a library's loop", "Leave --gpus out"),
+        ((Path(__file__).parents[2] / "scripts/hf_trainer.py").read_text(), "train by a library's loop", "--gpus out"),
         (FOUR, "for 4 ranks", "after --"),
     ],
     ids=["apart", "a library's loop", "its own error"],
