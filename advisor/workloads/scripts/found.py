@@ -85,15 +85,15 @@ def _loops_around_update(seen: Seen) -> list[FoundLoop]:
     found: list[FoundLoop] = []
     users = [where for where in seen.frames if where.is_users]
     for place, where in enumerate(users):
-        if loops := loops_around(where):
-            found += _with_names(where, loops, users[:place])
+        found += _with_names(where, loops_around(where), users[:place])
     return found or list(_loops_of_library(seen))
 
 
 def _loops_of_library(seen: Seen) -> Iterator[FoundLoop]:
     """The loops by which a library reads the loader, and not those in which it calls a function that does."""
     reading = {code for code, _ in seen.reads}
-    for where in itertools.takewhile(lambda one: not (one.is_users and one.frame.f_code in reading), seen.frames):
+    inner = itertools.takewhile(lambda one: not (one.is_users and one.frame.f_code in reading), seen.frames)
+    for where in (one for one in inner if one.frame.f_code in reading):
         yield from (loop for loop in _with_names(where, loops_around(where), []) if reads_loader(loop, seen))
 
 
