@@ -57,10 +57,7 @@ class Allocator(Recipe):
         if not allocated or not reserved:
             return Skip("the baseline's memory is not known, so fragmentation cannot be told")
         if reserved < _SMALLEST_RESERVED_BYTES or reserved < _FRAGMENTED * allocated:
-            return Skip(
-                f"{format_bytes(reserved)} are reserved for {format_bytes(allocated)} in use: "
-                "there is no fragmentation to cure"
-            )
+            return Skip(f"{format_bytes(reserved)} are reserved for {format_bytes(allocated)} in use: no fragmentation")
         return list(_CONFIGURATIONS)[1:]
 
     def environment(self, value: Value) -> dict[str, str]:

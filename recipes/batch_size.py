@@ -92,7 +92,6 @@ class BatchSize(Recipe):
         workload.batch_size = size  # a trial makes a batch of this size where there is no loader
 
     def options(self, value: Value) -> dict[str, Any]:
-        """The argument of the DataLoader's constructor, as the recipes for a loader have it."""
         return {"batch_size": int(value)} if value else {}
 
     def why(self, facts: Facts, value: Value) -> str:

@@ -37,6 +37,7 @@ class ConvBias(Recipe):
     usual = frozenset({False})
     stage = Stage.MODEL
     order = -20  # before layers change their type, and before folding puts a bias back
+    codes = {True: "# convolutions keep their biases\n"}
     gain = 1.02  # tests/gpu/RESULTS.md: 1.08x on an autoencoder, 1.01x and less elsewhere
 
     def candidates(self, facts: Facts) -> Proposal:
@@ -52,10 +53,8 @@ class ConvBias(Recipe):
             remove_conv_biases(workload.model, layers_in_a_row(workload.model))
 
     def code(self, value: Value) -> str:
-        if value:
-            return "# convolutions keep their biases\n"
         found = code_of("pairs", "pairs = layers_in_a_row(model)")
-        return found + code_of("conv_bias", "remove_conv_biases(model, pairs)")
+        return super().code(value) if value else found + code_of("conv_bias", "remove_conv_biases(model, pairs)")
 
     def why(self, facts: Facts, value: Value) -> str:
         count = facts.workload.biased_conv_norm_pairs

@@ -42,10 +42,8 @@ class LossSync(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     inside_step = True
     habit = True
-    gains = {
-        "every_step": 0.99,
-        "accumulated": 1.0,
-    }  # tests/gpu/RESULTS.md: 1.00x on an encoder; a host-bound step waits
+    # tests/gpu/RESULTS.md: 1.00x on an encoder; a host-bound step waits
+    gains = {"every_step": 0.99, "accumulated": 1.0}
 
     def candidates(self, facts: Facts) -> Proposal:
         return ["every_step", "accumulated"]

@@ -25,7 +25,7 @@ References
 PyTorch documentation, torch.nn.attention.sdpa_kernel. Dao, FlashAttention-2, ICLR 2024.
 """
 
-from advisor.recipe import Components, Recipe, unless_computed
+from advisor.recipe import Components, Recipe, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Value
 
 _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
@@ -40,7 +40,6 @@ _CODES: dict[Value, str] = {
     ),
     **{name: _CODE.format(backend) for name, backend in _BACKENDS.items()},
 }
-_HALF = frozenset({"bfloat16", "float16"})
 _NO_ATTENTION = "the model has no nn.MultiheadAttention, and the step calls no scaled_dot_product_attention"
 
 
@@ -60,9 +59,7 @@ class Sdpa(Recipe):
             return nothing
         if not facts.on_cuda:
             return ["flash", "math"]
-        types = {facts.current("precision.autocast", "none")}
-        in_half = types <= _HALF or set(facts.workload.parameter_dtypes) <= _HALF
-        if in_half and facts.workload.multiplies_in("bfloat16"):
+        if runs_in_half(facts) and facts.workload.multiplies_in("bfloat16"):
             return ["flash", "cudnn", "efficient", "math"]
         return ["efficient", "math"]
 

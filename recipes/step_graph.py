@@ -70,10 +70,7 @@ class StepGraph(Recipe):
         optimizer = facts.workload.optimizer
         counts_no_steps = optimizer is not None and optimizer.builtin and optimizer.name == "SGD"
         if facts.workload.own_step and optimizer is not None and not (optimizer.capturable or counts_no_steps):
-            return Skip(
-                f"{optimizer.name} counts its steps on the host and takes no `capturable` option, and your own step is "
-                "recorded whole"
-            )
+            return Skip(f"{optimizer.name} counts its steps on the host, and your own step is captured as a whole")
         return [True]
 
     def gain_for(self, facts: Facts, value: Value) -> float:

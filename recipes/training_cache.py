@@ -37,6 +37,7 @@ class TrainingCache(Recipe):
     stage = Stage.MODEL
     gain = 1.01
     usual = frozenset({False})
+    codes = {True: "# the model's configuration says whether it keeps keys and values\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         if self.key not in facts.workload.current:
@@ -50,6 +51,4 @@ class TrainingCache(Recipe):
             keep_no_cache(workload.model)
 
     def code(self, value: Value) -> str:
-        if value:
-            return "# the model's configuration says whether it keeps keys and values\n"
-        return code_of("training_cache", "keep_no_cache(model)")
+        return super().code(value) if value else code_of("training_cache", "keep_no_cache(model)")

@@ -131,7 +131,7 @@ class Tools:
 
         Both run as typed, with all that they write, until they have made enough optimizer steps.
         """
-        return self._start(["ab", command_a, command_b, "--budget", budget, "--json", "--min-speedup", "0"])
+        return self._start(["ab", command_a, command_b, "--budget", budget, "--json"])
 
     def _start(self, arguments: Sequence[str]) -> dict[str, Any]:
         job = Job(f"job{next(self._numbers)}", arguments)

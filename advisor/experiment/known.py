@@ -266,9 +266,7 @@ class Known:
 
     def after(self, move: Move, evidence: Evidence | None) -> Known:
         """The knowledge after a move. Without evidence the move could not be measured yet."""
-        if evidence is None:
-            return self
-        return self._with(move, evidence)._with_best_stack(move)
+        return self if evidence is None else self._with(move, evidence)._with_best_stack(move)
 
     def with_consent(self, consent: Consent) -> Known:
         """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""

@@ -36,8 +36,7 @@ class PadsToMultiple:
         examples = list(map(_tensors_of, batches))
         for tensors in examples:
             self.find(tensors)
-        known = [tensors[min(found)] for tensors in examples if (found := self.find(tensors))]
-        self.longest = max((tensor.shape[1] for tensor in known), default=0)
+        self.longest = max((one[min(found)].shape[1] for one in examples if (found := self.find(one))), default=0)
 
     def __call__(self, samples: Any) -> Any:
         """Collate the samples, and pad the batch to the next multiple of its length."""

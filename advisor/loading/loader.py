@@ -7,7 +7,7 @@ import types
 from contextlib import suppress
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
 from advisor.errors import RefusedError
 from advisor.loading.on_device import why_not_kept
@@ -53,20 +53,14 @@ def workers_problem(loader: DataLoader[Any]) -> str:
     starts = own.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     if not is_a_script or starts == "fork":
         return ""
-    return (
-        "its workers are not forked, so each would import your script anew and run what is not under "
-        "`if __name__ == '__main__':`"
-    )
+    return "its workers are not forked: each would import your script anew, also what is outside its `__main__` guard"
 
 
 def on_device_problem(loader: DataLoader[Any]) -> str:
     """The reason that a loader's samples cannot be read at once from the device's memory; empty where they can be."""
     if loader.batch_sampler is None or loader.collate_fn is not default_collate:
         return "the loader has a collate_fn of its own, or forms no batches"
-    dataset: Any = loader.dataset
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    return why_not_kept(dataset)
+    return why_not_kept(loader.dataset)
 
 
 def hears_of_epochs(dataset: Any) -> bool:

@@ -39,11 +39,10 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
             images = images.permute(0, 3, 1, 2)
         self._images = images.to(device).contiguous()
         self._labels = torch.as_tensor(getattr(dataset, labels_of(dataset))).to(device)
-        self._steps = [_forms()[type(one).__name__](one) for one in single_steps(dataset)]
-        self._sizes: list[tuple[int, int]] = []  # of the images before each step that draws
+        self._steps = [_FORMS[type(one).__name__](one) for one in single_steps(dataset.transform)]
         one = self._images[:1]
         for step in self._steps:
-            self._sizes += [step.size_before(one)] if step.draws else []
+            step.size = tuple(step.padded(one).shape[-2:])
             one = step(one.clone(), torch.zeros(1, 2, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
@@ -54,14 +53,12 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
 
     def __getitems__(self, indices: list[int]) -> Batch:
         """The batch of these samples: images (samples, channels, height, width) and labels (samples,)."""
-        drawing = [*zip((step for step in self._steps if step.draws), self._sizes, strict=True)]
-        drawn = torch.tensor([[step.draw(*size) for step, size in drawing] for _ in indices], dtype=torch.int64)
+        drawn = torch.tensor([[step.draw(*step.size) for step in self._steps] for _ in indices], dtype=torch.int64)
         device = self._images.device
         chosen = torch.tensor(indices).to(device, non_blocking=True)
-        of_steps = iter(drawn.to(device, non_blocking=True).unbind(1))
         images = self._images[chosen]
-        for step in self._steps:
-            images = step(images, next(of_steps) if step.draws else drawn)
+        for step, its_own in zip(self._steps, drawn.to(device, non_blocking=True).unbind(1), strict=True):
+            images = step(images, its_own)
         return Batch([images, self._labels[chosen]])
 
     def __getattr__(self, name: str) -> typing.Any:
@@ -91,13 +88,15 @@ def kept_on_device(dataset: typing.Any, device: typing.Any) -> typing.Any:
 
 def why_not_kept(dataset: typing.Any) -> str:
     """The reason that a dataset's samples cannot be read at once from memory; empty where they can be."""
+    while type(dataset) is torch.utils.data.Subset:
+        dataset = dataset.dataset
     if type(dataset) is torch.utils.data.TensorDataset:
         return ""
     if not getattr(type(dataset).__getitem__, "__module__", "").startswith("torchvision.datasets."):
         return "the dataset is no TensorDataset, and none of torchvision's with images in memory"
     if getattr(getattr(dataset, "data", None), "itemsize", 0) != 1 or not labels_of(dataset):
         return "the dataset does not hold its images in memory as bytes"
-    others = [type(one).__name__ for one in single_steps(dataset) if type(one).__name__ not in _forms()]
+    others = [type(one).__name__ for one in single_steps(dataset.transform) if type(one).__name__ not in _FORMS]
     if others:
         return f"the dataset's transforms change each sample by itself: {others[0]}"
     try:
@@ -117,8 +116,7 @@ def _is_first_sample_the_same(dataset: typing.Any) -> bool:
     usual = default_collate([first[0]])
     torch.default_generator.manual_seed(0)
     at_once = ImagesOnDevice(first, "cpu").__getitems__([0])
-    pairs = [*zip(usual, at_once, strict=True)]
-    return all(torch.equal(one, other) and one.dtype is other.dtype for one, other in pairs)
+    return all(one.dtype is two.dtype and torch.equal(one, two) for one, two in zip(usual, at_once, strict=True))
 
 
 def labels_of(dataset: typing.Any) -> str:
@@ -126,16 +124,11 @@ def labels_of(dataset: typing.Any) -> str:
     return next((name for name in ("targets", "labels") if getattr(dataset, name, None) is not None), "")
 
 
-def single_steps(dataset: typing.Any) -> list[typing.Any]:
-    """The transforms of a dataset's images, one by one."""
-    left, found = [dataset.transform], []
-    while left:
-        one = left.pop(0)
-        if type(one).__name__ == "Compose":
-            left = [*one.transforms, *left]
-        elif one is not None:
-            found.append(one)
-    return found
+def single_steps(transform: typing.Any) -> list[typing.Any]:
+    """The transforms inside a transform, one by one."""
+    if type(transform).__name__ == "Compose":
+        return [step for one in transform.transforms for step in single_steps(one)]
+    return [] if transform is None else [transform]
 
 
 def collated(batch: typing.Any) -> typing.Any:
@@ -146,14 +139,14 @@ def collated(batch: typing.Any) -> typing.Any:
 class _Step:
     """A transform without random numbers, which takes a batch as it takes an image."""
 
-    draws = False
+    size: tuple[int, ...]  # height and width of the images that it draws for
 
     def __init__(self, transform: typing.Any) -> None:
         self.transform = transform
 
-    def size_before(self, images: torch.Tensor) -> tuple[int, int]:
-        """Height and width of the images that it draws for."""
-        return images.shape[-2], images.shape[-1]
+    def padded(self, images: torch.Tensor) -> torch.Tensor:
+        """The images that it draws for."""
+        return images
 
     def draw(self, height: int, width: int) -> tuple[int, int]:
         """The random numbers for one image of this size: two, and 0 for those that the transform does not need."""
@@ -165,18 +158,12 @@ class _Step:
         return changed
 
 
-class _Unchanged(_Step):
-    """Nothing to do: the transform makes tensors of PIL images, and these are tensors."""
-
-    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        return images
-
-
 class _ToTensor(_Step):
-    """Bytes become numbers from 0 to 1."""
+    """Makes numbers from 0 to 1 of bytes. Other transforms to tensors do nothing: these images are tensors."""
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        return images.to(torch.get_default_dtype()).div_(255)  # a copy already
+        is_scaled = type(self.transform).__name__ == "ToTensor"
+        return images.to(torch.get_default_dtype()).div_(255) if is_scaled else images  # a copy already
 
 
 class _Normalize(_Step):
@@ -193,28 +180,20 @@ class _Normalize(_Step):
 
 
 class _Flip(_Step):
-    """Mirrors the images for which the draw says so, left to right."""
-
-    draws = True
-    dimension = -1
+    """Mirrors the images for which the draw says so."""
 
     def draw(self, height: int, width: int) -> tuple[int, int]:
         return int(torch.rand(1) < self.transform.p), 0
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        return torch.where(drawn[:, 0, None, None, None] > 0, images.flip(self.dimension), images)
-
-
-class _FlipUpsideDown(_Flip):
-    dimension = -2
+        dimension = -1 if type(self.transform).__name__ == "RandomHorizontalFlip" else -2
+        return torch.where(drawn[:, 0, None, None, None] > 0, images.flip(dimension), images)
 
 
 class _Crop(_Step):
     """Cuts a part out of each image, at the place that was drawn for it."""
 
-    draws = True
-
-    def _padded(self, images: torch.Tensor) -> torch.Tensor:
+    def padded(self, images: torch.Tensor) -> torch.Tensor:
         from torchvision.transforms.functional import pad
 
         one, padding = self.transform, self.transform.padding
@@ -224,9 +203,6 @@ class _Crop(_Step):
         padded: torch.Tensor = images if padding is None else pad(images, padding, one.fill, one.padding_mode)
         return padded
 
-    def size_before(self, images: torch.Tensor) -> tuple[int, int]:
-        return super().size_before(self._padded(images))
-
     def draw(self, height: int, width: int) -> tuple[int, int]:
         more = height - self.transform.size[0], width - self.transform.size[1]
         newer = type(self.transform).__module__.startswith("torchvision.transforms.v2")  # draws where there is a choice
@@ -235,19 +211,15 @@ class _Crop(_Step):
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         height, width = self.transform.size
-        parts = self._padded(images).unfold(2, height, 1).unfold(3, width, 1)
+        parts = self.padded(images).unfold(2, height, 1).unfold(3, width, 1)
         return parts[torch.arange(len(images), device=images.device), :, drawn[:, 0], drawn[:, 1]]
 
 
-def _forms() -> dict[str, type[_Step]]:
-    """The form for batches of each torchvision transform that has one, by its class name."""
-    return {
-        "ToTensor": _ToTensor,
-        "ToImage": _Unchanged,
-        "PILToTensor": _Unchanged,
-        "RandomHorizontalFlip": _Flip,
-        "RandomVerticalFlip": _FlipUpsideDown,
-        "RandomCrop": _Crop,
-        "Normalize": _Normalize,
-        **dict.fromkeys(("ToDtype", "ConvertImageDtype", "CenterCrop", "Pad"), _Step),
-    }
+# The form for batches of each torchvision transform that has one, by its class name.
+_FORMS = {
+    **dict.fromkeys(("ToTensor", "ToImage", "PILToTensor"), _ToTensor),
+    **dict.fromkeys(("RandomHorizontalFlip", "RandomVerticalFlip"), _Flip),
+    **dict.fromkeys(("ToDtype", "ConvertImageDtype", "CenterCrop", "Pad"), _Step),
+    "RandomCrop": _Crop,
+    "Normalize": _Normalize,
+}

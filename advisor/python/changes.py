@@ -325,5 +325,4 @@ class _Patch:
         edits.pieces[place].wrapped = f"OwnStep({{}}, {place.name})"
 
     def _free_name(self, name: str) -> str:
-        taken = any(re.search(rf"\b{name}\b", source) for source in self._sources().values())
-        return f"tuned_{name}" if taken else name
+        return f"tuned_{name}" if any(re.search(rf"\b{name}\b", one) for one in self._sources().values()) else name

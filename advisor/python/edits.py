@@ -19,6 +19,7 @@ Position = tuple[int, int, int, int]
 Start = tuple[int, int]
 _COLLATES = "torch.utils.data.default_collate"  # a loader that is given no collate_fn
 _OF_LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
+_AS_MADE = {"num_workers": "0", "pin_memory": "False", "persistent_workers": "False", "prefetch_factor": "None"}
 _BETWEEN_IMPORTS = 4  # other statements that may stand between two imports at the top of a file; a count
 _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
@@ -116,7 +117,7 @@ class _Editor(cst.CSTTransformer):
         return cst.parse_expression(self._edits.calls[where].format(owner), self._module.config_for_parsing)
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
-        """A call with an argument: it replaces an existing one, goes into ``**options``, or comes last."""
+        """A call with an argument: it replaces an existing one, goes into ``**options``, or comes last if needed."""
         old = next((one for one in call.args if one.keyword and one.keyword.value == name), None)
         plain = [one for one in call.args if not one.keyword and not one.star]
         if name in _OF_LOADER[: len(plain)]:
@@ -127,6 +128,8 @@ class _Editor(cst.CSTTransformer):
             value = value.replace("{}", f'{inner}.get("{name}", {_COLLATES})')
             merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
             return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
+        if old is None and _AS_MADE.get(name) == value:  # a DataLoader's default
+            return call
         parsed = cst.parse_expression(value.replace("{}", self._code(old.value) if old else _COLLATES))
         if old is not None:
             return call.with_deep_changes(old, value=parsed)

@@ -53,6 +53,8 @@ class _File:
         """The whole file."""
         parts = with_functions(self.step, [self.prepare(), self.step.text()])
         parts = [*self.definitions, *parts]
+        if any(recipe.key == "attention.empty_masks" and value == "dropped" for recipe, value in self.settings):
+            parts = [re.sub(r'=batch\["(\w+_mask)"\]', r'=batch.get("\1")', part) for part in parts]
         used = ("inspect", "torch", "torch._functorch.config", "torch._inductor.config")
         self.imports |= {"from unittest import mock"} if _names(r"mock\.", *parts) else set()
         self.imports |= {f"import {name}" for name in used if _names(rf"{name}\.", *parts)}
@@ -81,14 +83,14 @@ class _File:
 
     def prepare(self) -> str:
         """The function ``prepare``, with the settings in the order in which they are applied."""
-        lines, options = defaultdict[Stage, list[str]](list), dict[str, object]()
+        lines, options = defaultdict[Stage, list[str]](list), dict[str, str]()
         for recipe, value in self.settings:
             if recipe.stage is Stage.ENVIRONMENT:
                 self.environment.append(recipe.code(value).strip())
             elif hasattr(recipe, "options"):
-                if arguments := recipe.options(value):
-                    options |= arguments
-                    self.of_code(recipe.code(value))  # what the arguments name
+                for name, argument in recipe.options(value).items():  # a later one may wrap that of an earlier one
+                    options[name] = repr(argument).replace(f"loader.{name}", options.get(name, f"loader.{name}"))
+                    self.of_code(recipe.code(value))  # what the argument names
             elif recipe.stage is Stage.STEP and (not recipe.plan_field or recipe.key.startswith("loop.")):
                 lines[Stage.STEP] += [f"# This is for you to put into the loop ({format_setting(recipe.key, value)}):"]
                 lines[Stage.STEP] += [textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True)]
@@ -114,21 +116,22 @@ class _File:
         self.definitions += [one for one in definitions if one not in self.definitions]
         return statements
 
-    def loader(self, options: dict[str, object]) -> str:
+    def loader(self, options: dict[str, str]) -> str:
         """One loader for all settings of it."""
         facts = self.step.workload.facts
         found = facts.loader if facts else None
         if not options:
             return ""
         if facts and not found:
-            return f"# The data is no DataLoader: make batches of {options.get('batch_size', 'the same')} samples."
+            does = {"batch_size": "make batches of {} samples", "collate_fn": "call without_empty_masks(batch)"}
+            told = [text.format(options[name]) for name, text in does.items() if name in options]
+            return f"# The data is no DataLoader: {' and '.join(told)}."
         sampling = ["batch_size", "sampler", "drop_last"]
         if found and found.custom_batch_sampler:
             sampling = ["batch_sampler"]
         elif found and found.iterable_dataset:
             sampling.remove("sampler")
-        arguments: dict[str, object] = {name: f"loader.{name}" for name in ("dataset", *sampling, *_KEPT)}
-        arguments |= {name: repr(value) for name, value in options.items()}
+        arguments = {name: f"loader.{name}" for name in ("dataset", *sampling, *_KEPT)} | options
         return call("loader = torch.utils.data.DataLoader", [f"{name}={value}" for name, value in arguments.items()])
 
     def left_out(self) -> Iterator[str]:

@@ -64,10 +64,8 @@ def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(expression, ast.Subscript):
         inside = expression.slice
         key = inside.value if isinstance(inside, ast.Constant) else value_of(inside, names)
-        try:
+        with contextlib.suppress(TypeError, KeyError, IndexError):
             return value_of(expression.value, names)[key]
-        except (TypeError, KeyError, IndexError):
-            return None
     return None
 
 

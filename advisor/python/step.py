@@ -76,9 +76,8 @@ class StepText:
         if optimizer is None or plan.scales_gradients:
             return cls(plan, workload, transforms=transforms)
         how = values.get("optimizer.implementation", optimizer.implementation)
-        if optimizer.name == "SGD":
-            return cls(plan, workload, how == "fused", transforms)
-        return cls(plan, workload, optimizer.builtin and optimizer.capturable and how != "for-loop", transforms)
+        counts_on_device = optimizer.builtin and optimizer.capturable and how != "for-loop"
+        return cls(plan, workload, how == "fused" if optimizer.name == "SGD" else counts_on_device, transforms)
 
     @property
     def form(self) -> str:
@@ -154,9 +153,8 @@ class StepText:
         updates = str(plan.accumulate) if train and plan.accumulate > 1 else ""
         share = f"loss / {updates}" if updates else "loss"
         head = "output =" if train or "copies" in words else "return"
-        usual = StepPlan(plan.mode, plan.device)
         ddp_arguments = ["model"] + (["device_ids=[device.index]"] if plan.device == "cuda" else [])
-        chosen = [name for name in OF_DDP if getattr(plan, name) != getattr(usual, name)]
+        chosen = [name for name in OF_DDP if getattr(plan, name) != getattr(StepPlan(plan.mode, plan.device), name)]
         ddp_arguments += [f"{name}={getattr(plan, name)}" for name in chosen]
         ddp = call("model = torch.nn.parallel.DistributedDataParallel", ddp_arguments, indent=8)
         own = self.kind == "own"

@@ -17,11 +17,9 @@ def bound_by(node: ast.AST) -> set[str]:
         return {name for target in node.targets for name in _bases(target)}
     if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.AsyncFor):
         return set(_bases(node.target))
-    call = node.value if isinstance(node, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        # A method that changes its object, and not gradients, as `clip_grad_norm_` and a scaler's `unscale_` do.
-        is_in_place = call.func.attr.endswith("_") and "grad" not in call.func.attr and call.func.attr != "unscale_"
-        return set(_bases(call.func.value)) if is_in_place else set()
+    match node:  # a method that changes its object, and not gradients, as `clip_grad_norm_` and `unscale_` do
+        case ast.Expr(ast.Call(ast.Attribute(owner, method))) if method.endswith("_") and "grad" not in method:
+            return set(_bases(owner)) if method != "unscale_" else set()
     return set()
 
 

@@ -28,8 +28,7 @@ def names_a_secret(name: object) -> bool:
 
 def arguments_without_secrets(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A command line with probable secrets hidden, and the names of their options."""
-    shown: list[str] = []
-    withheld: list[str] = []
+    shown, withheld = list[str](), list[str]()
     before = ""
     for argument in arguments:
         option = _OPTION.fullmatch(argument)

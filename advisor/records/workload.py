@@ -106,12 +106,14 @@ class WorkloadFacts:
     block_shapes: int = 0  # the shapes of those to compile by themselves, a count
     parameter_shapes: int = 0  # those of all parameters, a count
     varying_shapes: bool = False  # the first batches differ in shape
+    empty_masks: int = 0  # attention masks that mask nothing in any of the first batches, a count
     clip_norm: float | None = None  # the norm that the user clips gradients to, None without clipping
     biased_conv_norm_pairs: int = 0  # convolutions whose bias a norm cancels
     conv_norm_pairs: int = 0  # batch norms that could be folded (looked for in inference only)
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()  # a multiple, the layers to pad to it, the widest outputs
     own_step: bool = False  # the user wrote the step, and what happens inside it is not known
     loss_form: str = ""  # of advisor.step.loss.LossForm; empty in sessions recorded before
+    ranks: int = 1  # processes of torchrun that the user's script trains in, each on a GPU
     spread_already: str = ""  # what of the loop the user spreads over processes or GPUs; empty for nothing
     torchscript: bool = False  # the model is a module of TorchScript
     resizing_problem: str = ""  # why a batch that is no loader's cannot be resized
@@ -155,10 +157,7 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The measured peak rates of the machine, which a step is compared with.
-
-    Rates that do not apply, or that needed more free memory than there was, are left out or None.
-    """
+    """Measured peak rates of the machine; those that do not apply, or need more memory than was free, are None."""
 
     matmul_flops_per_s: dict[str, float]  # by type: float32, tf32, bfloat16, float16
     copy_bytes_per_s: float | None = None  # bytes read and written

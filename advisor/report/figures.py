@@ -184,4 +184,4 @@ def measured_on(state: SessionState) -> str:
     if state.scaling is not None or workload is None or workload.device_type == "cpu":
         host = state.hardware.host
         return ", ".join(gpu_names(state.hardware)) or f"{host.cpu}, {host.usable_cores} cores"
-    return f"1 x {workload.device_name}"
+    return f"{workload.ranks} x {workload.device_name}"

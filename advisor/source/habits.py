@@ -89,7 +89,7 @@ def _copied(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
             yield value, ".item()"
         case ast.Call(func=ast.Attribute(value=value, attr="cpu" | "numpy" | "tolist" as name), args=[]):
             yield value, f".{name}() copies to the host and"
-        case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[place]) if _names_cpu(place):
+        case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[place]) if "cpu" in ast.unparse(place):
             yield value, ".to() copies to the host and"
 
 
@@ -112,11 +112,6 @@ def _looked_at(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]
 def _makes_text(name: str) -> bool:
     head, _, last = name.rpartition(".")
     return name in ("print", "str", "repr") or (last in _LOGS and "log" in head.lower())
-
-
-def _names_cpu(node: ast.AST) -> bool:
-    """Whether an expression is ``"cpu"`` or ``torch.device("cpu")``."""
-    return any(isinstance(part, ast.Constant) and part.value == "cpu" for part in ast.walk(node))
 
 
 # --- memory ---------------------------------------------------------------------------------------------------
@@ -185,8 +180,12 @@ def state_copied(program: Program, node: ast.AST) -> Match:
 @rule("zero_grad", ast.Call, value="zeros", in_training=True)
 def zeros_asked_for(program: Program, call: ast.Call) -> Match:
     """zero_grad(set_to_none=False) fills the gradients with zeros: call zero_grad() as it is, which drops them."""
-    named = isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad"
-    return named and _is(_argument(call, "set_to_none", 0), False)
+    match call:
+        case ast.Call(func=ast.Attribute(attr="zero_grad"), args=[ast.Constant(value=False)]):
+            return True
+        case ast.Call(func=ast.Attribute(attr="zero_grad"), keywords=[ast.keyword(value=ast.Constant(value=False))]):
+            return True
+    return False
 
 
 # --- validation -----------------------------------------------------------------------------------------------
@@ -214,7 +213,8 @@ def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> M
     if not model or not _words(program.tree).isdisjoint(_SWITCHES) or _without_grad(program, statement):
         return None
     found: ast.Call | None = None
-    block = next(block for block in _blocks(program.parents[statement]) if statement in block)
+    blocks = (block for _, block in ast.iter_fields(program.parents[statement]) if isinstance(block, list))
+    block = next(block for block in blocks if statement in block)
     for later in block[block.index(statement) + 1 :]:
         calls = {call: program.called(call) for call in ast.walk(later) if isinstance(call, ast.Call)}
         if any(is_backward(call) or name in _USES_GRADIENTS for call, name in calls.items()):
@@ -224,11 +224,6 @@ def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> M
         own = [call for call, name in calls.items() if name == model and not _without_grad(program, call)]
         found = found or min(own, key=lambda call: (call.lineno, call.col_offset), default=None)
     return (found, model) if found else None
-
-
-def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
-    found = (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
-    return [block for block in found if isinstance(block, list)]
 
 
 def _without_grad(program: Program, node: ast.AST) -> bool:
@@ -284,17 +279,28 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) else []
 
 
+_TRANSPOSES = frozenset({"transpose", "permute", "swapaxes", "mT", "T", "t", "einsum"})
+
+
+@rule("written_attention", ast.Call)
+def attention_by_hand(program: Program, call: ast.Call) -> Match:
+    """attention is written out, and stores all pairs of positions: F.scaled_dot_product_attention needs one kernel."""
+    around = [parent for parent, _ in program.above(call)]
+    function = next((parent for parent in around if isinstance(parent, Function)), None)
+    if function is None or _last(program, call) != "softmax" or "scaled_dot_product_attention" in _words(function):
+        return None
+    products = [one for one in ast.walk(function) if isinstance(one, ast.expr) and _is_product(program, one)]
+    later = [one for one in products if one in around or one.lineno > call.lineno]
+    return bool(later) and any(_words(one) & _TRANSPOSES for one in products if one not in later)
+
+
+def _is_product(program: Program, node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return _last(program, node) in ("matmul", "bmm", "einsum", "baddbmm")
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+
+
 # --- small questions ------------------------------------------------------------------------------------------
-
-
-def _argument(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
-    named = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-    return call.args[place] if named is None and place is not None and len(call.args) > place else named
-
-
-def _is(node: ast.AST | None, value: object) -> bool:
-    """Whether a node is the constant ``value``, of the same type."""
-    return isinstance(node, ast.Constant) and type(node.value) is type(value) and node.value == value
 
 
 def _last(program: Program, node: ast.AST) -> str:

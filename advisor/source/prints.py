@@ -11,7 +11,6 @@ from advisor.files.paths import is_library
 _OURS = "advisor"  # our package, with the recipes in it
 # The program that this process was started with, and what the site runs in every process.
 _ENTRIES = ("__main__", "__mp_main__", "sitecustomize", "usercustomize")
-_MOST_FILES = 2000
 
 
 def fingerprint(path: str) -> str:
@@ -24,8 +23,7 @@ def fingerprint(path: str) -> str:
 
 def imported_sources() -> dict[str, str]:
     """The fingerprints of the user's own modules that this process has imported, by path; libraries are left out."""
-    files = list(dict.fromkeys(_own_files()))[:_MOST_FILES]
-    return {path: fingerprint(path) for path in sorted(files)}
+    return {path: fingerprint(path) for path in sorted({*_own_files()})}
 
 
 def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
@@ -34,31 +32,17 @@ def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class SourceWatch:
-    """Notices files that change while a session runs. They are read again only when their time or size changed."""
+    """Notices files that change while a session runs."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = dict(sources)
-        self._seen: dict[str, tuple[int, int] | None] = {}
 
     def changed(self) -> tuple[str, ...]:
         """The files that have changed since their fingerprints were taken; each is returned by one call only."""
-        found = []
-        for path, known in list(self._sources.items()):
-            stamp = _stamp(path)
-            if path not in self._seen or self._seen[path] != stamp:
-                self._seen[path] = stamp
-                if fingerprint(path) != known:
-                    del self._sources[path]
-                    found.append(path)
-        return tuple(found)
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
+        found = changed_sources(self._sources)
+        for path in found:
+            del self._sources[path]
+        return found
 
 
 def _own_files() -> Iterator[str]:

@@ -87,7 +87,12 @@ class Program:
 
     def is_on_host(self, value: ast.AST) -> bool:
         """Whether a value lies on the host as far as its text, and those of the values of its names, tell."""
-        return any(self._is_of_host(part) for part in self._parts(value))
+        for part in self._parts(value):
+            if isinstance(part, ast.Attribute) and (part.attr in _OF_HOST or self.name(part).startswith("numpy.")):
+                return True
+            if isinstance(part, ast.Call) and self.called(part) in ("float", "int", "len", "bool"):
+                return True
+        return False
 
     def _parts(self, value: ast.AST) -> Iterator[ast.AST]:
         """The parts of a value, and those of the values that its names were given above."""
@@ -96,13 +101,9 @@ class Program:
             if isinstance(part, ast.Name):
                 latest = self.latest(part)
                 latest = latest.iter if isinstance(latest, ast.For) else latest
-                if isinstance(latest, ast.expr) and _end(latest) < (part.lineno, part.col_offset):
+                end = getattr(latest, "end_lineno", None) or 0, getattr(latest, "end_col_offset", None) or 0
+                if isinstance(latest, ast.expr) and end < (part.lineno, part.col_offset):
                     yield from self._parts(latest)
-
-    def _is_of_host(self, part: ast.AST) -> bool:
-        if isinstance(part, ast.Attribute):
-            return part.attr in _OF_HOST or self.name(part).startswith("numpy.")
-        return isinstance(part, ast.Call) and self.called(part) in ("float", "int", "len", "bool")
 
     def latest(self, node: ast.expr) -> ast.AST | None:
         """The last value that a name was given above this place in its function, or anywhere in the module; or None."""
@@ -210,10 +211,6 @@ class Program:
 def is_backward(call: ast.Call) -> bool:
     """Whether a call runs a backward pass."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
-
-
-def _end(node: ast.expr) -> Place:
-    return node.end_lineno or 0, node.end_col_offset or 0
 
 
 def _loss(node: ast.expr) -> ast.expr:

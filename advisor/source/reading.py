@@ -58,17 +58,20 @@ def read_file(path: Path, shown: str = "") -> Reading:
 
 def read_text(text: str, shown: str) -> Reading:
     """The findings in a text of Python, of a file of the name ``shown``. Never raises."""
-    tree = _parsed(text)
-    if isinstance(tree, str):
-        return Reading(shown, problem=f"{shown} cannot be parsed: {tree}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = str(getattr(error, "msg", error)).partition("\n")[0] or "it is nested too deeply"
+        return Reading(shown, problem=f"{shown} cannot be parsed: {line}{reason}")
     lines, found = text.splitlines(), dict[tuple[int, str], Finding]()
     try:
         for node, finding in habits_of(tree):
             number = _line_of(node)
             line = lines[number - 1].strip()[:_LONGEST_LINE] if number <= len(lines) else ""
             found.setdefault((number, finding.recipe), replace(finding, file=shown, line=number, text=line))
-    except RecursionError:
-        return Reading(shown, problem=f"{shown} is nested too deeply to be read for habits")
     except Exception as error:  # our own bug: a session is worth having without the findings of one file
         return Reading(shown, problem=f"{shown} could not be read for habits: {type(error).__name__}: {error}")
     return Reading(shown, tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.recipe))))
@@ -89,18 +92,6 @@ def target_file(target: str, directory: str) -> Path | None:
             if all(parts) and is_file(path):
                 return None if is_library(str(path.resolve())) else path  # those habits are not the user's to mend
     return None
-
-
-def _parsed(text: str) -> ast.Module | str:
-    """A text's tree, or why it has none."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text)
-    except SyntaxError as error:
-        return f"{f'line {error.lineno}: ' if error.lineno else ''}{error.msg}"
-    except (ValueError, RecursionError, MemoryError) as error:
-        return str(error).partition("\n")[0] or "it is nested too deeply"
 
 
 def _line_of(node: ast.expr | ast.stmt) -> int:

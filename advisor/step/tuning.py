@@ -153,7 +153,7 @@ class Tuning:
         """A loader and the plan of its batches. Only the loader that ``trains`` may get another batch size."""
         components = Components(None, None, loader, plan, loader.batch_size)
         kept = "" if trains else "data.batch_size"
-        self._apply_again(components, lambda recipe: recipe.key.startswith("data.") and recipe.key != kept)
+        self._apply_again(components, lambda one: one.key != kept and (one.stage is Stage.DATA or "data." in one.key))
         if not self._has_loader:
             self._has_loader = True
             components.data = spread.share_of_loader(components.data, plan)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import IterableDataset, TensorDataset
 
 from advisor.errors import RefusedError
@@ -22,19 +22,14 @@ from advisor.loading.loader import (
     rebuild,
     workers_problem,
 )
+from advisor.loading.masks import without_empty_masks
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models, as_prepared
-from advisor.step.optimizer import (
-    optimizer_implementation,
-    optimizers_in,
-    sparse_parameters,
-    torch_class,
-    why_not,
-)
+from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.step.transforms import without_last_transforms
 from advisor.workloads.loop import GivenBatches, Loop, describe
@@ -103,6 +98,7 @@ def inspect_loop(
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
         parameter_shapes=len({p.shape for p in parameters}),
+        empty_masks=min(len([*tensors_of(one)]) - len([*tensors_of(without_empty_masks(one))]) for one in batches),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
         clip_norm=loop.clip_norm,
         biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),
@@ -114,9 +110,9 @@ def inspect_loop(
         own_step=loop.step is not None,
         loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),
+        ranks=distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1,
         spread_already=loop.spread_already,
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
-        # 0 for a number that is not known.
         generated_tokens=int(getattr(loop.step, "new_tokens", 0)) if generates else None,
         casts_inside=str(getattr(loop.step, "casts", "none")),
         trainer=loop.trainer,
@@ -148,7 +144,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
         "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
-        "cpu.flush_denormal": _flushes_denormals(),
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
@@ -209,11 +204,6 @@ def _attention_backend() -> str:
     }
     names = [name for name, is_permitted in permitted.items() if is_permitted]
     return names[0] if len(names) == 1 else "auto"
-
-
-def _flushes_denormals() -> bool:
-    """Whether this thread's arithmetic gives zero in place of a number below the smallest normal one."""
-    return bool((torch.full((1,), 1e-30) * 1e-10).item() == 0)
 
 
 def _checkpointing(model: nn.Module) -> str:

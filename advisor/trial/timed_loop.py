@@ -9,6 +9,7 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 from advisor.errors import TargetError
+from advisor.loading.masks import without_empty_masks
 from advisor.process.meanwhile import replaced
 from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
@@ -31,12 +32,18 @@ def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: 
     plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
     components = loop.components(plan, loop.make_batch or loop.data)
     apply_settings(catalog, components, {**loop.current, **settings})
-    size, resized = components.batch_size or 1, components.batch_size not in (None, loop.batch_size)
-    if loop.make_batch is not None:
-        components.data = loop.make_batch(size) if resized else loop.data
-    elif resized and not components.has_loader:
-        components.data = resize_batch(loop.data, size)
+    if not components.has_loader:
+        components.data = data_of(loop, {**loop.current, **settings, "data.batch_size": components.batch_size})
     return components
+
+
+def data_of(loop: Loop, settings: Mapping[str, Any]) -> Any:
+    """The loop's data; without a loader it is a batch of the size, and with the masks, that its owner would make."""
+    size, data = settings.get("data.batch_size"), loop.data
+    if loop.loader is None and size and size != loop.batch_size:
+        data = loop.make_batch(size) if loop.make_batch else resize_batch(data, size)
+    drops = loop.loader is None and settings.get("attention.empty_masks") == "dropped"
+    return without_empty_masks(data) if drops else data
 
 
 def set_mode(loop: Loop) -> None:

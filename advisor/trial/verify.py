@@ -18,7 +18,7 @@ from advisor.errors import TargetError
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
+from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
 from advisor.step.batch import mover, splitter, tensors_of
 from advisor.step.compile import Models
 from advisor.step.loss import default_loss
@@ -29,13 +29,14 @@ from advisor.step.tuning import Tuning
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.probe import sample_of
+from advisor.trial.timed_loop import data_of
 from advisor.workloads.loop import Loop
 
 COMPILED_MODEL = ".pt2"
 # The first steps, in which code is compiled, kernels are chosen and a graph is captured. Count.
 _FIRST_STEPS = 6
-# First losses that are compared where the user's own file was changed. Count.
-_LOSSES = 5
+# First losses of a training that are compared: a count, and the seconds after which slow steps end.
+_LOSSES, _LOSSES_S = 20, 3.0
 
 
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
@@ -54,12 +55,14 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
             batch = feed.next()
         return batch
 
-    last = step(next_batch())
+    first = next_batch()
+    last = step(first)
     if spec.steps:
         return _curve(lambda: step(next_batch()), last, loop, spec.steps)
-    outputs = sample_of(last) if loop.mode is Mode.INFER else ()
-    compares = bool(spec.target.read_as) and loop.mode is Mode.TRAIN
-    losses = tuple(float(step(next_batch())) for _ in range(_LOSSES if compares else 0))
+    trains = loop.mode is Mode.TRAIN
+    outputs = sample_of(first if trains else last)  # losses of other samples say nothing
+    until = time.perf_counter() + _LOSSES_S
+    losses = tuple(float(step(next_batch())) for _ in range(_LOSSES) if trains and time.perf_counter() < until)
 
     def run_steps(steps: int) -> int:
         nonlocal last
@@ -106,7 +109,7 @@ def applied_step(
     path = "" if spec.target.read_as else spec.export_path  # the settings are in the user's own file
     if spec.target.read_as and loop.whole_round is not None and loop.whole_round[1] is loop.data:
         return loop.whole_round
-    data = sized_data(loop, spec.settings) if path else loop.data
+    data = data_of(loop, spec.settings) if path else loop.data
     if path.endswith(COMPILED_MODEL):
         return packaged_step(loop.model, path, device), Tuning(spec.settings, catalog).prepare(loop.model, data)[1]
     if path.endswith(".py"):
@@ -185,7 +188,7 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     started = time.perf_counter()
     kept = {key: value for key, value in spec.settings.items() if not key.startswith(_COMPILING)}
     tuning = Tuning({**loop.current, **kept}, catalog)
-    data = sized_data(loop, spec.settings)
+    data = data_of(loop, spec.settings)
     model, data = tuning.prepare(loop.model, data)
     plan = tuning.infer(model).plan
     batch = mover(device)(next(iter(data)) if is_loader(data) else data)
@@ -197,12 +200,6 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         program = torch.export.export(_Call(model, plan).eval(), inputs.args, inputs.kwargs, strict=False)
         torch._inductor.aoti_compile_and_package(program, package_path=spec.export_path, inductor_configs=options)
     return TrialResult(Outcome.MEASURED, prepare_s=time.perf_counter() - started)
-
-
-def sized_data(loop: Loop, settings: dict[str, Value]) -> Any:
-    """The loop's data; if that is a callable, its batch of the size that the settings ask for."""
-    size = settings.get("data.batch_size")
-    return loop.make_batch(size) if loop.make_batch and isinstance(size, int) and size else loop.data
 
 
 def packaged_step(model: nn.Module, path: str, device: torch.device) -> Callable[[Any], Any]:

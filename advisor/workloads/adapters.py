@@ -3,6 +3,7 @@
 import pkgutil
 import sys
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from advisor.records import Mode, TargetSpec
 from advisor.workloads import guess, hubs
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples
 from advisor.workloads.hubs.exported import Exported
-from advisor.workloads.hubs.torchvision import Torchvision
 from advisor.workloads.sizing import batch_size_for
 from advisor.workloads.workload import Workload
 
@@ -32,6 +32,8 @@ ADAPTERS = tuple(sorted((one for one in _discovered() if one.package), key=lambd
 def named(target: str) -> tuple[Adapter, str] | None:
     """The adapter that a target names, with the name in it: ``timm:resnet50``, or a file of an exported model."""
     prefix, separator, name = target.partition(":")
+    if prefix.startswith("torchvision.models"):  # whose functions may load weights of a backbone
+        prefix = "torchvision"
     for adapter in ADAPTERS:
         if prefix and separator and prefix == adapter.prefix:
             if not name:
@@ -39,9 +41,6 @@ def named(target: str) -> tuple[Adapter, str] | None:
             return adapter, name
     if Path(target).suffix in EXPORTED:
         return next(a for a in ADAPTERS if isinstance(a, Exported)), target
-    module, _, attribute = target.rpartition(":")
-    if module.partition(".")[0] == Torchvision.package and Torchvision.builds(module, attribute):
-        return next(a for a in ADAPTERS if isinstance(a, Torchvision)), attribute
     return None
 
 
@@ -61,16 +60,15 @@ def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
         has_more = workload.loss is not None or workload.optimizer is not None
         wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
     size, note = batch_size_for(workload.model, samples, wanted, spec)
-    training, before = wanted is Mode.TRAIN, workload.notes if isinstance(workload, Adapted) else []
-    return Adapted(
-        model=workload.model,
+    training = wanted is Mode.TRAIN
+    adapted = Adapted(**{one.name: getattr(workload, one.name) for one in fields(workload)})
+    return replace(
+        adapted,
         data=samples.make,
         loss=samples.loss if training and workload.loss is None else workload.loss,
         optimizer=samples.optimizer if training and workload.optimizer is None else workload.optimizer,
         mode=wanted.value,
-        current=workload.current,
-        clip_grad=workload.clip_grad,
-        notes=[*before, *samples.notes, *filter(None, (note,))],
+        notes=[*adapted.notes, *samples.notes, *filter(None, (note,))],
         usual_size=size,
         hint=guess.hint_for(workload.model, samples.make, size),
     )

@@ -19,10 +19,13 @@ def seed_host(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def draws_kept(*modules: torch.nn.Module) -> Iterator[None]:
-    """Give the generators of the host, and of the GPUs that modules are on, their states back on leaving."""
-    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+def as_before(model: torch.nn.Module) -> Iterator[None]:
+    """Give the generators of the host and of a model's GPUs, and its buffers, their states back on leaving.
+
+    Buffers are for example the statistics of batch norms.
+    """
+    saved = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.is_cuda}
     numpy: Any = sys.modules.get("numpy")
     python, arrays = random.getstate(), None if numpy is None else numpy.random.get_state(legacy=False)
     try:
@@ -32,15 +35,6 @@ def draws_kept(*modules: torch.nn.Module) -> Iterator[None]:
         random.setstate(python)
         if numpy is not None:
             numpy.random.set_state(arrays)
-
-
-@contextlib.contextmanager
-def buffers_kept(model: torch.nn.Module) -> Iterator[None]:
-    """Give the buffers of a model, such as the statistics of batch norms, their values back on leaving."""
-    saved = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
         with torch.no_grad():
             for buffer, value in saved:
                 buffer.copy_(value)

@@ -54,10 +54,9 @@ _OWN_RANKS = (
     "'WORLD_SIZE'",
     "'MASTER_ADDR'",
 )
-_STARTS_RANKS = "In a build(), return the plain model and loader: with --gpus N perf-advisor starts the ranks."
-_ONLY_RANK = (
-    "Measure it with --gpus N; or as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
-    "MASTER_PORT=0`."
+_RANKS = (
+    "Measure it with --gpus N, where perf-advisor starts the ranks (a build() returns the plain model and loader); or "
+    "as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0`."
 )
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
@@ -78,6 +77,7 @@ _NO_GPU = (
 )
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
+_OPTIONS = "Mend or leave out the options after --; or give those that it lacks, as in `-- num_classes=10`."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
 _HINTS = (
     (("<urlopen error", "Name or service not known", "Temporary failure in name resolution"), _OFFLINE),
@@ -87,7 +87,7 @@ _HINTS = (
         "Write weight.to(output.device) where a tensor of your own is used, or keep it as a buffer of a module: "
         "models, batches and the modules of a loss are moved for you.",
     ),
-    (_OWN_RANKS, _STARTS_RANKS),
+    (_OWN_RANKS, _RANKS),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 MOST_UPDATES = 100
@@ -110,7 +110,7 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
     by_name = named(spec.target)
     if by_name is not None:
         adapter, name = by_name
-        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec))
+        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), _OPTIONS)
     if spec.target.endswith(WORKLOAD_SUFFIX):
         return in_user_code("reading the workload", lambda: _handed_over(spec))
     module_name, attribute = parse_target(spec.target)
@@ -164,7 +164,7 @@ def parse_target(target: str) -> tuple[str, str]:
     return module, attribute
 
 
-def in_user_code(what: str, call: Callable[[], T]) -> T:
+def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the lines below, then run again.") -> T:
     """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
     try:
         return call()
@@ -173,10 +173,8 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
     except SystemExit as error:
         raise _exited(what, error, last_printed()) from error
     except BaseException as error:
-        hint = hint_for(error, "Fix the lines below, then run again.")
-        if hint == _STARTS_RANKS and what.startswith(_SCRIPT):
-            hint = _ONLY_RANK
-        raise TargetError(f"{what} failed: {one_line(error)}", hint, user_frames(error)) from error
+        problem = f"{what} failed: {one_line(error)}"
+        raise TargetError(problem, hint_for(error, usual_hint), user_frames(error)) from error
 
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
@@ -330,30 +328,19 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     ]
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
-    takes_config = "config" in parameters
-    if len(required) == 1 and not takes_config and spec.config is not None:
-        return found(spec.config)  # under another name, such as cfg or args
-    if unknown := [name for name in required if name != "config"]:
-        needs = f"{attribute} needs the arguments {', '.join(unknown)}"
-        if isinstance(found, type) and issubclass(found, nn.Module):
-            raise TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
-        raise TargetError(
-            f"{needs}.",
-            "Give the target no required arguments, or one: config (the parsed --config FILE) or device.",
-        )
-    if takes_config and spec.config is not None:
-        return found(config=spec.config)
-    if "config" in required:
+    # The config may have another name, such as cfg or args, where it is the only argument that is needed.
+    config = "config" if "config" in parameters else required[0] if len(required) == 1 else ""
+    if config and spec.config is not None and {*required} <= {config}:
+        return found(**{config: spec.config})
+    if required == ["config"]:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
+    if required:
+        hint = "Give the target no required arguments, or one: config (the parsed --config FILE) or device."
+        if isinstance(found, type):
+            hint = f"Write `model = {found.__name__}(...)` in a file of your own, and name that: mymodel.py:model."
+        needed = ", ".join(name for name in required if name != "config")
+        raise TargetError(f"{attribute} needs the arguments {needed}.", hint)
     return found()
-
-
-def _advice_on_class(kind: type, module: str) -> str:
-    """A hint for a class of modules named in place of an instance: the line to write, and where."""
-    line = f"model = {kind.__name__}(...)"
-    if not is_library(str(getattr(sys.modules.get(kind.__module__), "__file__", ""))):
-        return f"Write `{line}` in the file, and name that instance: {module}:model."
-    return f"Write `from {module} import {kind.__name__}` and `{line}` in a file, and name that: mymodel.py:model."
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -157,6 +158,5 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> S
     return Samples(images, trains=False) if make is None else Samples(make, trains=True, optimizer=momentum)
 
 
-def momentum(parameters: Any) -> torch.optim.Optimizer:
-    """The usual optimizer of models of images."""
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+#: The usual optimizer of models of images.
+momentum = partial(torch.optim.SGD, lr=0.01, momentum=0.9)

@@ -1,6 +1,5 @@
 """A step of the target's own: its models as one module, its optimizers, its mode, and checks that they fit together."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -45,13 +44,6 @@ def _check_step(workload: Workload) -> None:
             "the target has a step of its own and no data.",
             "Give data: a loader, any iterable of batches, or one batch; step(batch) is called with each.",
         )
-    step = workload.step
-    try:
-        inspect.signature(step).bind(None)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise TargetError(
-            f"the target's step cannot be called with a batch: {error}.", "Write it as `def step(batch):`."
-        ) from error
 
 
 def mode_of_step(workload: Workload, spec: TargetSpec) -> Mode:

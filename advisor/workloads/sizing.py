@@ -14,8 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.machine.host import usable_cores
 from advisor.records import Mode, TargetSpec
-from advisor.step.batch import map_tensors, signature_of, splitter, tensors_of
-from advisor.step.step import evaluating
+from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.workloads.hubs.contract import Samples
 
 # Largest batch by default: samples.
@@ -31,12 +30,7 @@ _GPU_STEP_FLOPS = 4e12
 _TRAIN_PASSES = 3
 # Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
 _COUNTED = 2
-# Most work for which a batch with contents is tried: FLOP. Ten seconds or twenty on two cores.
-_MOST_TRIED = 5e11
-_META = "meta"  # the device of tensors without contents, as PyTorch names it in its complaints
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-# What came of the latest model by the form of its batch: finding a batch asks several times.
-_RUNS: dict[nn.Module, dict[tuple[Any, ...], tuple[Any, int] | Exception]] = {}
 
 
 def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> tuple[int, str]:
@@ -73,50 +67,17 @@ def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:
 
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
-    ran = _without_contents(model, batch)
-    return None if isinstance(ran, Exception) else ran
-
-
-def takes(model: nn.Module, batch: Any) -> bool:
-    """Whether a model accepts a batch: checked by shapes, or by a real forward pass if the model reads values."""
-    ran = _without_contents(model, batch)
-    if not isinstance(ran, Exception) or _META not in str(ran).lower():
-        return not isinstance(ran, Exception)
-    if _by_parameters(model, batch) > _MOST_TRIED:
-        return True
-    split = splitter(model, with_target=False)(batch)
-    try:
-        with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            return model(*split.args, **split.kwargs) is not None
-    except Exception:  # whatever code it has runs here
-        return False
-
-
-def _without_contents(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
-    """The output and the operations of a forward pass, or its error; without masks if the model requires that."""
     if isinstance(batch, Mapping):  # models look at the values of masks, which change next to nothing of the work
         bare = {name: value for name, value in batch.items() if not name.endswith("mask")}
-        ran = _run_on_meta(model, bare)
-        return _run_on_meta(model, batch) if isinstance(ran, TypeError | AttributeError) else ran
-    return _run_on_meta(model, batch)
-
-
-def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
-    """The output and the operations of a forward pass on the meta device, or its error; once per kind of call."""
+        if len(bare) < len(batch) and (ran := counted_run(model, bare)) is not None:
+            return ran
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
-    form = signature_of((split.args, dict(split.kwargs), model.training, *model.parameters()))
-    if model not in _RUNS:
-        _RUNS.clear()
-    runs = _RUNS.setdefault(model, {})
-    if form not in runs:
-        try:
-            twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, though none are made
-            with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-                output = twin(*split.args, **split.kwargs)
-            runs[form] = output, counter.get_total_flops()
-        except Exception as error:  # a model may look at its values, and whatever code it has runs here
-            runs[form] = error.with_traceback(None)
-    return runs[form]
+    try:
+        twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, though none are made
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+            return twin(*split.args, **split.kwargs), counter.get_total_flops()
+    except Exception:  # a model may look at its values, and whatever code it has runs here
+        return None
 
 
 def without_contents(model: nn.Module) -> nn.Module:

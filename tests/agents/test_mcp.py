@@ -89,6 +89,9 @@ def test_mistakes_are_told_in_words_and_a_job_can_be_cancelled(tmp_path):
         assert "--export" in await refused("measure", target="mymodel.py:build", options=["--export", "/tmp/x.yaml"])
         assert "no job 'job9'" in await refused("result", job="job9")
         assert "no recipe" in await refused("explain", recipe="nonsense")
+        job = await call("ab", command_a="echo done", command_b="echo done")
+        assert (await done(call, job))["state"] == "failed"
+        assert "optimizer step" in " ".join((await call("progress", job=job["job"]))["lines"])
         job = await call("measure", target="mymodel.py:build", budget="5m", options=["--device", "cpu"])
         assert (await call("cancel", job=job["job"]))["state"] == "failed"
         await call("measure", target="mymodel.py:build", budget="5m", options=["--device", "cpu"])

@@ -17,7 +17,19 @@ from advisor.export.outputs import write_outputs
 from advisor.files.config_file import read_config
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, Exported, Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
+from advisor.records import (
+    Block,
+    Exported,
+    Mode,
+    Numerics,
+    NumericsResult,
+    Outcome,
+    TargetSpec,
+    TrialKind,
+    TrialResult,
+    TrialSpec,
+    Verification,
+)
 from advisor.report.figures import verified_words
 from advisor.runner.trials import Runner
 from advisor.trial.verify import verified_result
@@ -59,6 +71,7 @@ def file_of(tmp_path, settings, mode=Mode.TRAIN):
 def test_a_plain_loop_is_timed_without_and_with_a_file(tmp_path):
     plain = result_of(loop_of())
     assert plain.outcome is Outcome.MEASURED
+    assert len(plain.losses) == 20
     assert {block.samples // block.steps for block in plain.blocks} == {6}
     for path in file_of(tmp_path, {"precision.autocast": "bfloat16", "step.zero_grad": "zeros"}):
         loop = loop_of()
@@ -136,17 +149,19 @@ def test_a_file_is_verified_in_processes_of_its_own(tmp_path):
 
 
 class Recorded:
-    """A bench whose runs are results with these outputs, without the file and with it."""
+    """A bench whose runs are results with these outputs and losses, without the file and with it."""
 
-    def __init__(self, plain, tuned):
+    def __init__(self, plain, tuned, losses=((), ())):
         self.outputs = {"": plain, "model.pt2": tuned}
+        self.losses = dict(zip(self.outputs, losses, strict=True))
         self.runner = self
 
     def spec(self, name, settings, *, kind):
         return TrialSpec(name, TargetSpec("t.py:build", "."), dict(settings), 1, 1, 1, "log", kind=kind)
 
     def run(self, spec, listen):
-        return TrialResult(Outcome.MEASURED, blocks=(Block(1, 8, 0.1),), outputs=self.outputs[spec.export_path])
+        outputs, losses = self.outputs[spec.export_path], self.losses[spec.export_path]
+        return TrialResult(Outcome.MEASURED, blocks=(Block(1, 8, 0.1),), outputs=outputs, losses=losses)
 
 
 @pytest.mark.parametrize(("tuned", "difference", "verified"), [(1.01, 0.01, True), (1.2, 0.2, False)])
@@ -158,6 +173,28 @@ def test_outputs_of_another_model_are_not_verified(tuned, difference, verified):
     assert bool(found.speedup) is verified
     assert ("outputs within 1.00 %" in verified_words(found)) is verified
     assert ("differ by 20.0 %" in verified_words(found)) is not verified
+
+
+ALIKE = (1.0,) * 20
+
+
+@pytest.mark.parametrize(
+    ("tuned", "measured", "difference"),
+    [
+        ((1.02,) * 20, Numerics.CLOSE, None),
+        ((1.02,) * 20, Numerics.EXACT, "2.0 %"),
+        ((1.0,) * 7 + (1.2,) * 13, Numerics.CLOSE, "13.0 %"),  # as of draws or weights that stand still
+        ((1.0,) * 4 + (1.3,) + (1.0,) * 15, Numerics.CLOSE, "30.0 %"),
+        ((1.0,) * 10 + (1.3,) + (1.0,) * 9, Numerics.CLOSE, None),
+    ],
+)
+def test_losses_of_twenty_steps_agree_as_the_class_of_the_settings_says(tuned, measured, difference):
+    stack = confirmed().stack
+    numerics = NumericsResult(measured, measured, 0.0, "")
+    found = verify(Recorded((1.0,), (1.0,), (ALIKE, tuned)), Exported("model.pt2"), replace(stack, numerics=numerics))
+    assert found.problem == (f"its losses differ by {difference} from the loop's without it" if difference else "")
+    other_draws = Recorded((1.0, 2.0), (1.0, 3.0), (ALIKE, tuned))
+    assert verify(other_draws, Exported("model.pt2"), stack).difference is None
 
 
 def test_the_figures_of_a_loop_of_two_speeds_agree():

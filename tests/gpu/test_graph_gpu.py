@@ -5,6 +5,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from graphed_steps import Net, plain
@@ -245,3 +246,23 @@ def test_the_step_is_faster_with_all_that_is_watched():
     tuning.prepare(*found.models, *found.optimizers)
     tuned = tuning.own_step(found.step, found.models[0])
     assert built.step_ms(plain_step, batch) > 1.5 * built.step_ms(tuned, tuple(batch))
+
+
+@pytest.mark.timeout(600)
+def test_a_million_replayed_steps_leave_memory_and_descriptors_as_they_were():
+    tuning = Tuning({**FUSED, "precision.autocast": "bfloat16"})
+    model = net()
+    model, optimizer = tuning.prepare(model, adam(model.parameters()))
+    step = tuning.train_step(model, optimizer, functional.cross_entropy)
+    of_loop, here = [tuple(tensor.cuda() for tensor in batch) for batch in batches()], psutil.Process()
+    used = []
+    for at in range(1_000_001):
+        loss = step(of_loop[at % len(of_loop)])
+        if at in (100_000, 1_000_000):
+            assert torch.isfinite(loss)
+            found = (torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), here.num_fds(), len(here.children()))
+            used.append((found, here.memory_info().rss))
+    (found, resident), (found_later, resident_later) = used
+    assert step.captured
+    assert found_later == found
+    assert resident_later - resident < 2**20

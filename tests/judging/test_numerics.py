@@ -25,13 +25,7 @@ OUTPUTS_4 = (6.0, 1.0, 2.0, 3.0)
 
 
 def result(losses=(), outputs=(), batch_size=8, **others):
-    return TrialResult(
-        Outcome.MEASURED,
-        losses=tuple(losses),
-        outputs=tuple(outputs),
-        batch_size=batch_size,
-        **others,
-    )
+    return TrialResult(Outcome.MEASURED, losses=tuple(losses), outputs=tuple(outputs), batch_size=batch_size, **others)
 
 
 def compared(new, old, declared=Numerics.CLOSE, **context):

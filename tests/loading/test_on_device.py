@@ -33,8 +33,6 @@ AUGMENTED_ANEW = v2.Compose(
 UNEVEN = v2.Compose([v2.RandomCrop(8, padding=(0, 2)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 UNEVEN_OLD = transforms.Compose([transforms.RandomCrop(8, padding=(1, 2, 3, 0)), transforms.ToTensor()])
 CROPPED = transforms.Compose([transforms.RandomCrop((8, 5)), transforms.Pad(1, fill=7), transforms.ToTensor()])
-
-
 OF_TYPES = v2.Compose([v2.ToImage(), v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)])
 FILLED = transforms.Compose([transforms.RandomCrop(8, padding=2, fill=(9, 8, 7)), transforms.ToTensor()])
 
@@ -68,37 +66,24 @@ def tensors(folder=None):
     return TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10) % 3 == 0)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        tensors,
-        lambda folder: Subset(Subset(tensors(), range(3, 9)), [4, 0, 0, 2, 1, 1, 5, 3]),
-        mnist,
-        lambda folder: Subset(mnist(folder), range(3, 30)),
-        lambda folder: in_color(CIFAR10, NEW),
-        lambda folder: in_color(SVHN, OLD),
-        lambda folder: in_color(CIFAR10, AUGMENTED),
-        lambda folder: in_color(CIFAR10, AUGMENTED_ANEW),
-        lambda folder: in_color(SVHN, CROPPED),
-        lambda folder: in_color(CIFAR10, UNEVEN),
-        lambda folder: in_color(CIFAR10, UNEVEN_OLD),
-    ],
-    ids=[
-        "tensors",
-        "subset of tensors",
-        "mnist",
-        "subset",
-        "cifar",
-        "svhn",
-        "augmented",
-        "augmented by v2",
-        "cropped",
-        "uneven by v2",
-        "uneven",
-    ],
-)
-def test_batches_are_those_of_the_loader_with_the_same_draws(make, tmp_path):
-    loader = DataLoader(make(tmp_path), batch_size=7, shuffle=True)
+MADE = {
+    "tensors": tensors,
+    "subset of tensors": lambda folder: Subset(Subset(tensors(), range(3, 9)), [4, 0, 0, 2, 1, 1, 5, 3]),
+    "mnist": mnist,
+    "subset": lambda folder: Subset(mnist(folder), range(3, 30)),
+    "cifar": lambda folder: in_color(CIFAR10, NEW),
+    "svhn": lambda folder: in_color(SVHN, OLD),
+    "augmented": lambda folder: in_color(CIFAR10, AUGMENTED),
+    "augmented by v2": lambda folder: in_color(CIFAR10, AUGMENTED_ANEW),
+    "cropped": lambda folder: in_color(SVHN, CROPPED),
+    "uneven by v2": lambda folder: in_color(CIFAR10, UNEVEN),
+    "uneven": lambda folder: in_color(CIFAR10, UNEVEN_OLD),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_batches_are_those_of_the_loader_with_the_same_draws(kind, tmp_path):
+    loader = DataLoader(MADE[kind](tmp_path), batch_size=7, shuffle=True)
     found = []
     for one in (loader, on_device(loader)):
         torch.manual_seed(3)

@@ -18,10 +18,7 @@ from advisor.step.tuning import apply_settings
 pytestmark = pytest.mark.usefixtures("flags_kept")
 # Compared in tests of their own: a part of the loop though `apply` is overridden; from timm; for
 # Hugging Face decoders.
-OWN_WAY = {
-    *("control", "eval_no_grad", "gpu_prefetch", "host_sync", "large_batch_optimizer", "sdpa"),
-    "training_cache",
-}
+OWN_WAY = {*("control", "eval_no_grad", "gpu_prefetch", "host_sync", "large_batch_optimizer", "sdpa"), "training_cache"}
 
 
 # --- objects and process --------------------------------------------------------------------------------------

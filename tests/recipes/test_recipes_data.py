@@ -69,10 +69,7 @@ def test_copies_that_do_not_block_need_pinned_memory():
     assert "DataLoader" in reason("non_blocking", gpu_facts())
 
 
-@pytest.mark.parametrize(
-    "recipe_id",
-    ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size"],
-)
+@pytest.mark.parametrize("recipe_id", ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size"])
 def test_no_option_is_tried_of_a_loader_that_cannot_be_copied(recipe_id):
     loader = loader_facts(num_workers=2, copy_problem="Mine reads from an iterator")
     facts = gpu_facts(loader=loader, current={"data.num_workers": 0})

@@ -44,10 +44,7 @@ CUDA_CANNOT = {("sdpa", "cudnn"), ("sdpa", "flash")}  # in float32
 OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True), ("step_graph", "around_loss")}
 # With generated code on the CPU: tests/loops, and tests/recipes/compile, where the others are traced.
 COMPILED_ELSEWHERE = ("compile", "compile_dynamic", "compile_optimizer", "compile_scope", "cpu_freeze")
-COMPILES = (
-    pytest.mark.compile,
-    pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"),
-)
+COMPILES = (pytest.mark.compile, pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"))
 
 
 class Block(nn.Module):

@@ -1,27 +1,12 @@
-from pathlib import Path
-
-import forked
 import pytest
 import torch
 from exported_module import module_of
 from facts import cpu_facts, gpu_facts, host
 from proposals import proposed, reason
-from small_decoder import (
-    CATALOG,
-    CPU,
-    Decoder,
-    applied,
-    batches,
-    both_steps,
-    both_ways,
-    by_apply,
-    losses,
-    parts,
-)
+from small_decoder import CATALOG, CPU, Decoder, applied, batches, both_steps, both_ways, losses, parts
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from advisor.errors import RefusedError
 from advisor.records import Hardware, Mode, Numerics
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
@@ -136,43 +121,6 @@ def test_determinism_is_measured_off_where_it_is_on():
     (candidate,) = CATALOG.propose(facts, only=["deterministic_off"]).candidates
     assert (candidate.value, candidate.already_on) == (False, True)
     assert CATALOG.why("deterministic_off", facts, False).startswith("Your program asks for deterministic algorithms")
-
-
-# --- denormal numbers -----------------------------------------------------------------------------------------
-
-DENORMALS = """
-import sys
-import torch
-sys.path.insert(0, {tests!r})
-from small_decoder import by_apply, by_code, parts
-from advisor.trial.inspection import _flushes_denormals
-
-number = torch.full((8,), 1e-30)
-for value in (True, False):
-    {effect}("flush_denormal", value, parts())
-    print(int(((number * 1e-10).view(torch.int32) != 0).sum()), _flushes_denormals())
-"""
-
-
-@pytest.mark.process
-@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU cannot flush denormal numbers")
-@pytest.mark.parametrize("effect", ["by_apply", "by_code"])
-def test_denormals_are_flushed(effect):
-    run = forked.run(DENORMALS.format(tests=str(Path(__file__).parents[1]), effect=effect))
-    assert run.stdout.splitlines() == ["0 True", "8 False"], run.stderr
-
-
-def test_a_cpu_without_the_mode_is_told(monkeypatch):
-    monkeypatch.setattr(torch, "set_flush_denormal", lambda mode: False)
-    with pytest.raises(RefusedError, match="this CPU cannot flush denormal numbers"):
-        by_apply("flush_denormal", True, parts())
-    by_apply("flush_denormal", False, parts())
-
-
-def test_denormals_are_tried_on_the_cpu():
-    assert proposed("flush_denormal", cpu_facts()) == [True]
-    assert proposed("flush_denormal", cpu_facts(current={"cpu.flush_denormal": True})) == [False]
-    assert "applies to the CPU only" in reason("flush_denormal", gpu_facts())
 
 
 # --- what the user has on already -----------------------------------------------------------------------------

@@ -16,10 +16,7 @@ LARGE = ((1024, 4096, 12), (4096, 1024, 12), (1024, 10, 1))
 
 # --- an optional package --------------------------------------------------------------------------------------
 
-OPTIONAL = {
-    "float8": gpu_facts(linear_shapes=LARGE),
-    "int8_weights": gpu_facts(mode=Mode.INFER, linear_shapes=LARGE),
-}
+OPTIONAL = {"float8": gpu_facts(linear_shapes=LARGE), "int8_weights": gpu_facts(mode=Mode.INFER, linear_shapes=LARGE)}
 
 
 @pytest.mark.parametrize("recipe_id", OPTIONAL)

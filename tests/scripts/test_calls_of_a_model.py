@@ -131,7 +131,7 @@ def test_a_script_that_predicts_for_long_and_then_trains_is_watched_up_to_there(
             "x",
             {"infer.grad": "no_grad", "precision.autocast": "bfloat16"},
         ),
-        ("torch.no_grad()", "x.bfloat16()", {"infer.grad": "no_grad", "precision.weights": "bfloat16"}),
+        ("torch.no_grad()", "x.bfloat16()", {"infer.grad": "no_grad"}),
     ],
 )
 def test_what_a_script_predicts_with_is_no_gain_of_ours(script, around, inputs, current):

@@ -114,11 +114,13 @@ def test_autocast_stands_around_the_forward_pass_and_the_loss(name, tmp_path):
     path = copies(name, tmp_path)
     patched = changed(path, {"precision.autocast": "bfloat16"})
     assert not patched.left_out
+    assert any('torch.autocast("cpu", dtype=torch.bfloat16):' in text.decode() for text in patched.files.values())
+    if name == "language_model" and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        pytest.skip("this processor has no LSTM in bfloat16")
     before = losses_of(path)
     for file, text in patched.files.items():
         Path(file).write_bytes(text)
     assert losses_of(path) == pytest.approx(before, rel=0.2, abs=0.05)
-    assert any('torch.autocast("cpu", dtype=torch.bfloat16):' in text.decode() for text in patched.files.values())
 
 
 class TestPlaces:
@@ -134,8 +136,8 @@ class TestPlaces:
     def test_what_the_top_needs_is_imported_above_it(self, written):
         """As of a notebook's cells, whose later ones import torch."""
         first = "import os\nfor name in os.listdir('.'):\n    print(name)\n"
-        text, _ = written(f"{first}{HEAD}for x, y in loader:\n    {STEP}\n", {"cpu.flush_denormal": True})
-        assert 0 <= text.find("import torch\n") < text.index("torch.set_flush_denormal(True)")
+        text, _ = written(f"{first}{HEAD}for x, y in loader:\n    {STEP}\n", {"cpu.threads": 1})
+        assert 0 <= text.find("import torch\n") < text.index("torch.set_num_threads(1)")
 
     def test_a_loader_that_the_script_gave_away_is_changed_where_it_is_made(self, tmp_path):
         pytest.importorskip("accelerate")
@@ -424,8 +426,7 @@ from torchvision import datasets, transforms
 
 torch.manual_seed(0)
 steps = transforms.Compose([transforms.RandomCrop(8, padding=1), transforms.ToTensor()])
-options = {"batch_size": 8, "shuffle": True, **OF_WORKERS}
-loader = torch.utils.data.DataLoader(datasets.MNIST(FOLDER, transform=steps), **options)
+loader = torch.utils.data.DataLoader(datasets.MNIST(FOLDER, transform=steps), 8, shuffle=True, OF_WORKERS)
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(2):
@@ -438,21 +439,22 @@ for _ in range(2):
 """
 
 
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True, "prefetch_factor": 4}])
+@pytest.mark.parametrize("workers", ["timeout=0", '**{"num_workers": 1, "prefetch_factor": 4}'])
 def test_images_kept_on_the_device_take_two_lines_and_give_the_same_losses(workers, tmp_path):
     write_mnist(tmp_path)
     path = tmp_path / "train.py"
-    text = OF_MNIST.replace("FOLDER", repr(str(tmp_path))).replace("OF_WORKERS", repr(workers))
+    text = OF_MNIST.replace("FOLDER", repr(str(tmp_path))).replace("OF_WORKERS", workers)
     path.write_text(text, encoding="utf-8")
     before = losses_of(path)
     result = changed(path, {"data.on_device": True})
     assert result.left_out == ()
     old, new = path.read_text().splitlines(), result.files[str(path)].decode().splitlines()
     assert len([line for line in new if line not in old]) == 2
+    assert "prefetch_factor=None" not in "".join(new), "what a DataLoader has anyway is not written"
     path.write_bytes(result.files[str(path)])
     after = losses_of(path)
     assert len(after) == len(before) == 10
-    assert after == before or workers, "workers have draws of their own"
+    assert after == before or "num_workers" in workers, "workers have draws of their own"
 
 
 def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):

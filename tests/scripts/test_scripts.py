@@ -245,7 +245,7 @@ class TestBadInput:
         [
             ("import sys\nsys.exit(3)\n", "sys.exit(3)", "ended before its loop"),
             ("import os\nos.environ['LOCAL_RANK']\n", "'LOCAL_RANK'", "as its only rank: `export RANK=0 LOCAL_RANK=0"),
-            ("import torch\ntorch.distributed.init_process_group('gloo')\n", "not set", "--gpus N; or as its only"),
+            ("import torch\ntorch.distributed.init_process_group('gloo')\n", "not set", "--gpus N"),
             ("input('go on? ')\n", "EOF when reading a line", "Nobody can answer input()"),
             ("import urllib.request\nurllib.request.urlopen('http://nobody.invalid')\n", "URLError", "the network"),
         ],

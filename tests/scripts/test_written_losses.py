@@ -46,6 +46,9 @@ UPDATE = """
         "def trained(batch, scale=2):\n    x, y = batch\n    optimizer.zero_grad()\n    guess = model(x)\n"
         "    loss = F.mse_loss(guess, y) + scale * guess.abs().mean()\n    loss.backward()\n    optimizer.step()\n"
         "    return loss.item()\nfor batch in loader:\n    seen.append(trained(batch, scale=h))\n",
+        "def trained(model, x, y, weight):\n    optimizer.zero_grad()\n"
+        "    F.mse_loss(model(x), y, weight=weight).backward()\n    optimizer.step()\n"
+        "for x, y in loader:\n    trained(model, x, y, weight)\n",
         "rounds = iter(loader)\nfor count in range(7):\n    x, y = next(rounds)\n    loss = (model(x) - y).abs().mean()"
         + UPDATE,
         "off = torch.amp.GradScaler('cpu', enabled=False)\nfor x, y in loader:\n"

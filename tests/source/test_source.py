@@ -235,7 +235,7 @@ def test_training_and_validation_in_one_function():
 
 def test_every_rule_has_a_recipe_or_a_name_of_its_own_and_two_sentences():
     catalog = set(load_catalog().recipes)
-    unpriced = {"cell_loop", "copied_state", "kept_graphs"}
+    unpriced = {"cell_loop", "copied_state", "kept_graphs", "written_attention"}
     assert {rule.recipe for rule in RULES} - catalog == unpriced
     for rule in RULES:
         what, _, advice = rule.pattern.__doc__.partition(": ")
@@ -351,6 +351,23 @@ class Tagger(nn.Module):
 def test_a_loop_over_a_cell_where_a_layer_does_the_same(cell, body, instead):
     findings = [each for each in habits_in(CELL.format(cell, indented(body, 12))) if each.recipe == "cell_loop"]
     assert [each.advice.partition(" ")[0] for each in findings] == ([instead] if instead else [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_found"),
+    [
+        ("att = (q @ k.transpose(-2, -1)) * scale\natt = F.softmax(att + mask, dim=-1)\ny = att @ v", True),
+        ("s = torch.matmul(q, k.transpose(-1, -2))\ny = torch.matmul(drop(s.softmax(-1)), v)", True),
+        ("s = einsum('bhid,bhjd->bhij', q, k)\ny = einsum('bhij,bhjd->bhid', self.softmax(s), v)", True),
+        ("y = torch.softmax(q @ k.mT, -1) @ v", True),
+        ("if fast:\n    return F.scaled_dot_product_attention(q, k, v)\ny = torch.softmax(q @ k.mT, -1) @ v", False),
+        ("gates = torch.softmax(x @ self.gate, -1)\ny = gates @ experts", False),
+        ("logits = images @ texts.t()\ny = torch.softmax(logits, -1)", False),
+    ],
+)
+def test_attention_that_one_function_computes(lines, is_found):
+    text = f"import torch\nfrom torch.nn import functional as F\n\ndef forward(self, q, k, v):\n{indented(lines)}\n"
+    assert [each.recipe for each in habits_in(text)] == ["written_attention"] * is_found
 
 
 # --- whatever the text ----------------------------------------------------------------------------------------

@@ -76,12 +76,7 @@ SPLIT = {
     "a tuple that the model may take": (Net(), (("l", "r"), "y"), ((("l", "r"),), {}, "y"), None),
     "a tuple for any inputs": (Anything(), (("l", "r"), "y"), ((("l", "r"),), {}, "y"), None),
     # Without a target both may be inputs, such as images and their boxes.
-    "a tuple of the inputs": (
-        TwoInputs(),
-        (("l", "r"), "y"),
-        (("l", "r"), {}, "y"),
-        ((("l", "r"), "y"), {}, None),
-    ),
+    "a tuple of the inputs": (TwoInputs(), (("l", "r"), "y"), (("l", "r"), {}, "y"), ((("l", "r"), "y"), {}, None)),
     "a list of the inputs": (TwoInputs(), [["l", "r"], "y"], (("l", "r"), {}, "y"), None),
     "labels that the model takes": (Labelled(), LABELLED, ((), {"input_ids": "x"}, "t"), ((), LABELLED, None)),
     "labels among any keywords": (Keywords(), LABELLED, ((), {"input_ids": "x"}, "t"), ((), LABELLED, None)),
@@ -113,12 +108,7 @@ SPLIT = {
     "what has no input in a pair": (TwoInputs(), ({**BOTH, "row": 3}, "y"), ((), BOTH, "y"), None),
     "a list of samples is one input": (Net(), SAMPLES, None, ((SAMPLES,), {}, None)),
     "a list of two samples": (Net(), SAMPLES[:2], ((SAMPLES[:2],), {}, SAMPLES[:2]), None),
-    "two that are no samples": (
-        Net(),
-        [{"image": "a"}, {"boxes": "b"}],
-        (({"image": "a"},), {}, {"boxes": "b"}),
-        None,
-    ),
+    "two that are no samples": (Net(), [{"image": "a"}, {"boxes": "b"}], (({"image": "a"},), {}, {"boxes": "b"}), None),
     "two samples for two inputs": (TwoInputs(), SAMPLES[:2], None, (tuple(SAMPLES[:2]), {}, None)),
     "the inputs of a mapping in a mapping": (TwoInputs(), {"inputs": BOTH, "targets": "t"}, ((), BOTH, "t"), None),
     "a mapping by the name of an input": (Net(), {"x": BOTH}, None, ((), {"x": BOTH}, None)),

@@ -15,7 +15,6 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
 from advisor.workloads.normalise import normalise
-from advisor.workloads.sizing import counted_run
 
 # Frameworks take seconds to import, and some targets need a process of their own.
 pytestmark = pytest.mark.process
@@ -79,26 +78,14 @@ def test_images_that_do_not_fit_are_still_trained_on_and_explained():
 def test_an_unknown_name_is_answered_with_the_nearest():
     assert "resnet50" in failure("timm:resnet5O").hint
     assert "resnet50" in failure("torchvision:resnet5O").hint
-    assert "takes no option 'depht'" in failure("timm:test_resnet", "depht=3").message
-    assert "num_classes" in failure("timm:test_resnet", "num_class=3").hint
-    assert failure("torchvision:resnet18", "num_class=3").hint == "Did you mean num_classes?"
+    assert "'depht'" in failure("timm:test_resnet", "depht=3").message
+    assert "options after --" in failure("torchvision:resnet18", "num_class=3").hint
     assert "r16O_in1k" in failure("timm:test_resnet.r16O_in1k").message
     assert "key=value" in failure("timm:test_resnet", "--verbose").hint
     assert "timm:resnet50" in failure("timm:").hint
     assert failure(":").message == "':' is not a target."
     assert failure(":build").message == "':build' is not a target."
     assert failure("..:build").message == "'..:build' is not a target."
-
-
-@pytest.mark.usefixtures("timm")
-@pytest.mark.parametrize(
-    ("target", "option"),
-    [("timm:test_resnet", "pretrained=true"), ("torchvision:resnet18", "weights=DEFAULT")],
-)
-def test_weights_are_not_asked_for_by_an_option(target, option):
-    error = failure(target, option)
-    assert "random weights" in error.message
-    assert not error.details
 
 
 @pytest.mark.parametrize(
@@ -279,22 +266,6 @@ def test_heavier_models_get_smaller_batches_and_all_trials_the_same():
     assert light.batch_size == 32
     assert heavy.batch_size < 32
     assert torch.equal(again.data, heavy.data)
-
-
-def test_a_model_runs_once_on_each_form_of_a_batch_that_is_counted():
-    class Counted(nn.Linear):
-        runs = 0
-
-        def forward(self, batch):
-            Counted.runs += 1
-            return super().forward(batch)
-
-    model = Counted(4, 2)
-    again = [counted_run(model, torch.zeros(size, 4))[0].shape for size in (2, 2, 3, 2)]
-    assert (again, Counted.runs) == ([(2, 2), (2, 2), (3, 2), (2, 2)], 2)
-    model.weight = nn.Parameter(torch.zeros(5, 4))
-    model.bias = None
-    assert counted_run(model, torch.zeros(2, 4))[0].shape == (2, 5)
 
 
 def test_no_library_is_imported_for_a_target_that_does_not_need_it():

@@ -178,7 +178,6 @@ class TestWhatDoesNotFit:
             ({"optimizers": [torch.optim.Adam]}, "not a torch.optim.Optimizer"),
             ({"data": None}, "no data"),
             ({"loss": nn.MSELoss()}, "a step of its own and a loss"),
-            ({"step": lambda: None}, "cannot be called with a batch"),
         ],
     )
     def test_says_so(self, changes, said):

@@ -97,8 +97,8 @@ def test_detection_is_inferred_on_an_input_shape():
     assert set(one_step(loop)[0]) == {"boxes", "labels", "scores"}
 
 
-def test_a_class_that_needs_arguments_says_so():
-    with pytest.raises(TargetError, match="ResNet needs the arguments block, layers"):
+def test_a_class_is_no_name_of_a_model():
+    with pytest.raises(TargetError, match="has no model 'ResNet'"):
         load("ResNet")
 
 

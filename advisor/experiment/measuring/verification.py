@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from advisor.errors import TargetError
@@ -25,6 +25,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import (
     Block,
     Exported,
+    Numerics,
     Outcome,
     StackRecord,
     TargetSpec,
@@ -125,10 +126,14 @@ _STARTS = 2.0
 _VERIFY_S = 1.5
 # A second run of each is made where there is time. A count.
 _MOST_VERIFIED = 2
-# Outputs that differ by more than this, and by this multiple of what the session saw of the same settings, are another
-# model's. Both unitless.
-_MOST_DIFFERENT = 0.05
+# Outputs or losses that differ by more than this, and by this multiple of what the session saw of the same settings,
+# are another model's; settings that change no result get less. Unitless.
+_MOST_DIFFERENT, _MOST_OF_EXACT = 0.05, 0.01
 _MARGIN = 2.0
+# The losses that are compared one by one; of all together the mean counts. A count.
+_ONE_BY_ONE = 5
+# First batches that differ by more are of other samples, or of other draws of a transform. Unitless.
+_SAME_BATCH = 1e-3
 
 
 def limit_s(stack: StackRecord) -> float:
@@ -160,19 +165,16 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
         pairs = time_in_pairs(bench.runner, plain, tuned, lambda text: None, until=until, most=_MOST_VERIFIED)
     except TargetError as error:
         return Verification(exported.path, seconds=time.monotonic() - started, problem=error.message)
-    found = Verification(
-        exported.path,
-        seconds=time.monotonic() - started,
-        difference=_difference(pairs[0][1], pairs[0][0]),
-        compared="losses" if pairs[0][1].losses else "outputs",
-    )
-    usual = stack.numerics.difference or 0.0 if stack.numerics else 0.0
-    # Outputs of the plain loop may differ from one start to the next, as of a script that draws in threads.
+    difference = _difference(pairs[0][1], pairs[0][0])
+    # Results of the plain loop may differ from one start to the next, as of a script that draws in threads.
     between_starts = _difference(pairs[-1][0], pairs[0][0]) or 0.0
-    most_different = max(_MOST_DIFFERENT, _MARGIN * usual, _MARGIN * between_starts)
-    if found.difference is not None and not found.difference <= most_different:
-        shown = format_percent(found.difference, digits=1)
-        return replace(found, problem=f"its {found.compared} differ by {shown} from the loop's without it")
+    seen, usual = stack.numerics, (stack.numerics.difference or 0.0) if stack.numerics else 0.0
+    most = _MOST_OF_EXACT if seen is not None and seen.decisive is Numerics.EXACT else _MOST_DIFFERENT
+    seconds, compared = time.monotonic() - started, "losses" if pairs[0][1].losses else "outputs"
+    found = Verification(exported.path, seconds=seconds, difference=difference, compared=compared)
+    if difference is not None and not difference <= max(most, _MARGIN * usual, _MARGIN * between_starts):
+        shown = format_percent(difference, digits=1)
+        return replace(found, problem=f"its {compared} differ by {shown} from the loop's without it")
     without, with_file = (middle_block(runs) for runs in zip(*pairs, strict=True))
     return replace(
         found,
@@ -184,9 +186,15 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
 
 
 def _difference(new: TrialResult, old: TrialResult) -> float | None:
-    """The relative difference of the outputs, or of the first losses, of two runs; None if they have neither."""
-    same = differences(LOSSES if new.losses else OUTPUTS, new, old) if new.batch_size == old.batch_size else ()
-    return max(same, default=None)
+    """The relative difference of the outputs, or of the first losses, of two runs; None if they cannot be compared.
+
+    The outputs of a training are its first batch.
+    """
+    found = differences(OUTPUTS, new, old)
+    if new.batch_size != old.batch_size or (new.losses and any(one > _SAME_BATCH for one in found)):
+        return None
+    losses = differences(LOSSES, new, old)
+    return max((*losses[:_ONE_BY_ONE], fmean(losses))) if losses else max(found, default=None)
 
 
 def ratio_of_processes(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> Interval:

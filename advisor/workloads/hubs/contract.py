@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -136,26 +136,3 @@ def check_input(spec: TargetSpec, sizes: int, example: str) -> None:
             f"--input {'x'.join(map(str, given))} has {len(given)} sizes, and a batch of this model has {sizes}.",
             f"Write all {sizes}, the batch size first, as in --input {example}.",
         )
-
-
-def built(
-    name: str, options: Mapping[str, Any], build: Callable[..., nn.Module], usual: Iterable[str], **fixed: Any
-) -> nn.Module:
-    """Build a model with the person's options and with ``fixed`` ones.
-
-    Raises TargetError for an option that the builder does not take, with the nearest of the ``usual`` ones.
-    """
-    if taken := next((option for option in options if option in fixed), ""):
-        raise TargetError(
-            f"{name} is built with random weights, so the option {taken!r} has no place.",
-            "Leave it out; or load the weights in a build() of your own, and name that: mymodel:build.",
-        )
-    try:
-        return build(**fixed, **options)
-    except TypeError as error:
-        unknown = next((option for option in options if repr(option) in str(error)), "")
-        if not unknown:
-            raise
-        near = nearest(unknown, usual)
-        hint = f"Did you mean {', '.join(near)}?" if near else f"Leave it out: {' '.join(str(error).split())}."
-        raise TargetError(f"{name} takes no option {unknown!r}.", hint) from error

@@ -27,26 +27,23 @@ class Exported(Adapter):
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Read the file."""
-        path = Path(spec.directory, name)
         if spec.mode is Mode.TRAIN:
             raise TargetError(f"{name} is an exported model, which cannot be trained.", _FOR_INFERENCE)
-        return _read(path, name, program=path.suffix == _PROGRAM)
+        path = Path(spec.directory, name)
+        is_program = path.suffix == _PROGRAM
+        try:
+            return torch.export.load(path) if is_program else torch.jit.load(path, map_location="cpu").eval()
+        except Exception as error:  # whatever reading a damaged file raises
+            written = "torch.export.save" if is_program else "torch.jit.save"
+            raise TargetError(
+                f"{name} cannot be read as a file of {written}: {' '.join(str(error).split())[:160]}",
+                "Write it again with this version of PyTorch. A state dict, or a package that AOTInductor compiled, is "
+                "no program: give a build() that makes the model, as mymodel:build.",
+            ) from error
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
         """An exported program in memory, or TorchScript: inference."""
         return _of_program(value, spec) if isinstance(value, torch.export.ExportedProgram) else None
-
-
-def _read(path: Path, shown: str, *, program: bool) -> Any:
-    try:
-        return torch.export.load(path) if program else torch.jit.load(path, map_location="cpu").eval()
-    except Exception as error:  # whatever reading a damaged file raises
-        written = "torch.export.save" if program else "torch.jit.save"
-        raise TargetError(
-            f"{shown} cannot be read as a file of {written}: {' '.join(str(error).split())[:160]}",
-            "Write it again with this version of PyTorch. A state dict, or a package that AOTInductor compiled, is no "
-            "program: give a build() that makes the model, as mymodel:build.",
-        ) from error
 
 
 def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:

@@ -1,4 +1,4 @@
-"""Made-up batches for Hugging Face models: inputs in the first way that a model takes, and labels of its head."""
+"""Made-up batches for Hugging Face models: the inputs that a model needs, and labels of its head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
@@ -15,15 +14,15 @@ from advisor.step.batch import map_tensors
 from advisor.workloads.guess import noise, typed, whole_numbers
 from advisor.workloads.hubs.contract import Samples, check_input
 from advisor.workloads.hubs.hf_classes import labels_of, text_of
-from advisor.workloads.hubs.hf_inputs import Batch, Make, ModelInputs, future, ways_to_make
-from advisor.workloads.sizing import counted_run, runs_on_gpu, takes
+from advisor.workloads.hubs.hf_inputs import Batch, Make, ModelInputs, future, maker_of_inputs
+from advisor.workloads.sizing import counted_run, runs_on_gpu
 
 # Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
 _LENGTH, _SHORT = 512, 64
 _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
-_TRIED = 2  # samples of a batch by which inputs are chosen
+_COUNTED = 2  # samples of a batch that shows whether a model computes a loss by itself
 
 _ADAMW = partial(torch.optim.AdamW, lr=1e-5)
 
@@ -33,14 +32,13 @@ MakeLabels = Callable[[int, Batch], Batch]
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _complete(model)
-    about = ModelInputs(model, spec, _longest(model, _LENGTH if runs_on_gpu(spec) else _SHORT))
+    about = ModelInputs(model, spec, min(longest_text(model), _LENGTH if runs_on_gpu(spec) else _SHORT))
     _check_text(about)
-    way, labelled = _chosen(about, train=train)
-    labels = _labels(about) if train and labelled else None
-    make = partial(_batch, about, way, labels=labels)
+    labels = _labels(about) if train else None
+    make = partial(_batch, about, maker_of_inputs(about), labels=labels)
     trains = labels is not None
     if train and not trains:  # some compute a loss without labels, as masked autoencoders do
-        counted = counted_run(model, make(_TRIED))
+        counted = counted_run(model, make(_COUNTED))
         loss = getattr(counted[0], "loss", None) if counted else None
         trains = isinstance(loss, torch.Tensor) and loss.numel() == 1
     shapes = {name: list(value.shape[1:]) for name, value in make(1).items() if isinstance(value, torch.Tensor)}
@@ -53,8 +51,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of a number of prompts, as ``generate`` takes them."""
     _complete(model)
-    about = ModelInputs(model, spec, length)
-    return _chosen(about, train=False)[0]
+    return maker_of_inputs(ModelInputs(model, spec, length))
 
 
 def longest_text(model: Any) -> int:
@@ -75,17 +72,6 @@ def _complete(model: Any) -> None:
             part.pad_token_id = 0
 
 
-def _longest(model: Any, usual: int) -> int:
-    """The usual length of a text, or as many positions as the model has."""
-    tables = (
-        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and "position" in name and "vision" not in name
-    )
-    # A table of 512 whose first rows are for padding has fewer.
-    return min([usual, longest_text(model), *(count for count in tables if count > 1)])
-
-
 def _check_text(about: ModelInputs) -> None:
     """Raise TargetError where ``--input`` gives a text that the model cannot take."""
     given, longest = about.spec.input_shape, longest_text(about.model)
@@ -100,23 +86,9 @@ def _check_text(about: ModelInputs) -> None:
         )
 
 
-def _chosen(about: ModelInputs, *, train: bool) -> tuple[Make, bool]:
-    """The first way to make inputs that the model accepts, else the first way; and whether labels fit.
-
-    Labels are tried for inference too: they show whether it is the whole model or a part. Labels that do not fit the
-    shape of ``--input`` are used all the same, and the step shows what is wrong.
-    """
-    ways, known = ways_to_make(about), _labels(about)
-    for labels in dict.fromkeys((known, None)):
-        for way in ways:
-            if takes(about.model, _batch(about, way, _TRIED, labels)):
-                return way, labels is known or about.spec.input_shape is not None
-    return ways[0], train
-
-
-def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) -> Batch:
+def _batch(about: ModelInputs, make: Make, size: int, labels: MakeLabels | None) -> Batch:
     """Inputs in the model's floating-point type, with labels or a decoder's start tokens."""
-    batch = way(size)
+    batch = make(size)
     batch |= labels(size, batch) if labels else _decoder_inputs(about, size, batch)
     made: Batch = map_tensors(lambda tensor: typed(tensor, about.model), batch)
     return made
@@ -139,28 +111,25 @@ def _decoded(about: ModelInputs, batch: Batch) -> int:
 def _labels(about: ModelInputs) -> MakeLabels | None:
     """Makes labels for the model's head; None where their form is not known."""
     classes = partial(_classes, about.config)
-    makers: dict[str, tuple[str, MakeLabels | None]] = {
-        "tokens": ("labels", lambda size, batch: {"labels": _next_tokens(about, size, batch)}),
-        "decoded tokens": ("labels", lambda size, batch: {"labels": about.tokens(size, _decoded(about, batch))}),
-        "characters": ("labels", lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)}),
-        "class": ("labels", lambda size, batch: {"labels": classes(size)}),
-        "token classes": ("labels", lambda size, batch: {"labels": classes(*batch["input_ids"].shape)}),
-        "pixels": ("labels", lambda size, batch: {"labels": classes(size, *batch["pixel_values"].shape[-2:])}),
-        "span": (
-            "start_positions",
-            lambda size, batch: {
-                "start_positions": whole_numbers(about.length, size),
-                "end_positions": whole_numbers(about.length, size),
-            },
-        ),
-        "pairs": ("return_loss", lambda size, batch: {"return_loss": True}),
-        "future": ("future_values", lambda size, batch: future(about, batch)),
+    makers: dict[str, MakeLabels] = {
+        "tokens": lambda size, batch: {"labels": _next_tokens(about, size, batch)},
+        "decoded tokens": lambda size, batch: {"labels": about.tokens(size, _decoded(about, batch))},
+        "characters": lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)},
+        "class": lambda size, batch: {"labels": classes(size)},
+        "token classes": lambda size, batch: {"labels": classes(*batch["input_ids"].shape)},
+        "pixels": lambda size, batch: {"labels": classes(size, *batch["pixel_values"].shape[-2:])},
+        "span": lambda size, batch: {
+            "start_positions": whole_numbers(about.length, size),
+            "end_positions": whole_numbers(about.length, size),
+        },
+        "pairs": lambda size, batch: {"return_loss": True},
+        "future": lambda size, batch: future(about, batch),
     }
     kind = "pairs" if about.compares else labels_of(about.model)
     if kind == "decoded tokens" and not about.config.is_encoder_decoder:
         kind = "tokens"
-    named, make = makers.get(kind, ("", None))
-    return make if named in about.accepted else None
+    named = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}.get(kind, "labels")
+    return makers.get(kind) if named in about.accepted else None
 
 
 def _next_tokens(about: ModelInputs, size: int, batch: Batch) -> torch.Tensor:

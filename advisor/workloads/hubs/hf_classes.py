@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -45,19 +44,12 @@ _DEPTH = 3
 
 
 def architecture_in(name: str, known: Iterable[str]) -> str | None:
-    """The architecture in a model's name: the longest that is a whole word, else the earliest and longest in a word."""
+    """The architecture in a model's name: the longest one that the name contains; one of two letters as a word."""
     squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
     meant = {word: kind for word, kind in _MEANT.items() if kind in squeezed.values()} | squeezed
-    words = [word for word in re.split(r"[^a-z0-9]+", _SIZE.sub("", name.rpartition("/")[2].lower())) if word]
-    spans = itertools.combinations(range(len(words) + 1), 2)
-    whole = [joined for start, end in spans if (joined := "".join(words[start:end])) in meant]
-    if whole:
-        return meant[max(whole, key=len)]
-    for least, holds in ((2, str.startswith), (3, str.__contains__)):
-        for word in words:
-            if inside := [kind for kind in squeezed if len(kind) > least and holds(word, kind)]:
-                return squeezed[min(inside, key=lambda kind: (word.find(kind), -len(kind)))]
-    return None
+    words = re.split(r"[^a-z0-9]+", _SIZE.sub("", name.rpartition("/")[2].lower()))
+    inside = [word for word in meant if word in (words if len(word) <= 2 else "".join(words))]
+    return meant[max(inside, key=len)] if inside else None
 
 
 def class_for(transformers: Any, config: Any) -> Any:
@@ -147,12 +139,4 @@ def parts_of(config: Any, depth: int = _DEPTH) -> dict[str, Any]:
 
 def said_by(config: Any, name: str) -> Any:
     """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
-    return next((value for part in parts_of(config).values() if (value := value_in(part, name)) is not None), None)
-
-
-def value_in(config: Any, name: str) -> Any:
-    """A value of a configuration; None where it has none, or one for each layer."""
-    try:
-        return getattr(config, name, None)
-    except RuntimeError:
-        return None
+    return next((value for part in parts_of(config).values() if (value := getattr(part, name, None)) is not None), None)

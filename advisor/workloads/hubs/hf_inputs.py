@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
@@ -61,14 +60,9 @@ class ModelInputs:
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens, from the configuration or from the size of the model's embedding."""
+        """The number of tokens."""
         said = getattr(text_of(self.config), "vocab_size", None)
-        try:
-            table = self.model.get_input_embeddings()
-        except (NotImplementedError, AttributeError):  # as of an encoder that says of no table that it is its input's
-            table = next((module for module in self.model.modules() if isinstance(module, nn.Embedding)), None)
-        counts = (said, getattr(table, "num_embeddings", None))
-        return min((count for count in counts if isinstance(count, int)), default=_USUAL_VOCABULARY)
+        return said if isinstance(said, int) else _USUAL_VOCABULARY
 
     def requires(self, name: str) -> bool:
         """Whether the forward pass has a parameter of this name without a default."""
@@ -81,9 +75,8 @@ class ModelInputs:
 
     def tokens(self, *shape: int) -> torch.Tensor:
         """Token ids without special ones, such as padding or image tokens, which models treat differently."""
-        text = text_of(self.config)
-        named = [getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
-        named += [i for name, i in vars(self.config).items() if name.endswith(("_token_id", "_token_index"))]
+        said = {**vars(self.config), **vars(text_of(self.config))}
+        named = [i for name, i in said.items() if name.endswith(("_token_id", "_token_index"))]
         several = (ids if isinstance(ids, list | tuple) else [ids] for ids in named)
         special = [i for ids in several for i in ids if isinstance(i, int)]  # a text may end in one of several
         low = max((i for i in special if 0 <= i < 10), default=-1) + 1
@@ -172,24 +165,26 @@ _MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
 # --- all inputs of a batch --------------------------------------------------------------------------------------------
 
 
-def ways_to_make(about: ModelInputs) -> list[Make]:
-    """Functions that make a model's inputs, the likeliest first. Raises TargetError if it needs other inputs."""
+def maker_of_inputs(about: ModelInputs) -> Make:
+    """A function that makes a model's inputs: its main one, and what else its forward pass requires or compares.
+
+    Raises TargetError if it needs other inputs.
+    """
     named = [
         name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or _GRID in about.accepted)
     ]
     main = about.model.main_input_name
     main = main if main in named else next(filter(about.requires, named), next(iter(named), ""))
-    groups = [[main], named] if main and len(named) > 1 and not about.compares else [named]
+    taken = [name for name in named if about.compares or name == main or about.requires(name)]
     required = [name for name in about.accepted if about.requires(name)]
-    ways: list[Make] = [partial(_made, about, group) for group in groups]
-    whole = [way for way in ways if main and way(1).keys() >= set(required)]
-    if not whole:
+    make: Make = partial(_made, about, taken)
+    if not taken or not make(1).keys() >= set(required):
         called = ", ".join((required or list(about.accepted))[:6])
         raise TargetError(
             f"the inputs of {type(about.model).__name__} are not known: it is called with {called}.",
             "Return (model, batch) from a build() of your own, with a dict of these as the batch.",
         )
-    return whole
+    return make
 
 
 def _made(about: ModelInputs, names: list[str], size: int) -> Batch:

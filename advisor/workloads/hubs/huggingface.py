@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,15 +25,8 @@ _FLOAT_BYTES = 4
 # Memory of training in float32: weights, gradients and AdamW's two states.
 _TRAIN_COPIES = 4
 _MOST_OF_MEMORY = 0.8
-# What transformers says of weights that do not fit a configuration: the option that would leave them out.
-_OTHER_SHAPES = "ignore_mismatched_sizes"
-# What a model raises that is made of a configuration without some of its values.
-_INCOMPLETE = (ValueError, TypeError, AttributeError, KeyError, IndexError)
 # How a path begins that is no name of a model.
 _PATHS = (".", "/", "~")
-# Options that say the number of layers, of which few make a model smaller.
-_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "depth")
-_USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
 class HuggingFace(Adapter):
@@ -69,9 +60,6 @@ class HuggingFace(Adapter):
 
         if isinstance(value, transformers.PretrainedConfig):
             return Adapted(model=_random_weights(transformers, value, spec), notes=["random weights"])
-        kind: Any = value
-        if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel) and kind.config_class:
-            return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])
         if any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__):
             return of_trainer(value)
         return None
@@ -90,15 +78,13 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
     """The configuration of a name, and where it comes from."""
     path = Path(spec.directory, name).expanduser()
     if _is_of_a_model(path) or (path.is_dir() and name.startswith(_PATHS)):
-        return _read_config(transformers, path, name), []
+        return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True), []
     if name.startswith(_PATHS):
         raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
     with contextlib.suppress(OSError, ValueError):
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
     kind = architecture_in(name, transformers.CONFIG_MAPPING)
     if kind is None:
-        if path.is_dir():
-            return _read_config(transformers, path, name), []  # which says what the folder lacks
         near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
             f"{name} is not on this machine, and no architecture that transformers knows is in its name.",
@@ -109,29 +95,12 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
     )
-    try:
-        config = transformers.CONFIG_MAPPING[kind]()
-    except Exception as error:  # whatever a configuration checks
-        raise TargetError(
-            f"{kind} has no default configuration: {' '.join(str(error).split())[:160]}",
-            "Give a folder with its config.json, as in hf:./FOLDER; `hf download NAME` fetches one.",
-        ) from error
-    return _completed(config), [note] if name != kind else []
+    return transformers.CONFIG_MAPPING[kind](), [note] if name != kind else []
 
 
 def _is_of_a_model(path: Path) -> bool:
     """Whether a path is a configuration, or the folder of one."""
     return path.is_file() or (path / "config.json").is_file()
-
-
-def _read_config(transformers: Any, path: Path, shown: str) -> Any:
-    try:
-        return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise TargetError(
-            f"{shown} holds no configuration that transformers can read: {' '.join(str(error).split())[:160]}",
-            "Give a folder with a config.json that names its model_type.",
-        ) from error
 
 
 def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
@@ -142,8 +111,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     """
     own = {key: value for key, value in options.items() if hasattr(config, key)}
     if own and not config.name_or_path:
-        with _checked(own, name):
-            config = _completed(type(config)(**own))
+        config = type(config)(**own)
     holders = [config, text_of(config), *parts_of(config).values()]  # text and images have layers of their own sizes
     for key, value in options.items():
         holder = next((part for part in holders if hasattr(part, key)), None)
@@ -151,31 +119,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
             near = nearest(key, {other for part in holders for other in vars(part) if not other.startswith("_")})
             hint = f"Did you mean {', '.join(near)}?" if near else "Leave it out."
             raise TargetError(f"the configuration of {name} has no {key!r}.", hint)
-        with _checked({key: value}, name):
-            setattr(holder, key, value)
-    return config
-
-
-@contextlib.contextmanager
-def _checked(options: dict[str, Any], name: str) -> Iterator[None]:
-    """Raise TargetError for values that a configuration refuses."""
-    try:
-        yield
-    except Exception as error:  # whatever a configuration checks
-        given = ", ".join(f"{key}={value}" for key, value in options.items())
-        told = " ".join(str(error).split())[-160:]
-        raise TargetError(
-            f"the configuration of {name} refuses {given}: {told}", "Give another value behind --, or leave it out."
-        ) from error
-
-
-def _completed(config: Any) -> Any:
-    """A default configuration with what only a checkpoint says: a vocabulary, and padding."""
-    text = text_of(config)
-    if getattr(text, "vocab_size", 0) is None:
-        text.vocab_size = _USUAL_VOCABULARY
-        if text.pad_token_id is None:
-            text.pad_token_id = 0
+        setattr(holder, key, value)
     return config
 
 
@@ -185,56 +129,32 @@ def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple
     path = Path(spec.directory, name).expanduser()
     with contextlib.suppress(OSError):
         weights = str(path) if _is_of_a_model(path) else name
-        try:
-            model: nn.Module = kind.from_pretrained(weights, config=config, local_files_only=True)
-        except RuntimeError as error:
-            if _OTHER_SHAPES not in str(error):
-                raise
-            told = f"{kind.__name__} with random weights: those of {name} have other shapes than this configuration"
-            return _random_weights(transformers, config, spec), told
-        return model, f"{kind.__name__} with its weights"
+        taken = {"config": config, "local_files_only": True, "ignore_mismatched_sizes": True}
+        return kind.from_pretrained(weights, **taken), f"{kind.__name__} with its weights, where their shapes fit"
     return _random_weights(transformers, config, spec), f"{kind.__name__} with random weights"
 
 
 def _random_weights(transformers: Any, config: Any, spec: TargetSpec) -> nn.Module:
-    """A model of a configuration. Raises TargetError where that lacks something, or the machine has no room for it."""
+    """A model of a configuration. Raises TargetError where the machine has no room for it."""
     kind = class_for(transformers, config)
     if not runs_on_gpu(spec):
         _check_room(kind, config, spec)
-    return _of_config(kind, config)
-
-
-def _of_config(kind: Any, config: Any) -> nn.Module:
-    """A model of a configuration. Raises TargetError, which says what that lacks: a default one may lack something."""
-    try:
-        model: nn.Module = kind(config)
-    except ImportError as error:
-        package = next(iter(re.findall(r"requires the ([\w-]+) library", str(error))), error.name)
-        raise TargetError(
-            f"{kind.__name__} needs the package {package}, which is not installed.",
-            f"Type `pip install {package}`, then run again.",
-        ) from error
-    except _INCOMPLETE as error:
-        raise TargetError(
-            f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
-            "Give the missing values after --, or name a folder with a config.json.",
-        ) from error
+    model: nn.Module = kind(config)
     return model
 
 
 def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
     copies = 1 if spec.mode is Mode.INFER else _TRAIN_COPIES
     with torch.device("meta"):
-        size = _FLOAT_BYTES * sum(parameter.numel() for parameter in _of_config(kind, config).parameters())
+        size = _FLOAT_BYTES * sum(parameter.numel() for parameter in kind(config).parameters())
     needed, room = copies * size, psutil.virtual_memory().total
     if needed < _MOST_OF_MEMORY * room:
         return
     doing = "Inference" if spec.mode is Mode.INFER else "Training"
     infer = "" if spec.mode is Mode.INFER else ", or give --mode infer"
-    depth = next((name for name in _DEPTHS if name in vars(text_of(config))), "num_hidden_layers")
     raise TargetError(
         f"{doing} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this machine has {room / 2**30:.0f} GiB.",
-        f"Make it smaller, as in `-- {depth}=2`{infer}.",
+        f"Make it smaller, as in `-- num_hidden_layers=2`{infer}.",
     )
 
 

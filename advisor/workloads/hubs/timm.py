@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.workloads.guess import image_samples
-from advisor.workloads.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapter, Samples, check_input, options_of, unknown_name
 
-_OPTIONS = ("num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate", "global_pool", "act_layer")
 _FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them all."
 
 
@@ -26,7 +24,8 @@ class Timm(Adapter):
         timm = self.imported()
         if not timm.is_model(name.partition(".")[0]):  # the tag of pretrained weights says the size and the classes
             raise unknown_name(name, "timm", timm.list_models(), _FAMILIES)
-        return built(name, options_of(spec), partial(timm.create_model, name), _OPTIONS, pretrained=False)
+        model: nn.Module = timm.create_model(name, pretrained=False, **options_of(spec))
+        return model
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
         config: Any = getattr(model, "pretrained_cfg", None)

@@ -11,7 +11,7 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.workloads.guess import image_samples, momentum, noise, whole_numbers
-from advisor.workloads.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapter, Samples, check_input, options_of, unknown_name
 from advisor.workloads.sizing import runs_on_gpu
 
 _CLIP_FRAMES = 16
@@ -31,26 +31,15 @@ class Torchvision(Adapter):
     prefix = package = "torchvision"
     example = "torchvision:resnet50"
 
-    @staticmethod
-    def builds(module: str, attribute: str) -> bool:
-        """Whether ``module:attribute`` names one of torchvision's builders, as ``torchvision.models:resnet50`` does."""
-        if module != "torchvision.models" and not module.startswith("torchvision.models."):
-            return False
-        from torchvision import models
-
-        return attribute in models.list_models()
-
     def load(self, name: str, spec: TargetSpec) -> Any:
         models = self.imported(".models")
         try:
             build = models.get_model_builder(name)
         except ValueError:
             raise unknown_name(name, "torchvision", models.list_models()) from None
-        taken = inspect.signature(build).parameters
-        usual = {*taken, "num_classes", "dropout", "norm_layer"} - {"weights", "kwargs"}
         # Some builders load a pretrained backbone unasked.
-        offline = {"weights_backbone": None} if "weights_backbone" in taken else {}
-        return built(name, options_of(spec), build, usual, weights=None, **offline)
+        offline = {"weights_backbone": None} if "weights_backbone" in inspect.signature(build).parameters else {}
+        return build(weights=None, **offline, **options_of(spec))
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
         room, _, rest = type(model).__module__.partition(".models.")

@@ -85,13 +85,11 @@ def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
 
 def _give_gains(network: Any) -> None:
     """Set the attributes that Ultralytics' trainer sets: the weights of its losses, and the number of classes."""
-    from ultralytics.cfg import get_cfg
-    from ultralytics.utils import DEFAULT_CFG
+    from ultralytics.utils import DEFAULT_CFG_DICT
 
-    own = getattr(network, "args", None)
-    network.args = get_cfg(DEFAULT_CFG)
-    for name, value in (vars(own) if isinstance(own, SimpleNamespace) else dict(own or {})).items():
-        setattr(network.args, name, value)
+    own = getattr(network, "args", None) or {}
+    own = vars(own) if isinstance(own, SimpleNamespace) else own
+    network.args = SimpleNamespace(**{**DEFAULT_CFG_DICT, **own})
     if not hasattr(network, "nc"):
         network.nc = _classes(network)
 

@@ -94,10 +94,6 @@ def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="written-", dir=os.environ.get(SOCKETS)))
 
 
-def _save_aside(function: Callable[..., Any], file: Any) -> Any:
-    return function(_put_aside(file))
-
-
 def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
     if {*mode} & {*"wx"}:
         file = _put_aside(file)
@@ -129,10 +125,6 @@ def _copy_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any)
     return dst
 
 
-def _tensors_aside(function: Callable[..., Any], tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(tensors, _put_aside(file), *args, **kwargs)
-
-
 def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
     """Remove a file or a folder, unless it was there before. The content of ``dir_fd`` was checked with its folder."""
     if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike):
@@ -145,10 +137,6 @@ def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **k
 
 def _make_folder(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
     return None if _removed and Path(path).absolute() in _removed else function(path, *args, **kwargs)
-
-
-def _stat_aside(function: Callable[..., Any], path: Any, **kwargs: Any) -> Any:
-    return function(_aside(path) or path, **kwargs)
 
 
 def _is_there(file: Any) -> bool:
@@ -167,7 +155,7 @@ def _is_old(file: Any) -> bool:
 _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     *((owner, "open", _open_aside) for owner in (builtins, io)),
     *((os, name, _move_aside) for name in ("replace", "rename")),
-    (os, "stat", _stat_aside),
+    (os, "stat", lambda stat, path, **options: stat(_aside(path) or path, **options)),
     (os, "mkdir", _make_folder),
     (shutil, "rmtree", _remove_nothing_old),
     *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
@@ -177,7 +165,7 @@ _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
 
 # Those of torch.save, which scripts may have imported by its name.
 _OF_TORCH: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (torch.serialization, "_open_zipfile_writer", _save_aside),
+    (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
     (torch.serialization, "_open_file_like", _open_aside),
 )
 _new_ones_too = False
@@ -188,7 +176,8 @@ def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]],
     """The functions that write files, each with its replacement; those of safetensors too once it is imported."""
     writers = [*_WRITERS]
     if safetensors:
-        writers.append((sys.modules["safetensors.torch"], "serialize_file", _tensors_aside))
+        write_aside = lambda write, tensors, file, *more, **named: write(tensors, _put_aside(file), *more, **named)  # noqa: E731
+        writers.append((sys.modules["safetensors.torch"], "serialize_file", write_aside))
     found = [(owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers]
     return (*found, *((owner, name, functools.partial(one, getattr(owner, name))) for owner, name, one in _OF_TORCH))
 

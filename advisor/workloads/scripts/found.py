@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
@@ -16,7 +16,7 @@ from advisor.python.places import scope_of
 from advisor.python.positions import Loop, position_of, value_of
 from advisor.python.trees import bound_in
 from advisor.workloads.scripts.heads import Head
-from advisor.workloads.scripts.loops import clears_gradients, is_part_of_round, with_called
+from advisor.workloads.scripts.loops import clears_gradients
 from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import Seen, Where
 
@@ -33,8 +33,7 @@ class FoundLoop:
 
     ``clears`` tells whether gradients are cleared in the loop; where they are not, they add up. ``changing`` are the
     names that it or a loop around it binds. ``beside`` are the other statements of the loop around it, or of its
-    function where none is. ``part`` is the loop of a few rounds that is a part of its own. ``update`` is the line of
-    the update, or of what makes it.
+    function where none is. ``update`` is the line of the update, or of what makes it.
     """
 
     statement: Loop
@@ -43,7 +42,6 @@ class FoundLoop:
     clears: bool = True
     changing: frozenset[str] = frozenset()
     beside: Sequence[ast.stmt] = ()
-    part: FoundLoop | None = None
     update: int = 0
 
     @property
@@ -65,19 +63,12 @@ class FoundLoop:
 def training_loop(seen: Seen) -> FoundLoop:
     """The loop that the first update was made in. Raises NoLoopError where no source has one that fits.
 
-    With a loader it is the innermost loop that reads the loader; else the innermost one around the update. Where that
-    is a part of a round of the loop around it, as the updates of a critic before one of a generator, it is that one,
-    unless that makes an optimizer for each round, as a loop of several seeds or folds does.
+    With a loader it is the innermost loop that reads the loader; else the innermost one around the update.
     """
     found = _loops_around_update(seen)
     if not found:
         raise NoLoopError("no loop in the script's own code stands around the update of the weights")
-    loop = next((loop for loop in found if reads_loader(loop, seen)), found[0])
-    around = next((after for one, after in itertools.pairwise(found) if one is loop), None)
-    if around is None or _makes_optimizer(loop):
-        return loop
-    is_part = is_part_of_round(loop.file, loop.statement, loop.beside, loop.names)
-    return replace(around, part=loop) if is_part else loop
+    return next((loop for loop in found if reads_loader(loop, seen)), found[0])
 
 
 def _loops_around_update(seen: Seen) -> list[FoundLoop]:
@@ -104,18 +95,15 @@ def reads_loader(loop: FoundLoop, seen: Seen) -> bool:
 
 
 def _makes_optimizer(loop: FoundLoop) -> bool:
-    """Whether an optimizer is made beside a loop: with another one for each, its updates are no part of a step."""
+    """Whether an optimizer is made beside a loop, as in each round of one of several seeds or folds."""
     stored = (node for one in loop.beside for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
     return any(isinstance(value_of(node, loop.names), Optimizer) for node in stored if isinstance(node.ctx, ast.Store))
 
 
 def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
-    """The optimizers that a loop names, or what stands beside the one that is a part of it."""
-    places: list[tuple[ast.AST, dict[str, Any]]] = [(loop.statement, loop.names)]
-    if loop.part is not None:
-        places += [(beside, loop.part.names) for beside in with_called(loop.part.file, loop.part.beside)]
-    named = ((node, names) for place, names in places for node in ast.walk(place))
-    found = (value_of(node, names) for node, names in named if isinstance(node, ast.Name | ast.Attribute))
+    """The optimizers that a loop names."""
+    named = (node for node in ast.walk(loop.statement) if isinstance(node, ast.Name | ast.Attribute))
+    found = (value_of(node, loop.names) for node in named)
     return [value for value in found if isinstance(value, Optimizer)]
 
 

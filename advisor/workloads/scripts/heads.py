@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from advisor.python.positions import within
 from advisor.python.trees import names_called
+from advisor.workloads.scripts.loops import functions_that
 
 _HEAD = "__perf_advisor_head__"
 _TRAINS = frozenset({"backward", "step"})
@@ -61,19 +62,9 @@ def with_heads(source: bytes, file: str) -> CodeType:
     setattr(builtins, _HEAD, Head)
     tree = ast.parse(source, file)
     if any(name.encode() in source for name in _TRAINS):
-        train = _training(tree)
+        train = _TRAINS | functions_that(tree, lambda one: bool(names_called(one) & _TRAINS))
         for loop in [node for node in ast.walk(tree) if isinstance(node, ast.For) and names_called(node) & train]:
             head = ast.Call(ast.Name(_HEAD, ast.Load()), [loop.iter], [])
             loop.iter = ast.fix_missing_locations(ast.copy_location(head, loop))
     code: CodeType = compile(tree, file, "exec")
     return code
-
-
-def _training(tree: ast.Module) -> set[str]:
-    """The names of functions that train: ``backward``, ``step``, and functions of the file that call these."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    calls = {one.name: names_called(one) for one in functions}
-    found = set(_TRAINS)
-    while more := {name for name, called in calls.items() if called & found} - found:
-        found |= more
-    return found

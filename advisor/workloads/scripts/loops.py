@@ -1,19 +1,16 @@
-"""A script's loops by their source: what varies, what clears gradients, and which are a part of a round."""
+"""A script's loops by their source: what varies from round to round, and what clears gradients."""
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
 
 from advisor.python.positions import Loop
 from advisor.python.trees import bound_in, clears, name_called, names_called, tree_of_file
 
 _BACKWARD = "backward"
-_FEW = 16  # rounds of a loop within a round of another
 # Attributes and functions with the same result for each batch: the form of a tensor, the kind of a value.
 _FORMS = frozenset({"shape", "ndim", "dtype", "device", "is_cuda", "layout", "dim", "size", "is_floating_point"})
 _KINDS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "len", "is_available", "is_initialized"})
 _LONGEST = 60  # characters of a statement as it is shown
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def varies(part: ast.AST, changing: Collection[str]) -> bool:
@@ -58,32 +55,6 @@ def shown(statement: ast.stmt) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], names: dict[str, Any]) -> bool:
-    """Whether a short loop is next to statements that run a backward pass too, directly or in functions they call.
-
-    ``names`` are the loop's names.
-    """
-    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
-        return False
-    if not any(_BACKWARD in names_called(part) for part in with_called(file, beside)):
-        return False
-    rounds = eval(compile(ast.Expression(loop.iter), "", "eval"), names)  # noqa: S307 - it is the user's own loop
-    return len(rounds) <= _FEW
-
-
-def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
-    """Statements, and those of the file's functions and the methods of ``self`` that they call.
-
-    ``train`` of ``model.train()`` is not such a method.
-    """
-
-    def own_called(node: ast.AST) -> set[str]:
-        calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
-        return {text.removeprefix("self.") for text in map(ast.unparse, calls)}
-
-    return [*statements, *_called_from(tree_of_file(file), ast.Module([*statements], []), own_called)]
-
-
 def clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
     """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
 
@@ -95,19 +66,14 @@ def clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
     backward = [is_in_some_rounds(loop, one.lineno) for one in places if _BACKWARD in names_called(one)]
     if clearing and all(clearing) and not all(backward):
         return False
-    return any(map(clears, (loop, *_called_from(tree_of_file(file), loop), *within)))
+    return any(map(clears, (loop, *within))) or bool(names_called(loop) & functions_that(tree_of_file(file), clears))
 
 
-def _called_from(
-    tree: ast.Module, start: ast.AST, called: Callable[[ast.AST], set[str]] = names_called
-) -> list[_Function]:
-    """The file's functions that a piece of it calls, and those that they call."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
-    found: list[_Function] = []
-    waiting: list[ast.AST] = [start]
-    while waiting:
-        names = called(waiting.pop())
-        new = [one for one in functions if one.name in names and one not in found]
-        found += new
-        waiting += new
+def functions_that(tree: ast.Module, holds: Callable[[ast.AST], bool]) -> set[str]:
+    """The names of a file's functions of which something holds, and of those that call one of them."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    calls = {one.name: names_called(one) for one in functions}
+    found = {one.name for one in functions if holds(one)}
+    while more := {name for name, called in calls.items() if called & found} - found:
+        found |= more
     return found

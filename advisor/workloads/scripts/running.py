@@ -6,9 +6,11 @@ process that is forked meanwhile.
 
 import contextlib
 import contextvars
+import functools
 import itertools
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -81,13 +83,9 @@ class Script:
         return given
 
 
-def lines_up(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
+def lines_up(frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
     """The lines being executed, from a frame up the stack."""
-    found = []
-    while frame is not None:
-        found.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(found)
+    return tuple((one.f_code, line) for one, line in traceback.walk_stack(frame))
 
 
 def _modes() -> tuple[Any, ...]:
@@ -181,67 +179,71 @@ class ScriptStep:
 
     @contextlib.contextmanager
     def _hooked(self) -> Iterator[None]:
-        backward: Any = torch.Tensor.backward
-        replayed: Any = torch.cuda.CUDAGraph.replay
-        read, begin = _BaseDataLoaderIter.__next__, DataLoader.__iter__
-
-        def next_batch(iterator: Any) -> Any:
-            loader = self._iterators.get(iterator) if self.script.runs else None
-            if loader is None:
-                return read(iterator)
-            if loader is self._pause.loader and torch.is_grad_enabled():
-                return self.script.pause()
-            if iterator not in self._anew:
-                self._anew[iterator] = begin(loader)
-            return read(self._anew[iterator])
-
-        def iterate(loader: Any) -> Any:
-            read_by = self._pause.loader  # Accelerate's loaders iterate the one inside them
-            if loader is not getattr(read_by, "base_dataloader", read_by) or not self.script.runs:
-                return begin(loader)
-            if not torch.is_grad_enabled():
-                return begin(loader)
-            with without_workers(loader):  # it is not read
-                iterator = begin(loader)
-            self._iterators[iterator] = read_by
-            return iterator
-
-        def go_backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-            self._losses.append(loss)
-            backward(loss, *args, **kwargs)
-            place = self._pause.backward
-            is_counted = place is not None and self.script.runs and (not place or place == lines_up(sys._getframe(1)))
-            if is_counted and next(self._passes) % self._pause.passes == 0:
-                self.script.pause()
-
-        def update(optimizer: Optimizer, *_: Any) -> None:
-            self._updated.append(optimizer)
-            if optimizer is self._pause.optimizer:
-                self.script.pause()
-
-        schedule = OneCycleLR.step
-
-        def step_schedule(scheduler: OneCycleLR, *args: Any) -> None:
-            if scheduler.last_epoch >= scheduler.total_steps - 1:  # it begins anew, as the loop does
-                scheduler.last_epoch = -1
-            schedule(scheduler, *args)
-
-        def replay(graph: Any) -> None:  # the step of a changed file may be a captured one
-            self._replays += 1
-            replayed(graph)
-
-        hook = register_optimizer_step_pre_hook(update)
-        try:
-            with (
-                replaced(_BaseDataLoaderIter, "__next__", next_batch),
-                replaced(DataLoader, "__iter__", iterate),
-                replaced(torch.Tensor, "backward", go_backward),
-                replaced(OneCycleLR, "step", step_schedule),
-                replaced(torch.cuda.CUDAGraph, "replay", replay),
+        with contextlib.ExitStack() as stack:
+            stack.callback(register_optimizer_step_pre_hook(self._on_update).remove)
+            for owner, name, wrapper in (
+                (_BaseDataLoaderIter, "__next__", self._on_next_batch),
+                (DataLoader, "__iter__", self._on_iter),
+                (torch.Tensor, "backward", self._on_backward),
+                (OneCycleLR, "step", _step_schedule),
+                (torch.cuda.CUDAGraph, "replay", self._on_replay),
             ):
-                yield
-        finally:
-            hook.remove()
+                stack.enter_context(patched(owner, name, wrapper))
+            yield
+
+    def _on_next_batch(self, read: Callable[..., Any], iterator: Any) -> Any:
+        loader = self._iterators.get(iterator) if self.script.runs else None
+        if loader is None:
+            return read(iterator)
+        if loader is self._pause.loader and torch.is_grad_enabled():
+            return self.script.pause()
+        if iterator not in self._anew:
+            self._anew[iterator] = DataLoader.__iter__(loader)
+        return read(self._anew[iterator])
+
+    def _on_iter(self, begin: Callable[..., Any], loader: Any) -> Any:
+        read_by = self._pause.loader  # Accelerate's loaders iterate the one inside them
+        is_measured = loader is getattr(read_by, "base_dataloader", read_by)
+        if not is_measured or not self.script.runs or not torch.is_grad_enabled():
+            return begin(loader)
+        with without_workers(loader):  # it is not read
+            iterator = begin(loader)
+        self._iterators[iterator] = read_by
+        return iterator
+
+    def _on_backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        self._losses.append(loss)
+        backward(loss, *args, **kwargs)
+        place = self._pause.backward
+        is_counted = place is not None and self.script.runs and (not place or place == lines_up(sys._getframe(2)))
+        if is_counted and next(self._passes) % self._pause.passes == 0:
+            self.script.pause()
+
+    def _on_update(self, optimizer: Optimizer, *_: Any) -> None:
+        self._updated.append(optimizer)
+        if optimizer is self._pause.optimizer:
+            self.script.pause()
+
+    def _on_replay(self, replay: Callable[..., Any], graph: Any) -> None:
+        self._replays += 1  # the step of a changed file may be a captured one
+        replay(graph)
+
+
+def _step_schedule(step: Callable[..., Any], schedule: OneCycleLR, *args: Any) -> None:
+    if schedule.last_epoch >= schedule.total_steps - 1:  # it begins anew, as the loop does
+        schedule.last_epoch = -1
+    step(schedule, *args)
+
+
+def patched(owner: Any, name: str, wrapper: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    """Have ``wrapper(function, *args)`` called in place of a function."""
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(function, *args, **kwargs)
+
+    return replaced(owner, name, call)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
 import inspect
+import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,13 +62,9 @@ class Where:
         return not is_library(self.frame.f_code.co_filename)
 
 
-def stack_from(frame: FrameType | None) -> list[Where]:
+def stack_from(frame: FrameType) -> list[Where]:
     """The frames that are at work, from one up the stack."""
-    found = []
-    while frame is not None:
-        found.append(Where(frame, frame.f_lineno))
-        frame = frame.f_back
-    return found
+    return [Where(one, line) for one, line in traceback.walk_stack(frame)]
 
 
 @dataclass(slots=True)
@@ -152,11 +149,9 @@ def gradients() -> str:
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Whether two nested structures of tensors hold the same values, on any device and in any floating-point type."""
+    """Whether two nested structures of tensors hold the same values, on any device."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        floats = one.is_floating_point() and other.is_floating_point()
-        alike = one.shape == other.shape and (floats or one.dtype == other.dtype)
-        return one is other or (alike and torch.equal(one.cpu(), other.cpu().to(one.dtype)))
+        return one is other or (one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu()))
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(same_values, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -1,7 +1,6 @@
 """Watches a script's calls through the hooks of PyTorch until one whole step is done, and pauses it there."""
 
 import contextlib
-import functools
 import multiprocessing.process
 import os
 import sys
@@ -19,12 +18,11 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.process.meanwhile import replaced
 from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
-from advisor.workloads.scripts.found import FoundLoop, NoLoopError, reads_loader, training_loop
+from advisor.workloads.scripts.found import NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.workloads.scripts.running import Pause, Script, lines_up, without_workers
+from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, without_workers
 from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, Where, autocast, gradients, stack_from
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
@@ -50,7 +48,6 @@ class Watch:
     def __init__(self, script: Script) -> None:
         self.seen = Seen(script)
         self._is_on = True
-        self._loop: FoundLoop | None = None
         self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
         self._files = contextlib.ExitStack()
@@ -91,7 +88,7 @@ class Watch:
                 # A module, not the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
             ):
-                stack.enter_context(_patched(owner, name, wrapper))
+                stack.enter_context(patched(owner, name, wrapper))
             stack.callback(self._stop_watching)
             stack.enter_context(writing_aside(new_ones_too=False))
             stack.enter_context(self._files)
@@ -120,10 +117,12 @@ class Watch:
             self._owners += _has_parameters(module)
 
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-        if not self._is_ours() or not _has_parameters(module):
+        if not self._is_ours():
             return
         *named, output = rest  # of a call that failed PyTorch gives no keywords
         kwargs: dict[str, Any] = named[0] if named else {}
+        if not _has_parameters(module):
+            return
         self._owners = max(0, self._owners - 1)
         if output is None or self._owners:
             return
@@ -142,8 +141,9 @@ class Watch:
         """Leave a script that has called its models for long, and has nothing to train them with."""
         if self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes:
             return
-        self._predicts_since = self._predicts_since or time.monotonic()
-        if time.monotonic() - self._predicts_since > _PREDICTS_S:
+        now = time.monotonic()
+        self._predicts_since = self._predicts_since or now
+        if now - self._predicts_since > _PREDICTS_S:
             self.seen.goes_on = True
             self._leave()
 
@@ -176,10 +176,9 @@ class Watch:
 
     def _begins_anew(self, place: tuple[Line, ...]) -> bool:
         """Whether a backward pass is the first of another round than that of the first update."""
-        if self.seen.endless or not (self.seen.updates or self.seen.by_hand) or place != self._places[0]:
-            return self.seen.endless and len(self._places) > 0
-        # Of a loop with a part of a few updates, those of the part come first.
-        return self._loop is None or self._loop.part is None or len({*self._places}) > 1
+        if self.seen.endless:
+            return len(self._places) > 0
+        return bool(self.seen.updates or self.seen.by_hand) and place == self._places[0]
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -242,12 +241,12 @@ class Watch:
     def _is_in_loop(self, frames: list[Where]) -> bool:
         """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
         try:
-            self._loop = training_loop(replace(self.seen, frames=frames))
+            loop = training_loop(replace(self.seen, frames=frames))
         except NoLoopError:
             return False
         self.seen.frames = frames
         self._files.enter_context(writing_aside(new_ones_too=True))
-        if self._loop.part is not None or not reads_loader(self._loop, self.seen):  # of a part it reads several batches
+        if not reads_loader(loop, self.seen):
             self.seen.loader = self.seen.batch = None
         return True
 
@@ -263,16 +262,16 @@ class Watch:
         self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
 
     def _trained(self) -> list[nn.Parameter]:
-        found = {id(p): p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None}
-        return list(found.values())
+        found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
+        return list({id(p): p for p in found}.values())
 
     def _on_clip_norm(
         self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
     ) -> Any:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm):
-            self.seen.changes_gradients = True
-        if self._is_ours() and {id(p) for p in parameters if p.grad is not None} != set(map(id, self._trained())):
+        options = args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm)
+        clipped = {id(p) for p in parameters if p.grad is not None}
+        if options or (self._is_ours() and clipped != set(map(id, self._trained()))):
             self.seen.changes_gradients = True
         self.seen.clip_norm = float(max_norm)
         return function(parameters, max_norm, *args, **kwargs)
@@ -380,14 +379,3 @@ def _norm(tensor: torch.Tensor) -> float:
 
 def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
-
-
-def _patched(owner: Any, name: str, wrapper: Any) -> contextlib.AbstractContextManager[None]:
-    """Have ``wrapper(function, *args)`` called in place of a function."""
-    function = getattr(owner, name)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return wrapper(function, *args, **kwargs)
-
-    return replaced(owner, name, call)

@@ -23,7 +23,7 @@ from advisor.python.positions import COUNTED, reads_once, value_of
 from advisor.python.trees import blocks, bound_in, clears, name_called
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
-from advisor.workloads.draws import buffers_kept, draws_kept
+from advisor.workloads.draws import as_before
 from advisor.workloads.loop import as_given
 from advisor.workloads.scripts.found import Again, FoundLoop, position_in
 from advisor.workloads.scripts.loops import is_in_some_rounds, varies
@@ -94,30 +94,27 @@ def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
     if inspect.ismethod(value_of(called.func, loop.names)):
         del parameters[0]
-    given = [*zip(parameters, called.args, strict=False), *((one.arg or "", one.value) for one in called.keywords)]
+    given = dict(zip(parameters, called.args, strict=False)) | {one.arg or "": one.value for one in called.keywords}
     changing = bound_in(loop.statement)
-    changed = [(name, value) for name, value in given if _read([value]) & changing]
-    target = ast.Tuple([ast.Name(name, ast.Store()) for name, _ in changed], ast.Store())
-    assigned = [ast.Assign([target], ast.Tuple([value for _, value in changed], ast.Load()))] if changed else []
-    body = ast.If(ast.Constant(value=True), [*assigned, *function.body], [])
-    statement = _Replaces(called, body).visit(copy.deepcopy(loop.statement))
+    changed = {name: value for name, value in given.items() if _read([value]) & changing}
+    target = ast.Tuple([ast.Name(name, ast.Store()) for name in changed], ast.Store())
+    begin = ast.Assign([target], ast.Tuple([*changed.values()], ast.Load()))
+    body = ast.If(ast.Constant(value=True), [begin, *function.body], [])
+    statement = copy.deepcopy(loop.statement)
+    _put_in_place(body, called, statement)
     names = {**inner.f_globals, **outer.f_globals, **outer.f_locals, **inner.f_locals}
     return replace(loop, statement=ast.fix_missing_locations(statement), names=names)
 
 
-class _Replaces(ast.NodeTransformer):
-    """Puts a block in the place of the statement that makes a call."""
-
-    def __init__(self, called: ast.Call, block: ast.stmt) -> None:
-        self._place, self._block = (called.lineno, called.col_offset), block
-
-    def visit(self, node: ast.AST) -> Any:
-        """The node, or the block."""
-        simple = isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign)
-        calls = (one for one in ast.walk(node) if isinstance(one, ast.Call)) if simple else ()
-        if any((one.lineno, one.col_offset) == self._place for one in calls):
-            return ast.copy_location(self._block, node)
-        return self.generic_visit(node)
+def _put_in_place(body: ast.stmt, of: ast.Call, statement: ast.stmt) -> None:
+    """Put a statement in the place of the one within another that makes a call."""
+    for block in (part for node in ast.walk(statement) if isinstance(node, ast.stmt) for part in blocks(node)):
+        for at, one in enumerate(block):
+            simple = isinstance(one, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign)
+            calls = (node for node in ast.walk(one) if isinstance(node, ast.Call)) if simple else ()
+            if any((call.lineno, call.col_offset) == (of.lineno, of.col_offset) for call in calls):
+                block[at] = ast.copy_location(body, one)
+                return
 
 
 def _computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -140,17 +137,11 @@ def _made(
     """
     calls = (place for place, one in enumerate(used) if any(value_of(n, loop.names) is model for n in _names_in([one])))
     using = used[next(calls, len(used)) :]
-    if not using:
-        return None, used, None
-    begin = statements.index(using[0]) if using[0] in statements else len(statements) - 1
+    begin = statements.index(using[0]) if using and using[0] in statements else len(statements) - 1
     rest = [one for one in (*statements[begin:], *statements[:begin]) if one not in using]
     read = {name for name in _read_first(using) if "." not in name}
     names = sorted(read & bound_in(loop.statement))
-    inputs = {
-        id(value) for call in seen.calls if call.module is model for value in tensors_of((call.args, call.kwargs))
-    }
-    held = {name: loop.names.get(name) for name in read if isinstance(loop.names.get(name), torch.Tensor)}
-    data: Any = None
+    data: Any
     if names:
         making = _computing(set(names), rest)
         trains = any(isinstance(value_of(node, loop.names), nn.Module | Optimizer) for node in _names_in(making))
@@ -159,11 +150,14 @@ def _made(
         if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
             return None, used, None
         data = Again(_made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop))
-    elif inputs.intersection(map(id, held.values())):
-        names = sorted(held, key=lambda name: (id(held[name]) not in inputs, name))
+    else:
+        given = {id(one) for call in seen.calls if call.module is model for one in tensors_of((call.args, call.kwargs))}
+        held = {name: loop.names.get(name) for name in read if isinstance(loop.names.get(name), torch.Tensor)}
+        names = sorted(held, key=lambda name: (id(held[name]) not in given, name))
+        if not names or id(held[names[0]]) not in given:
+            return None, used, None
         data = tuple(held[name] for name in names)
-    target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
-    return (target if names else None), using, data
+    return ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store()), using, data
 
 
 def _made_by(making: list[ast.stmt], row: ast.expr, loop: FoundLoop) -> Callable[[], Iterator[Any]]:
@@ -228,8 +222,7 @@ def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
     if not isinstance(loop.statement, ast.For):
         return None
     position, head, target = position_in(loop, seen), loop.statement.iter, loop.statement.target
-    counts = position == COUNTED or (isinstance(head, ast.Call) and name_called(head) == "enumerate")
-    if counts:
+    if position == COUNTED or (isinstance(head, ast.Call) and name_called(head) == "enumerate"):
         target = target.elts[1] if isinstance(target, ast.Tuple) else ast.Name("", ast.Store())
     if position is None:
         parts = [value_of(one, loop.names) for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
@@ -255,7 +248,7 @@ def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.ex
 def _is_a_loss(loss: Callable[..., Any], model: nn.Module, batch: Any) -> bool:
     """Whether a function computes a number that goes backward of a batch."""
     try:
-        with draws_kept(model), buffers_kept(model):
+        with as_before(model):
             value = loss(model, batch)
     except Exception:  # a name that only the whole round gives a value to
         return False

@@ -160,7 +160,7 @@ def test_rank_0_measures_the_steps_of_all_ranks(run):
     assert result.outcome is Outcome.MEASURED, result
     (facts,) = [message.workload for message in messages if isinstance(message, Inspected)]
     assert facts.own_step
-    assert facts.spread_already == "the model is wrapped in DistributedDataParallel already"
+    assert (facts.ranks, facts.spread_already) == (2, "the model is wrapped in DistributedDataParallel already")
     assert {block.samples / block.steps for block in result.blocks} == {16}
     assert result.batch_size == 16
     assert any("2 ranks (gloo)" in note for note in result.notes)
@@ -209,7 +209,7 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
 )
 def test_a_session_ends_where_the_ranks_of_a_script_train_apart_or_fail(folder, capsys, text, said, hint):
     (folder / "train.py").write_text(text_of(text))
-    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "30s", "--only", "parallel_strategy"]
+    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "60s", "--only", "parallel_strategy"]
     with short_trials():
         code = cli.main([*command, "--headless"])
     told = capsys.readouterr().err

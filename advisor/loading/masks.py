@@ -1,0 +1,35 @@
+"""Attention masks that mask nothing, left out of batches by a collate function, which looks at each batch."""
+
+import copy
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import torch
+
+
+def masks_nothing(name: Any, part: Any) -> bool:
+    """Whether a part of a batch is an attention mask, by its name, that leaves all positions as they are.
+
+    An ``attention_mask`` is 1 there and a ``padding_mask`` 0. A mask that is added to the scores is 0.
+    """
+    if not isinstance(part, torch.Tensor) or not str(name).endswith(("attention_mask", "attn_mask", "padding_mask")):
+        return False
+    is_added = part.is_floating_point() and (part.dim() > 2 or name.endswith("attn_mask"))
+    return bool((part == (0 if is_added or name.endswith("padding_mask") else 1)).all())
+
+
+def without_empty_masks(batch: Any) -> Any:
+    """A batch without the masks that mask nothing, which are entries of mappings; lists and tuples may hold these."""
+    if type(batch) in (list, tuple):
+        return type(batch)(map(without_empty_masks, batch))
+    named = batch.items() if isinstance(batch, MutableMapping) else ()
+    empty = [name for name, part in named if masks_nothing(name, part)]
+    kept = copy.copy(batch) if empty else batch
+    for name in empty:
+        del kept[name]
+    return kept
+
+
+def collated_without_masks(collate: Callable[[Any], Any], samples: Any) -> Any:
+    """Collate samples into a batch without the masks that mask nothing."""
+    return without_empty_masks(collate(samples))

@@ -1,0 +1,71 @@
+"""Empty attention masks dropped
+
+What it does
+------------
+Leaves an attention mask out of each batch in which it masks nothing: an `attention_mask` of ones, a `padding_mask` of
+zeros, or one of zeros that is added to the scores. The loader's collate function looks at each batch. A batch whose
+mask says something keeps it, and is compiled or captured as another form of batch.
+
+Why it helps
+------------
+Flash attention takes no mask. Eager code may look at the mask's values and drop it, as Hugging Face's models do; a
+compiled or captured step cannot, and computes with a mask of all pairs of positions.
+
+When it does not
+------------
+Batches are padded, or the model makes a mask where it gets none. In a compiled or captured step those of transformers
+5.17 do; those of 5.24 only under torch.compile before PyTorch 2.14. Masks are found by their names, in batches that are
+dicts. A loss that reads the mask fails without it. If no DataLoader makes your batches, leave out the mask yourself.
+
+Numerics
+------------
+close: another kernel adds up in another order.
+
+References
+------------
+PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face documentation, Attention mask
+interface.
+"""
+
+from functools import partial
+from typing import Any
+
+from advisor.recipe import CUDA, Components, Recipe, Stage, code_of
+from advisor.recipe.loader_recipe import Expression
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
+
+_CALL = "functools.partial(collated_without_masks, loader.collate_fn)"
+
+
+class AttentionMask(Recipe):
+    key = "attention.empty_masks"
+    values = ("kept", "dropped")
+    devices = CUDA
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    usual = frozenset({"dropped"})
+    phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
+    stage = Stage.DATA
+    order = 1  # after pad_batches, which knows the parts of a batch by their places
+    keeps_code = False  # other kernels are called
+    codes = {"kept": "# batches keep their masks\n"}
+
+    def candidates(self, facts: Facts) -> Proposal:
+        loader = facts.workload.loader
+        if not facts.workload.empty_masks:
+            return Skip("the first batches are no dicts with a mask that masks nothing in any of them")
+        return Skip(loader.copy_problem) if loader and loader.copy_problem else ["dropped"]
+
+    def options(self, value: Value) -> dict[str, Any]:
+        return {"collate_fn": Expression(_CALL)} if value == "dropped" else {}
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.loading.loader import rebuild
+        from advisor.loading.masks import collated_without_masks
+
+        if value == "dropped" and workload.has_loader:  # a trial drops the masks of a batch that no loader makes
+            collate = partial(collated_without_masks, workload.data.collate_fn)
+            workload.data = rebuild(workload.data, collate_fn=collate)
+
+    def code(self, value: Value) -> str:
+        call = f"import functools\n\nloader = torch.utils.data.DataLoader(..., collate_fn={_CALL})"
+        return super().code(value) if value == self.default else code_of("loading.masks", call)
