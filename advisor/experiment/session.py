@@ -186,9 +186,10 @@ class Session:
         self._trials.enter("baseline")
         facts, result = first_run(self._bench, hardware)
         if self._bench.world is not None and not (facts.workload.own_step and facts.workload.spread_already):
+            how = "by a library's loop" if facts.workload.spread_already else "apart: no process group joins them"
             raise TargetError(
-                f"the ranks of {self.request.target.target} train apart: no process group joins them.",
-                "Leave --gpus out; or give it the arguments that make it train on several GPUs, after --.",
+                f"the ranks of {self.request.target.target} train {how}.",
+                "Leave --gpus out; or have its own loop train on several GPUs, with its arguments after --.",
             )
         self._read_source(*(place.file for place in facts.workload.places))
         facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))

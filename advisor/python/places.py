@@ -233,7 +233,7 @@ class LoopPlaces:
         yield _at("loop", file, self.loop)
         # Above is the outermost loop around it that does not make the model anew.
         made, line = list(_names_of(self.model, self._names_in(self.code))), self.loop.body[0].lineno
-        loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, ast.For | ast.While)]
+        loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, Loop)]
         around = [one for one in loops if one.lineno <= self.loop.lineno and line <= (one.end_lineno or 0)]
         whole = (one for one in around if not any(_concerns(one, name) for name in made))
         yield _at("above", file, next(whole, self.loop))

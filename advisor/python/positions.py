@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from types import CodeType
 from typing import Any
 
-Loop = ast.For | ast.While
+Loop = ast.For | ast.AsyncFor | ast.While
 # An iterator over a loader that a script made while it was watched, which has no workers: its loader.
 Iterators = MutableMapping[Any, Any]
 # Where the batch is in an item of a loop: it is the item, or it follows a count (``enumerate``).
 BARE, COUNTED = "bare", "counted"
-_REPEATING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_REPEATING = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PASSING_ON = frozenset({"tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange", "alive_it"})
 # The names under which tqdm's and click's bars hold what they wrap.
 _WRAPPED = ("iterable", "iter")
@@ -77,6 +77,6 @@ def reads_once(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]
         return False
     (line,) = lines
     if line < loop.body[0].lineno:
-        return isinstance(loop, ast.For)
+        return not isinstance(loop, ast.While)
     around = [n for s in loop.body for n in ast.walk(s) if isinstance(n, _REPEATING)]
     return not any(node.lineno <= line <= (node.end_lineno or 0) for node in around)

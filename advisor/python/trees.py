@@ -15,7 +15,7 @@ def bound_by(node: ast.AST) -> set[str]:
     """The names that a node itself binds, without the nodes inside it."""
     if isinstance(node, ast.Assign):
         return {name for target in node.targets for name in _bases(target)}
-    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
+    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.AsyncFor):
         return set(_bases(node.target))
     match node:  # a method that changes its object, and not gradients, as `clip_grad_norm_` and `unscale_` do
         case ast.Expr(ast.Call(ast.Attribute(owner, method))) if method.endswith("_") and "grad" not in method:

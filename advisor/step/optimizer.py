@@ -52,6 +52,8 @@ def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection
     for parameter in parameters if changes.get("fused") else ():
         if parameter in sparse or not parameter.is_floating_point():
             return "fused steps take floating-point parameters only, and no sparse gradients"
+    if changes.get("fused") and any(group.get("dampening") and group["momentum"] for group in optimizer.param_groups):
+        return "fused steps with dampening fail where a parameter joins later"
     known = inspect.signature(base).parameters.keys() & optimizer.defaults.keys()
     options = {**{option: optimizer.defaults[option] for option in known}, **changes}
     try:
@@ -59,8 +61,7 @@ def why_not(optimizer: Optimizer, changes: Mapping[str, Any], sparse: Collection
         made: Any = base([number], **options)
         if changes.get("fused"):
             number.grad = torch.zeros_like(number)
-            with torch.no_grad():
-                inspect.unwrap(base.step)(made)  # without the hooks of all optimizers' steps
+            torch.no_grad()(inspect.unwrap(base.step))(made)  # without the hooks of all optimizers' steps
     except (RuntimeError, TypeError, ValueError) as error:
         return f"{name} cannot be changed: {error}"
     return ""
@@ -106,8 +107,7 @@ def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     PyTorch's fused step fails where some parameters have a momentum and others, which joined later, have none.
     """
     for group in optimizer.param_groups:
-        begins = group["fused"] and group["momentum"] and not group["dampening"]  # which spares the first gradient
-        for parameter in group["params"] if begins else ():
+        for parameter in group["params"] if group["fused"] and group["momentum"] else ():
             if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 

@@ -47,8 +47,7 @@ def named(target: str) -> tuple[Adapter, str] | None:
 def interpreted(value: Any, spec: TargetSpec) -> Any:
     """The meaning of a library's object: a Workload or a model. Unchanged where no adapter knows it."""
     for adapter in _present():
-        found = adapter.workload(value, spec)
-        if found is not None:
+        if (found := adapter.workload(value, spec)) is not None:
             return found
     return value
 
@@ -77,8 +76,7 @@ def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
 
 def _samples(workload: Workload, spec: TargetSpec, *, train: bool) -> Samples:
     for adapter in _present():
-        samples = adapter.samples(workload.model, spec, train=train)
-        if samples is not None:
+        if (samples := adapter.samples(workload.model, spec, train=train)) is not None:
             return samples
     return guess.samples(workload.model, spec)
 

@@ -212,9 +212,9 @@ def _causes_of(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an exception; empty where it cannot be shown."""
+    """The message of an exception without colours; empty where it cannot be shown."""
     try:
-        return str(error)
+        return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     except Exception:  # code of the user's
         return ""
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
@@ -55,9 +56,7 @@ def without_schedulers(parts: Mapping[str, Any], notes: list[str]) -> dict[str, 
 
 def kind_of(value: Any) -> str:
     """The kind of a part; empty for a function, and for values of several possible kinds."""
-    if isinstance(value, torch.optim.Optimizer) or (
-        isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
-    ):
+    if isinstance(value, Optimizer) or (isinstance(value, type) and issubclass(value, Optimizer)):
         return "optimizer"
     if isinstance(value, _Loss):
         return "loss"

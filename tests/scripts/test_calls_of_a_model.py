@@ -16,14 +16,12 @@ from scripts.steps import batches, step_of
 
 
 def test_the_call_with_the_batch_is_found_among_several(script):
-    loop, _ = script(
-        """
+    loop, _ = script("""
         model.eval()
         with torch.no_grad():
             for x, y in loader:
                 both = (model(x) + model(-x)) / 2
-        """
-    )
+    """)
     assert loop.mode is Mode.INFER
     assert any("several times for a batch" in note for note in loop.notes)
 
@@ -85,8 +83,7 @@ def test_a_script_without_a_loader_predicts_with_the_inputs_of_its_call(call, sc
 
 def test_inputs_that_a_call_may_change_are_no_batch(script):
     with pytest.raises(TargetError, match="called with something else than a batch"):
-        script(
-            """
+        script("""
             class Remembers(nn.Linear):
                 def forward(self, x, past):
                     past.seen += 1
@@ -94,8 +91,7 @@ def test_inputs_that_a_call_may_change_are_no_batch(script):
             class Past:
                 seen = 0
             Remembers(1, 1)(numbers, Past())
-            """
-        )
+    """)
 
 
 def test_a_loop_that_predicts_for_ever_is_left(tmp_path, monkeypatch):
@@ -112,8 +108,7 @@ def test_a_loop_that_predicts_for_ever_is_left(tmp_path, monkeypatch):
 
 def test_a_script_that_predicts_for_long_and_then_trains_is_watched_up_to_there(script, monkeypatch):
     monkeypatch.setattr(watch, "_PREDICTS_S", 0.05)
-    loop, _ = script(
-        """
+    loop, _ = script("""
         import time
         with torch.no_grad():
             for _ in range(4):
@@ -121,8 +116,7 @@ def test_a_script_that_predicts_for_long_and_then_trains_is_watched_up_to_there(
                 time.sleep(0.05)
         for x, y in loader:
             STEP
-        """
-    )
+    """)
     assert loop.mode is Mode.TRAIN
 
 
@@ -171,16 +165,14 @@ for x, y in loader:
 
 
 def test_a_model_that_was_made_in_inference_mode_is_measured(script):
-    loop, _ = script(
-        """
+    loop, _ = script("""
         @torch.inference_mode()
         def main():
             model = nn.Linear(1, 1)
             for x, y in loader:
                 model(x)
         main()
-        """
-    )
+    """)
     assert not any(parameter.is_inference() for parameter in loop.model.parameters())
     assert step_of(loop)(next(iter(loop.data))).shape == (8, 1)
 
@@ -232,8 +224,7 @@ def test_what_is_trained_need_not_be_the_models(script, trained, behind):
         optimizer = torch.optim.SGD(trained, lr=1e-2)
         for x, y in loader:
             optimizer.zero_grad()
-            loss = (model(x * image) - y).abs().mean()
-            loss.backward()
+            (model(x * image) - y).abs().mean().backward()
             if trained[0] is not image:
                 for copied, p in zip(trained, model.parameters()):
                     copied.grad = p.grad.clone()
@@ -246,16 +237,40 @@ def test_what_is_trained_need_not_be_the_models(script, trained, behind):
     assert not torch.equal(before, names["trained"][0])
 
 
+def test_weights_that_torch_func_gives_a_module_without_values_are_trained(script):
+    loop, names = script("""
+        weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+        optimizer, model = torch.optim.SGD(weights.values(), lr=1e-2), model.to("meta")
+        for x, y in loader:
+            optimizer.zero_grad()
+            (torch.func.functional_call(model, weights, x) - y).abs().mean().backward()
+            optimizer.step()
+    """)
+    before = names["weights"]["weight"].detach().clone()
+    loop.to(torch.device("cpu"))
+    batches(loop, 2)
+    assert not torch.equal(before, names["weights"]["weight"])
+
+
+def test_a_wrapper_that_a_solver_makes_for_each_round_is_not_the_model(script):
+    loop, names = script("""
+        for _ in range(100):
+            x = torch.rand(8, 1)
+            optimizer.zero_grad()
+            (nn.Sequential(model)(x) - 2 * x).abs().mean().backward()
+            optimizer.step()
+    """)
+    assert loop.model is names["model"]
+
+
 def test_a_model_that_is_called_in_a_thread_is_told(script):
     with pytest.raises(TargetError) as failure:
-        script(
-            """
+        script("""
             import threading
             thread = threading.Thread(target=lambda: seen.append(model(numbers)))
             thread.start()
             thread.join()
-            """
-        )
+    """)
     assert "no model was called in its own thread" in failure.value.message
     assert "train.py:build" in failure.value.hint
     assert isinstance(vars(__import__("__main__"))["seen"][0], torch.Tensor)
@@ -274,9 +289,8 @@ def test_a_loop_that_goes_backward_twice_for_an_update_is_left_whole(script):
     facts = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))])
     assert "round of your script's loop" in facts.capture_problem
     assert facts.batch_text == "made within the step"
-    assert (
-        reason("step_graph", gpu_facts(own_step=True, capture_problem=facts.capture_problem)) == facts.capture_problem
-    )
+    captures = gpu_facts(own_step=True, capture_problem=facts.capture_problem)
+    assert reason("step_graph", captures) == facts.capture_problem
 
 
 @pytest.mark.compile

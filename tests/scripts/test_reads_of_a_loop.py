@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from scripts.steps import batches
@@ -45,6 +46,17 @@ ONCE = {
             for count, (x, y) in logged(loader, 10):
                 OWN
                 seen.append((count, int(x[0])))
+    """,
+    "a generator that waits": """
+        import asyncio
+        async def read():
+            for batch in again(loader):
+                yield batch
+        async def main():
+            async for x, y in read():
+                OWN
+                seen.append((0, int(x[0])))
+        asyncio.run(main())
     """,
 }
 
@@ -222,8 +234,30 @@ def test_an_evaluation_reads_the_loader_itself_to_its_end(script):
     assert names["seen"] == [list(range(0, 64, 8))] * 3
 
 
+def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
+    """As of Ignite's engine, which calls a function of the script's for each batch."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/a_trainer.py").write_text(
+        "def fit(update, loader):\n    for batch in loader:\n        update(*batch)\n"
+    )
+    loop, names = script(f"""
+        import sys
+        sys.path.append("{tmp_path}/site-packages")
+        from a_trainer import fit
+        def update(x, y):
+            {OWN_STEP}
+            seen.append(int(x[0]))
+        fit(update, loader)
+    """)
+    names["seen"].clear()
+    batches(loop, 8)
+    assert names["seen"] == [*range(0, 64, 8)]
+    assert {place.file for place in loop.places} == {str(tmp_path / "train.py")}
+
+
 def test_nothing_stays_replaced_after_a_round(script):
-    before = type(iter(DataLoader([1]))).__next__
+    replaced = [(type(iter(DataLoader([1]))), "__next__"), (DataLoader, "__iter__"), (torch.Tensor, "backward")]
+    before = [getattr(*one) for one in replaced]
     loop, _ = script(AGAIN, ONCE["a while loop"].replace("OWN", OWN_STEP))
     loop.step(next(iter(itertools.islice(loop.data, 1))))
-    assert type(iter(DataLoader([1]))).__next__ is before
+    assert [getattr(*one) for one in replaced] == before

@@ -8,6 +8,7 @@ import torch
 
 from advisor.trial.timed_loop import set_mode
 from advisor.workloads.scripts.draft import draft_of
+from advisor.workloads.scripts.running import Script
 from scripts.steps import HEAD, STEP, batches
 
 
@@ -95,12 +96,12 @@ class TestFiles:
     def test_rounds_leave_the_files_that_there_are(self, script):
         """Old checkpoints and logs are neither removed, moved nor written over."""
         pytest.importorskip("safetensors")
-        old = ("last.pt", "best.pt", "log.txt", "history.npy", "model.safetensors", "checkpoint-1/model.pt")
+        old = ("last.pt", "best.pt", "log.txt", "history.npy", "model.safetensors", "checkpoint-1/model.pt", "in_place")
         Path("checkpoint-1").mkdir()
         for name in old:
             Path(name).write_text("precious")
             os.utime(name, (1, 1))
-        loop, _ = script("""
+        loop, names = script("""
             import json, os, shutil
             from pathlib import Path
             import numpy as np
@@ -119,12 +120,15 @@ class TestFiles:
                 shutil.copy2("last.pt", f"new-{number}.pt"), os.remove("best.pt")
                 with open("log.txt", "a") as file:
                     file.write(str(number))
+                with open("in_place", "r+") as file:
+                    seen.append(file.read(3)), file.seek(0), file.write(f"{number:03}")
                 np.save("history.npy", np.zeros(number))
                 save_file(model.state_dict(), "model.safetensors")
                 Path("history.json").write_text(json.dumps(number))
         """)
         batches(loop, 2)
         assert {Path(name).read_text() for name in old} == {"precious"}
+        assert names["seen"] == ["pre", "000", "001"]
         assert {str(one) for one in Path().rglob("*") if one.is_file()} == {*old, "train.py"}
 
     def test_what_a_script_writes_before_its_loop_leaves_the_files_that_there_are(self, script):
@@ -344,3 +348,21 @@ def test_a_draft_takes_the_class_from_the_script_of_a_package(tmp_path, monkeypa
     monkeypatch.setattr("sys.argv", ["package/train.py"])
     text, _ = draft_of("package/train.py", "build_it.py")
     assert "from package.train import Net" in text
+
+
+def test_the_inference_mode_of_a_paused_script_is_its_own():
+    seen = []
+
+    def run():
+        with torch.inference_mode():
+            for _ in range(3):
+                seen.append((torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+                script.pause()
+
+    script = Script(run)
+    while script.go_on():
+        assert not torch.is_inference_mode_enabled()
+        assert torch.is_grad_enabled()
+        (2 * torch.ones(1, requires_grad=True)).backward()
+    assert seen == [(True, False)] * 3
+    assert not torch.is_inference_mode_enabled()

@@ -160,15 +160,6 @@ def test_a_fused_sgd_trains_parameters_that_join_late(options):
     torch.testing.assert_close(trained(fused=True), trained(fused=False))
 
 
-def test_a_fused_sgd_with_dampening_takes_the_first_gradient_whole():
-    expected, plain = made(torch.optim.SGD, momentum=0.9, dampening=0.5)
-    model, optimizer = made(torch.optim.SGD, momentum=0.9, dampening=0.5)
-    set_options(optimizer, fused=True, foreach=False)
-    train(expected, plain)
-    train(model, optimizer)
-    assert_same_weights(model, expected)
-
-
 def test_a_fused_sgd_whose_first_step_a_scaler_skips_goes_on():
     def trained(fused):
         parameter = nn.Parameter(torch.ones(64))
@@ -196,6 +187,7 @@ def test_a_fused_sgd_whose_first_step_a_scaler_skips_goes_on():
         (lambda p: torch.optim.Adam(p, differentiable=True), {"fused": True}, "does not support `differentiable`"),
         (lambda p: torch.optim.Adam([nn.Parameter(torch.ones(2, dtype=torch.cfloat))]), {"fused": True}, "floating"),
         (lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1)), {"foreach": True}, "lr as a Tensor"),
+        (lambda p: torch.optim.SGD(p, momentum=0.9, dampening=0.5), {"fused": True}, "joins later"),
     ],
 )
 def test_what_cannot_be_changed_says_so_and_stays_as_it_is(optimizer, changes, message):

@@ -320,7 +320,7 @@ RuntimeError: Cannot copy tensors.
             "CUDA error: not while capturing\nSearch for `it' in the manual.",
             "RuntimeError: CUDA error: not while capturing",
         ),
-        (100 * "word " + "end", f"RuntimeError: {' '.join(60 * ['word'])} …"),
+        (100 * "\x1b[1mword\x1b[0m " + "end", f"RuntimeError: {' '.join(60 * ['word'])} …"),
         (400 * "x", f"RuntimeError: {300 * 'x'} …"),
     ],
 )

@@ -172,10 +172,9 @@ class Bench:
         if self.why_not_built_once == TOO_LONG and self.budget.left_s < build_limit_s:
             minutes = math.ceil(_BUDGET_PER_BUILD * build_limit_s / 60)
             waited_s = min(build_limit_s, within_s)
-            hint = f"Fix the hang, or give it time with --budget {minutes}m."
             raise TargetError(
                 f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
-                *advice(last_stack(log_path), hint),
+                *advice(last_stack(log_path), f"Give it time with --budget {minutes}m, or have it build less."),
             )
 
     def build_in_each_trial(self, reason: str) -> None:

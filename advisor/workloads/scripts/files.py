@@ -27,7 +27,8 @@ from advisor.process.meanwhile import replaced
 _WITH_CACHES = tuple(f"{folder}{package}/" for folder in INSTALLED for package in ("torch", "triton"))
 # Times of change before this one are those of files that no trial has made. Seconds since the epoch.
 _BEGUN_S = time.time()
-
+# A larger file that a script changes in place, such as mapped data, is not copied first. Bytes.
+_MOST_COPIED = 2**28
 
 _run_in_place: dict[str, str] = {}
 
@@ -61,10 +62,8 @@ def source_of(path: Path) -> bytes:
     """The text of a file of the user's, or of the one that is run in its place."""
     source = Path(_run_in_place.get(str(path), path)).read_bytes()
     if str(path) in _run_in_place:  # what looks at the lines of the code finds those
-        lines = io.TextIOWrapper(
-            io.BytesIO(source), tokenize.detect_encoding(io.BytesIO(source).readline)[0]
-        ).readlines()
-        linecache.cache[str(path)] = (len(source), None, lines, str(path))
+        with tokenize.open(_run_in_place[str(path)]) as file:
+            linecache.cache[str(path)] = (len(source), None, file.readlines(), str(path))
     return source
 
 
@@ -85,11 +84,9 @@ def _put_aside(file: Any) -> Any:
     if not isinstance(file, str | os.PathLike):
         return file
     path, folder = Path(file).absolute(), _folder()
-    is_special = path.exists() and not path.is_file()
-    stays = path.exists() or (_new_ones_too and path.parent.is_dir())
-    if is_special or not stays or path.is_relative_to(folder.parent):
-        return file
-    return _written.setdefault(path, f"{folder}/{os.getpid()}-{next(_numbers)}-{path.name}")
+    goes_aside = path.is_file() or (_new_ones_too and not path.exists() and path.parent.is_dir())
+    aside = f"{folder}/{os.getpid()}-{next(_numbers)}-{path.name}"
+    return _written.setdefault(path, aside) if goes_aside and not path.is_relative_to(folder.parent) else file
 
 
 @functools.cache
@@ -100,6 +97,10 @@ def _folder() -> Path:
 def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
     if {*mode} & {*"wx"}:
         file = _put_aside(file)
+    elif {*mode} >= {*"r+"} and _is_there(file) and not _aside(file) and Path(file).stat().st_size <= _MOST_COPIED:
+        before, file = file, _put_aside(file)
+        if file is not before:
+            shutil.copyfile(before, file)
     elif "a" in mode and not _aside(file):  # what this run has made grows on
         file = os.devnull if _is_old(file) else file if _is_there(file) else _put_aside(file)
     return function(_aside(file) or file, mode, *args, **kwargs)
@@ -152,10 +153,8 @@ def _is_old(file: Any) -> bool:
 
 
 _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (builtins, "open", _open_aside),
-    (io, "open", _open_aside),
-    (os, "replace", _move_aside),
-    (os, "rename", _move_aside),
+    *((owner, "open", _open_aside) for owner in (builtins, io)),
+    *((os, name, _move_aside) for name in ("replace", "rename")),
     (os, "stat", lambda stat, path, **options: stat(_aside(path) or path, **options)),
     (os, "mkdir", _make_folder),
     (shutil, "rmtree", _remove_nothing_old),

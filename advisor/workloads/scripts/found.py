@@ -61,7 +61,7 @@ class FoundLoop:
 
 
 def training_loop(seen: Seen) -> FoundLoop:
-    """The loop that the first update was made in. Raises NoLoopError where the script's source has none that fits.
+    """The loop that the first update was made in. Raises NoLoopError where no source has one that fits.
 
     With a loader it is the innermost loop that reads the loader; else the innermost one around the update.
     """
@@ -72,13 +72,20 @@ def training_loop(seen: Seen) -> FoundLoop:
 
 
 def _loops_around_update(seen: Seen) -> list[FoundLoop]:
-    """All loops of the script's own that the first update was made in, innermost first."""
+    """All loops of the script's own that the first update was made in, innermost first; else those of a library."""
     found: list[FoundLoop] = []
     users = [where for where in seen.frames if where.is_users]
     for place, where in enumerate(users):
-        if loops := loops_around(where):
-            found += _with_names(where, loops, users[:place])
-    return found
+        found += _with_names(where, loops_around(where), users[:place])
+    return found or list(_loops_of_library(seen))
+
+
+def _loops_of_library(seen: Seen) -> Iterator[FoundLoop]:
+    """The loops by which a library reads the loader, and not those in which it calls a function that does."""
+    reading = {code for code, _ in seen.reads}
+    inner = itertools.takewhile(lambda one: not (one.is_users and one.frame.f_code in reading), seen.frames)
+    for where in (one for one in inner if one.frame.f_code in reading):
+        yield from (loop for loop in _with_names(where, loops_around(where), []) if reads_loader(loop, seen))
 
 
 def reads_loader(loop: FoundLoop, seen: Seen) -> bool:
@@ -142,7 +149,7 @@ def loops_around(where: Where) -> list[Loop]:
     around = [
         node
         for node in _own_statements(scope_of(where.frame.f_code))
-        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= where.line <= (node.end_lineno or 0)
+        if isinstance(node, Loop) and node.body[0].lineno <= where.line <= (node.end_lineno or 0)
     ]
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable, Collection, Iterable
 
+from advisor.python.positions import Loop
 from advisor.python.trees import bound_in, clears, name_called, names_called, tree_of_file
 
 _BACKWARD = "backward"
@@ -21,7 +22,7 @@ def varies(part: ast.AST, changing: Collection[str]) -> bool:
     return any(_changes(node.test, changing) for node in branches)
 
 
-def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
+def is_in_some_rounds(loop: Loop, line: int) -> bool:
     """Whether a line of a loop is under a condition that differs from round to round."""
     changing = bound_in(loop)
     return any(
@@ -54,7 +55,7 @@ def shown(statement: ast.stmt) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
+def clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
     """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
 
     A loop with a backward pass in each round that clears gradients in some rounds only, as in ``if step % 4 == 0:``,

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import distributed, nn
 
+from advisor.files.paths import is_library
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.scripts.found import Again, NoLoopError, optimizers_in, step_of, training_loop
@@ -44,7 +45,7 @@ def _plain(seen: Seen) -> Adapted | None:
     adds_up = not loop.clears  # gradients of several rounds
     if call is None or adds_up or seen.changes_gradients or call.autocast == "float16" or not call.trains:
         return None
-    found = written_parts(loop, seen, call.module)
+    found = None if is_library(loop.file) else written_parts(loop, seen, call.module)
     if found is None:
         return None
     data, loss = found
@@ -68,9 +69,9 @@ def _own_step(seen: Seen) -> Adapted:
     trained = {id(p) for one in seen.updates for group in one.param_groups for p in group["params"]}
     for one in optimizers_in(loop):  # those that the first update does not need are named beside it
         seen.updates += [one] if trained.isdisjoint(id(p) for g in one.param_groups for p in g["params"]) else []
-    models = seen.models or seen.called  # what is trained may be an image, or a copy of the weights
-    if not models:
-        raise NoLoopError("the parameters that are updated belong to no module that was called")
+    # What is trained may be an image, a copy of the weights, or what torch.func gives a module without values.
+    models = [one for one in seen.models or seen.called if not any(p.is_meta for p in one.parameters())]
+    models = models or [nn.ParameterList(p for one in seen.updates for g in one.param_groups for p in g["params"])]
     step, data = step_of(loop, seen)
     step.casts = seen.casts
     return _whole(seen, models, step, data, f"a round of the loop at {loop.place} is the step")
@@ -93,11 +94,18 @@ def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any,
         data=data,
         mode="train",
         step=step,
-        models=outer,
+        models=list(dict.fromkeys(_within_wrappers(one, outer) for one in outer)),
         optimizers=seen.optimizers,
         notes=[note],
         samples=_samples(seen),
     )
+
+
+def _within_wrappers(model: nn.Module, models: Sequence[nn.Module]) -> nn.Module:
+    """The module that wrappers of the same parameters have in common, as one that a library makes for each round."""
+    parameters = {*map(id, model.parameters())}
+    same = [{*one.modules()} for one in models if parameters == {*map(id, one.parameters())}]
+    return next((part for part in model.modules() if all(part in one for one in same)), model)
 
 
 def _samples(seen: Seen) -> int | None:

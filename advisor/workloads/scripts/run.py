@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.files.paths import is_library
 from advisor.python.places import LoopPlaces, View, places_of_arguments, places_of_call, places_of_made
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
@@ -73,8 +74,8 @@ def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
         yield from places_of_call(views)
         return
     with contextlib.suppress(NoLoopError):
-        loop = training_loop(seen)
-        yield from LoopPlaces(loop.statement, loop.code, views, models[0]).of(seen.passes)
+        if not is_library((loop := training_loop(seen)).file):
+            yield from LoopPlaces(loop.statement, loop.code, views, models[0]).of(seen.passes)
 
 
 def watched(script: str, directory: str) -> Seen:

@@ -3,6 +3,7 @@
 import json
 import textwrap
 import time
+from pathlib import Path
 
 import forked_ranks
 import pytest
@@ -193,13 +194,14 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     ("text", "said", "hint"),
     [
         (ALONE, "train.py train apart: no process group joins them", "Leave --gpus out"),
+        ((Path(__file__).parents[2] / "scripts/hf_trainer.py").read_text(), "train by a library's loop", "--gpus out"),
         (FOUR, "for 4 ranks", "after --"),
     ],
-    ids=["apart", "its own error"],
+    ids=["apart", "a library's loop", "its own error"],
 )
 def test_a_session_ends_where_the_ranks_of_a_script_train_apart_or_fail(folder, capsys, text, said, hint):
     (folder / "train.py").write_text(text_of(text))
-    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "30s", "--only", "parallel_strategy"]
+    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "60s", "--only", "parallel_strategy"]
     with short_trials():
         code = cli.main([*command, "--headless"])
     told = capsys.readouterr().err
