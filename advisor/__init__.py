@@ -22,14 +22,19 @@ _LATE = {"Workload": "advisor.workloads.workload", "ab": "advisor.proof.builds"}
 __all__ = ["Workload", "__version__", "ab", "load", "tune"]
 
 
-def load(path: str | Path) -> Tuning:
+def load(path: str | Path, cache: str | Path | None = None) -> Tuning:
     """The settings in a YAML file, ready to be applied to a loop of one's own.
 
-    ``path`` is an exported settings file, or a config with a ``perf_advisor:`` section. Raises
-    ``advisor.errors.UsageError`` when it cannot be read or holds anything but settings.
+    ``path`` is an exported settings file, or a config with a ``perf_advisor:`` section. ``cache`` is an exported
+    compile cache: it holds code, so load only your own. Raises ``advisor.errors.UsageError`` when a file cannot be
+    read, or ``path`` holds anything but settings.
     """
     from advisor.step.tuning import Tuning
 
+    if cache is not None:
+        from advisor.step.compile import read_cache
+
+        read_cache(cache)
     return Tuning.from_file(path)
 
 

@@ -91,13 +91,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file to write. ``title`` begins the sentence about it, ``remark`` ends it, ``more`` are lines after it."""
+    """One file to write. ``title`` begins the sentence about it, ``remark`` ends it, ``more`` are lines after it.
+
+    ``more`` is read once the content is made.
+    """
 
     title: str
     path: str
     content: Callable[[], str | bytes]
     remark: str = ""
-    more: tuple[str, ...] = ()
+    more: Sequence[str] = ()
 
 
 class Format(ABC):

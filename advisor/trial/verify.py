@@ -20,7 +20,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
 from advisor.step.batch import mover, splitter, tensors_of
-from advisor.step.compile import Models
+from advisor.step.compile import Models, read_cache
 from advisor.step.loss import default_loss
 from advisor.step.optimizer import optimizers_in
 from advisor.step.prefetch import is_loader
@@ -114,8 +114,12 @@ def applied_step(
         return packaged_step(loop.model, path, device), Tuning(spec.settings, catalog).prepare(loop.model, data)[1]
     if path.endswith(".py"):
         return _by_python_file(loop, path, data)
-    own = dict(loop.current)
-    tuning = Tuning({**own, **Settings.from_file(path)} if path else own, catalog)
+    settings = Settings.from_file(path) if path else {}
+    return _tuned(loop, spec, Tuning({**loop.current, **settings}, catalog), data)
+
+
+def _tuned(loop: Loop, spec: TrialSpec, tuning: Tuning, data: Any) -> tuple[Callable[[Any], Any], Any]:
+    """The loop's step and data as a tuning makes them."""
     models, optimizers = _parts(loop)
     model, *others, data = tuning.prepare(*models, *optimizers, data)
     if loop.step is not None:
@@ -181,6 +185,8 @@ class _Call(nn.Module):
 
 def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Write the model to ``spec.export_path``, for batches like the first. Raises TargetError or what export does."""
+    if not spec.export_path.endswith(COMPILED_MODEL):
+        return _cached_result(loop, device, catalog, spec)
     if loop.mode is not Mode.INFER or loop.step is not None:
         raise TargetError("only a model in inference can be compiled to a file.", "Measure it with --mode infer.")
     from torch._inductor.config import aot_inductor
@@ -200,6 +206,28 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         program = torch.export.export(_Call(model, plan).eval(), inputs.args, inputs.kwargs, strict=False)
         torch._inductor.aoti_compile_and_package(program, package_path=spec.export_path, inductor_configs=options)
     return TrialResult(Outcome.MEASURED, prepare_s=time.perf_counter() - started)
+
+
+def _cached_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
+    """Write what PyTorch compiles in the first steps to ``spec.export_path``; what is there is loaded before them."""
+    path = Path(spec.export_path)
+    if path.exists():
+        read_cache(path)
+    tuning = Tuning({**loop.current, **spec.settings}, catalog)
+    step, data = _tuned(loop, spec, tuning, data_of(loop, spec.settings))
+    feed = Feed(data if is_loader(loop.data) else mover(device)(data))
+
+    def run_steps(steps: int) -> int:
+        for _ in range(steps):
+            step(feed.next())
+        return steps
+
+    first = StepClock(device, run_steps, feed.cycle).run(_FIRST_STEPS)
+    found = torch.compiler.save_cache_artifacts()
+    if found is None:
+        raise TargetError("PyTorch keeps nothing of what it compiled.", "Export the settings alone.")
+    path.write_bytes(found[0])
+    return TrialResult(Outcome.MEASURED, warmup_s=first.seconds)
 
 
 def packaged_step(model: nn.Module, path: str, device: torch.device) -> Callable[[Any], Any]:

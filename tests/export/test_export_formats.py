@@ -14,7 +14,7 @@ from advisor.export import formats, outputs
 from advisor.export.format import Found
 from advisor.export.formats import format_for, format_of
 from advisor.export.outputs import write_outputs
-from advisor.recipe.catalog import Catalog
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Mode
 from advisor.tui.views.export import offers
 
@@ -109,6 +109,20 @@ def test_a_compiled_model_says_where_it_runs(state, tmp_path, monkeypatch):
     assert path.read_bytes() == b"compiled"
     assert inferring.device_name in written.sentences[1]
     assert f"batches of exactly {inferring.batch_size}" in written.sentences[1]
+
+
+def test_a_compile_cache_says_how_fast_it_starts_and_is_not_written_where_nothing_compiles(
+    state, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("advisor.experiment.measuring.packaging.warm_start", lambda *_: (b"artifacts", 111.0, 4.0))
+    path = tmp_path / "tuned.cache"
+    for catalog, compiles in ((load_catalog(), True), (Catalog({}), False)):
+        monkeypatch.setattr(Catalog, "compiles", lambda *_, compiles=compiles: compiles)
+        written = write_outputs(state, sample_request(), Outputs(export_path=str(path)), catalog)
+        assert path.exists() is compiles
+        told = [*written.sentences, *(error.message for error in written.errors)]
+        assert any(("take 4.0 s with it, 1 min 51 s" if compiles else "compile nothing") in one for one in told)
+        path.unlink(missing_ok=True)
 
 
 def test_the_app_says_what_to_type_for_a_compiled_model(state):

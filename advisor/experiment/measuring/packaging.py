@@ -1,8 +1,10 @@
-"""A tuned model compiled to one file, in a separate trial process."""
+"""A tuned model compiled to one file, and what PyTorch compiled for a loop, in separate trial processes."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from advisor.errors import UsageError
 from advisor.experiment.measuring.verification import loop_spec
@@ -10,7 +12,7 @@ from advisor.experiment.request import Request
 from advisor.files.scratch import scratch_folder
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog
-from advisor.records import Outcome, TrialKind, Value
+from advisor.records import Outcome, TrialKind, TrialResult, Value
 from advisor.runner.trials import Runner
 
 # The longest that exporting and compiling may take, in seconds.
@@ -21,12 +23,42 @@ _SIGNAL_CHECK_S = 0.1
 def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -> bytes:
     """The compiled model. Raises UsageError with the reason where the model cannot be exported."""
     path = scratch_folder() / "model.pt2"
+    result = _run(request, settings, catalog, path)
+    if result.outcome is Outcome.MEASURED:
+        return _taken(path)
+    raise UsageError(
+        f"the model cannot be compiled to a file: {_why(result)}",
+        "Export the settings instead, with --export tuned.yaml; or make the model one that torch.export takes.",
+        result.details,
+    )
+
+
+def warm_start(request: Request, settings: Mapping[str, Value], catalog: Catalog) -> tuple[bytes, float, float]:
+    """PyTorch's cache artifacts, and the seconds of the first steps with empty caches, without them and with them.
+
+    Raises UsageError with the reason where there are none.
+    """
+    path, first_steps_s = scratch_folder() / "tuned.cache", list[float]()
+    for _ in range(2):  # the second process reads what the first one wrote
+        with TemporaryDirectory() as empty:
+            result = _run(request, settings, catalog, path, TORCHINDUCTOR_CACHE_DIR=empty)
+        if result.outcome is not Outcome.MEASURED:
+            hint = "Export the settings alone, with --export tuned.yaml."
+            raise UsageError(f"what was compiled cannot be kept: {_why(result)}", hint, result.details)
+        first_steps_s.append(result.warmup_s or 0.0)
+    cold_s, warm_s = first_steps_s
+    return _taken(path), cold_s, warm_s
+
+
+def _run(
+    request: Request, settings: Mapping[str, Value], catalog: Catalog, path: Path, **environment: str
+) -> TrialResult:
     spec = replace(
-        loop_spec("model, compiled", request.target, limit_s=LIMIT_S),
+        loop_spec("export, compiled", request.target, limit_s=LIMIT_S),
         settings=dict(settings),
         seed=request.seed,
         kind=TrialKind.PACKAGE,
-        environment=catalog.environment(settings),
+        environment=catalog.environment(settings) | environment,
         export_path=str(path),
     )
     Runner.prepare()
@@ -34,13 +66,14 @@ def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -
         while (result := trial.result_by(time.monotonic() + _SIGNAL_CHECK_S)) is None:
             if INTERRUPTS.asked:
                 trial.cancel()
-    if result.outcome is Outcome.MEASURED:
-        content = path.read_bytes()
-        path.unlink()
-        return content
-    why = f"it took more than {LIMIT_S:.0f} s" if result.outcome is Outcome.TIMED_OUT else result.reason
-    raise UsageError(
-        f"the model cannot be compiled to a file: {why}",
-        "Export the settings instead, with --export tuned.yaml; or make the model one that torch.export takes.",
-        result.details,
-    )
+    return result
+
+
+def _taken(path: Path) -> bytes:
+    content = path.read_bytes()
+    path.unlink()
+    return content
+
+
+def _why(result: TrialResult) -> str:
+    return f"it took more than {LIMIT_S:.0f} s" if result.outcome is Outcome.TIMED_OUT else result.reason

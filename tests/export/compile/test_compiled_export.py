@@ -1,4 +1,4 @@
-"""A tuned model compiled to one file: its outputs in a plain loop are those of the model under the same settings."""
+"""A tuned model compiled to one file, and what PyTorch compiled for a loop: what they are for, and what they refuse."""
 
 from dataclasses import replace
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+import advisor
 from advisor.errors import UsageError
-from advisor.experiment.measuring.packaging import package
+from advisor.experiment.measuring.packaging import package, warm_start
 from advisor.experiment.request import Request
 from advisor.judging.numerics import distance
 from advisor.recipe.catalog import load_catalog
@@ -27,6 +28,16 @@ class Branches(torch.nn.Module):
 
 def build():
     return Branches(), torch.randn(2, 4)
+"""
+
+
+TRAINS = """
+import torch
+
+def build():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    batch = torch.randn(16, 8), torch.arange(16) % 2
+    return model, batch, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
 """
 
 
@@ -69,3 +80,26 @@ def test_a_model_that_cannot_be_exported_says_why_in_one_line(tmp_path):
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 400
     assert "--export tuned.yaml" in caught.value.hint
+
+
+def test_the_next_start_finds_compiled_what_a_cache_holds(tmp_path, monkeypatch):
+    (tmp_path / "target.py").write_text(TRAINS)
+    target = TargetSpec("target.py:build", str(tmp_path), device="cpu")
+    artifacts, cold_s, warm_s = warm_start(Request(target), {"compile.mode": "default"}, CATALOG)
+    assert warm_s < 0.8 * cold_s
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "empty"))
+    (tmp_path / "tuned.cache").write_bytes(artifacts)
+    (tmp_path / "tuned.yaml").write_text("compile.mode: default\n")
+    tuning = advisor.load(tmp_path / "tuned.yaml", cache=tmp_path / "tuned.cache")
+    assert tuning.settings == {"compile.mode": "default"}
+    assert any(one.is_file() for one in (tmp_path / "empty").rglob("*"))
+
+
+def test_a_cache_that_cannot_be_read_is_an_error_and_a_damaged_one_a_warning(tmp_path):
+    (tmp_path / "tuned.yaml").write_text("compile.mode: default\n")
+    with pytest.raises(UsageError, match=r"tuned\.cache cannot be read"):
+        advisor.load(tmp_path / "tuned.yaml", cache=tmp_path / "tuned.cache")
+    for content in (b"", b"no cache"):
+        (tmp_path / "tuned.cache").write_bytes(content)
+        with pytest.warns(UserWarning, match="holds no compiled code"):
+            advisor.load(tmp_path / "tuned.yaml", cache=tmp_path / "tuned.cache")

@@ -1,0 +1,39 @@
+"""What PyTorch compiled for the settings that won, as a format: the next start finds it compiled."""
+
+from collections.abc import Iterable
+
+from advisor.errors import UsageError
+from advisor.export.format import File, Format, Found
+from advisor.figures.formatting import format_seconds
+
+
+class CompileCache(Format):
+    """PyTorch's cache artifacts, made by the first steps of the target's loop with the settings."""
+
+    option = "--export"
+    brief = ".cache (what PyTorch compiled, for a fast start)"
+    suffixes = (".cache",)
+    order = 36
+    applies_settings = True
+
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        if found.state.finished is None or found.state.finished.cancelled:
+            raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
+        if not found.catalog.compiles(found.settings):
+            raise UsageError(f"{path}: the settings that won compile nothing.", "Export them as they are: tuned.yaml.")
+        from advisor.experiment.measuring.packaging import warm_start
+
+        said: list[str] = []  # known once the file is made
+
+        def content() -> bytes:
+            artifacts, cold_s, warm_s = warm_start(found.request, found.settings, found.catalog)
+            said.append(f"The first steps take {format_seconds(warm_s)} with it, {format_seconds(cold_s)} without it.")
+            return artifacts
+
+        yield File("Compile cache", path, content, found.remark, more=said)
+
+    def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
+        return (
+            f'before anything is compiled: tuning = advisor.load("tuned.yaml", cache="{name}")',
+            "it fits this version of PyTorch and this kind of device, and holds code: read only your own",
+        )
