@@ -10,17 +10,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import psutil
 
 from advisor.errors import TargetError
 from advisor.experiment.measuring.verification import ratio_of_processes
 from advisor.figures.stats import mean_rate
+from advisor.machine.host import CoresInUse
 from advisor.proof import step_watch
-from advisor.records import Block, Comparison
+from advisor.records import Block, Comparison, Verdict
 from advisor.runner.log_files import bounded
 
 # A run is ended after so many steady steps, once they took so long. Where its time is over, or it ends by itself, few
@@ -35,6 +36,8 @@ _LOOK_S, _ENDING_S = 0.1, 3.0
 # Losses are the same, or close, within these shares of them. Unitless.
 _SAME, _CLOSE = 1e-6, 0.02
 _LINES_SHOWN = 15
+# Where other programs keep the cores busy, the whole interval has to lie above this, or below its inverse. A ratio.
+_WHERE_BUSY = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,16 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """One run: its blocks of steps, seconds until its first step, its peak memory and its first losses."""
+    """One run: its blocks of steps, seconds until its first step, its peak memory and its first losses.
+
+    ``foreign_cores`` are those that other programs used meanwhile.
+    """
 
     blocks: tuple[Block, ...]
     startup_s: float
     peak_bytes: int
     losses: tuple[float, ...]
+    foreign_cores: float = 0.0
 
     @property
     def steady(self) -> tuple[Block, ...]:
@@ -111,6 +118,27 @@ class Compared:
     losses: str
     seconds: float
 
+    @property
+    def foreign_cores(self) -> float:
+        """The cores that other programs used, a mean over the runs."""
+        return fmean(run.foreign_cores for side in (self.a, self.b) for run in side.runs)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other programs leave one core at most, and one run of each, or less than a tenth, says nothing."""
+        cores, found = psutil.cpu_count() or 1, self.comparison
+        differs = found.ci_low > _WHERE_BUSY or found.ci_high < 1 / _WHERE_BUSY
+        return cores - round(self.foreign_cores) <= 1 < cores and not (differs and len(self.a.runs) > 1)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Faster, slower, same or unclear."""
+        return Verdict.UNCLEAR if self.is_open else self.comparison.verdict
+
+    def reaches(self, least: float) -> bool:
+        """Whether the speed-up may be ``least`` or more."""
+        return self.comparison.ci_high * (_WHERE_BUSY if self.is_open else 1.0) >= least
+
 
 def compare(
     a: Command, b: Command, budget_s: float, folder: Path, say: Callable[[str], None], *, most: int = MOST_PAIRS
@@ -159,7 +187,7 @@ def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
     shutil.copyfile(step_watch.__file__, folder / "sitecustomize.py")
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path, step_watch.FOLDER: str(steps)}
-    started, began = time.monotonic(), time.time()
+    started, began, cores = time.monotonic(), time.time(), CoresInUse()
     with log.open("wb") as output, bounded(str(log)):
         process = subprocess.Popen(  # noqa: S602 - it is what the user would type in a shell
             command.text,
@@ -177,7 +205,7 @@ def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
                 seen = _seen(steps, began)
                 late = time.monotonic() - started > within_s
                 if seen and (seen.is_enough or ((ended or late) and len(seen.steady) >= _LEAST_BLOCKS)):
-                    return seen
+                    return replace(seen, foreign_cores=cores.foreign())
                 if ended or late:
                     raise _problem(command, seen, log, process.returncode if ended else None, within_s)
                 time.sleep(_LOOK_S)

@@ -25,7 +25,9 @@ def as_text(found: Compared) -> str:
         ("first step after", format_seconds(a.startup_s), format_seconds(b.startup_s)),
         ("runs", str(len(a.runs)), str(len(b.runs))),
     ]
-    width = max(len(row[1]) for row in rows) + 2
+    if found.is_open:
+        rows.append(("other programs", f"used {found.foreign_cores:.1f} cores: close them and run this again", ""))
+    width = max(len(row[1]) for row in rows if row[2]) + 2
     interval = f"{comparison.speedup:.2f}x ({comparison.ci_low:.2f}-{comparison.ci_high:.2f})"
     return "\n".join(
         [
@@ -33,7 +35,7 @@ def as_text(found: Compared) -> str:
             f"B  {b.command}",
             *(f"{name:18}{one:{width}}{other}".rstrip() for name, one, other in rows),
             f"{'first losses':18}{_LOSSES[found.losses]}",
-            f"B over A: {interval}, {comparison.verdict.value}",
+            f"B over A: {interval}, {found.verdict.value}",
         ]
     )
 
@@ -47,7 +49,8 @@ def as_json(found: Compared, min_speedup: float) -> dict[str, Any]:
         "speedup": comparison.speedup,
         "ci_low": comparison.ci_low,
         "ci_high": comparison.ci_high,
-        "verdict": comparison.verdict.value,
+        "verdict": found.verdict.value,
+        "foreign_cores": found.foreign_cores,
         "losses": found.losses,
         "min_speedup": min_speedup,
         "session_s": found.seconds,

@@ -276,7 +276,7 @@ def test_a_session_is_resumed_with_another_budget():
         (["m:b", "--report", "r.pdf"], "--report: r.pdf has the ending", "in .md or .html"),
         (["m:b", "--json", "nowhere/x.json"], "--json: the folder nowhere does not exist", "Make it"),
         (["m:b", "--export", "."], "--export: . is a folder", "file in it"),
-        (["m:b", "--export", "model.onnx"], "--export: model.onnx has the ending", ".yaml, .py or .pt2"),
+        (["m:b", "--export", "model.onnx"], "--export: model.onnx has the ending", ".yaml, .py, .pt2 or .cache"),
         (["m:b", "--budget"], "--budget expects one argument", "--budget TIME"),
         (["m:b", "--export", "x", "--json", "./x"], "--json and --export name the same file", "own"),
         (["m:b", "--config", "nowhere.yaml"], "nowhere.yaml cannot be read", "path"),

@@ -11,7 +11,9 @@ import pytest
 from advisor.cli.grammar import parse
 from advisor.errors import ExitCode, TargetError, UsageError
 from advisor.proof import commands
-from advisor.proof.commands import Command, compare, run
+from advisor.proof.commands import Command, CommandRun, Compared, Side, compare, run
+from advisor.proof.shown import as_json, as_text
+from advisor.records import Block, Comparison, Verdict
 
 pytestmark = pytest.mark.process
 
@@ -134,6 +136,27 @@ def test_one_command_at_two_revisions(tmp_path, monkeypatch, capsys):
     assert len(listed.splitlines()) == 1
     with pytest.raises(UsageError, match="no revision 'gone'"):
         parse(["ab", command, "--rev", "old", "gone"])()
+
+
+@pytest.mark.parametrize(
+    ("foreign", "runs", "interval", "verdict"),
+    [
+        (1.6, 1, (1.56, 1.17, 2.09), Verdict.UNCLEAR),
+        (1.6, 2, (1.56, 1.17, 2.09), Verdict.FASTER),
+        (1.6, 2, (1.08, 1.02, 1.15), Verdict.UNCLEAR),
+        (1.6, 2, (0.73, 0.55, 0.89), Verdict.SLOWER),
+        (0.2, 1, (1.08, 1.02, 1.15), Verdict.FASTER),
+    ],
+)
+def test_where_other_programs_keep_the_cores_busy_two_runs_of_each_and_a_tenth_decide(
+    foreign, runs, interval, verdict, monkeypatch
+):
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
+    side = Side("python train.py", (CommandRun((Block(1, 1, 0.1),), 1.0, 0, (), foreign),) * runs)
+    found = Compared(side, side, Comparison(*interval), "same", 60.0)
+    assert found.verdict is verdict
+    assert ("other programs" in as_text(found)) is (verdict is Verdict.UNCLEAR)
+    assert as_json(found, 1.0)["foreign_cores"] == pytest.approx(foreign)
 
 
 def test_the_number_of_commands_is_checked():

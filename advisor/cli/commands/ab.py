@@ -32,4 +32,4 @@ def run(arguments: Sequence[str]) -> int:
     with sides_of(options.commands, options.rev) as (a, b, folder):
         found = compare(a, b, options.budget, folder, lambda text: print(text, file=sys.stderr, flush=True))
     print(strict_json(as_json(found, options.min_speedup), indent=2) if options.json else as_text(found))
-    return ExitCode.OK if found.comparison.ci_high >= options.min_speedup else ExitCode.NOT_WORTH_IT
+    return ExitCode.OK if found.reaches(options.min_speedup) else ExitCode.NOT_WORTH_IT
