@@ -6,13 +6,12 @@ Importing this package never imports torch.
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.version import __version__
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from advisor.headless.tune import Tuned
     from advisor.proof.builds import ab
     from advisor.step.tuning import Tuning
@@ -26,15 +25,15 @@ def load(path: str | Path, cache: str | Path | None = None) -> Tuning:
     """The settings in a YAML file, ready to be applied to a loop of one's own.
 
     ``path`` is an exported settings file, or a config with a ``perf_advisor:`` section. ``cache`` is an exported
-    compile cache: it holds code, so load only your own. Raises ``advisor.errors.UsageError`` when a file cannot be
-    read, or ``path`` holds anything but settings.
+    compile cache: it holds code, so load only your own. Raises ``advisor.errors.UsageError`` when ``path`` cannot be
+    read or holds anything but settings, and OSError for a cache that cannot be read.
     """
     from advisor.step.tuning import Tuning
 
     if cache is not None:
-        from advisor.step.compile import read_cache
+        import torch
 
-        read_cache(cache)
+        torch.compiler.load_cache_artifacts(Path(cache).read_bytes())
     return Tuning.from_file(path)
 
 

@@ -4,15 +4,12 @@ import copy
 import functools
 import gc
 import inspect
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from advisor.errors import UsageError
 from advisor.recipe.plan import StepPlan
 from advisor.records import Value
 from advisor.step.blocks import blocks_to_compile, repeated_blocks
@@ -22,19 +19,6 @@ _MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autot
 _NOTICES_TRAINING = "2.12"
 # While code is compiled, collections start after this many times the usual number of new objects. Unitless.
 _RARER = 100
-
-
-def read_cache(path: str | Path) -> None:
-    """Have PyTorch find what an exported cache holds compiled already. What does not fit this device it compiles anew.
-
-    Raises UsageError for a file that cannot be read; a damaged one gives a warning.
-    """
-    try:
-        artifacts = Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", "Export it with --export tuned.cache.") from error
-    if torch.compiler.load_cache_artifacts(artifacts) is None:
-        warnings.warn(f"{path} holds no compiled code of this PyTorch: everything is compiled anew", stacklevel=3)
 
 
 class Models(nn.ModuleList):

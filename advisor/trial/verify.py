@@ -3,24 +3,26 @@
 Runs in a trial process of its own, like the loop without the file that it is compared with.
 """
 
-import importlib.util
 import inspect
 import itertools
 import time
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
 from advisor.errors import TargetError
+from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
 from advisor.step.batch import mover, splitter, tensors_of
-from advisor.step.compile import Models, read_cache
+from advisor.step.compile import Models
 from advisor.step.loss import default_loss
 from advisor.step.optimizer import optimizers_in
 from advisor.step.prefetch import is_loader
@@ -32,7 +34,7 @@ from advisor.trial.measurement.probe import sample_of
 from advisor.trial.timed_loop import data_of
 from advisor.workloads.loop import Loop
 
-COMPILED_MODEL = ".pt2"
+COMPILED_MODEL, COMPILE_CACHE = ".pt2", ".cache"
 # The first steps, in which code is compiled, kernels are chosen and a graph is captured. Count.
 _FIRST_STEPS = 6
 # First losses of a training that are compared: a count, and the seconds after which slow steps end.
@@ -114,12 +116,8 @@ def applied_step(
         return packaged_step(loop.model, path, device), Tuning(spec.settings, catalog).prepare(loop.model, data)[1]
     if path.endswith(".py"):
         return _by_python_file(loop, path, data)
-    settings = Settings.from_file(path) if path else {}
-    return _tuned(loop, spec, Tuning({**loop.current, **settings}, catalog), data)
-
-
-def _tuned(loop: Loop, spec: TrialSpec, tuning: Tuning, data: Any) -> tuple[Callable[[Any], Any], Any]:
-    """The loop's step and data as a tuning makes them."""
+    settings = spec.settings if path.endswith(COMPILE_CACHE) else Settings.from_file(path) if path else {}
+    tuning = Tuning({**loop.current, **settings}, catalog)
     models, optimizers = _parts(loop)
     model, *others, data = tuning.prepare(*models, *optimizers, data)
     if loop.step is not None:
@@ -139,11 +137,9 @@ def _parts(loop: Loop) -> tuple[list[nn.Module], list[Any]]:
 
 def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], Any], Any]:
     """The step of an exported Python file, used as its header shows."""
-    found = importlib.util.spec_from_file_location("perf_advisor_exported", Path(path).resolve())
-    assert found is not None, "a file that ends in .py"
-    assert found.loader is not None, "a file that ends in .py"
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    file = SourceFileLoader("perf_advisor_exported", str(Path(path).resolve()))
+    module = ModuleType(file.name)
+    file.exec_module(module)
     loader = data if is_loader(data) else None
     models, optimizers = _parts(loop)
     first: list[Any] = []
@@ -185,7 +181,7 @@ class _Call(nn.Module):
 
 def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Write the model to ``spec.export_path``, for batches like the first. Raises TargetError or what export does."""
-    if not spec.export_path.endswith(COMPILED_MODEL):
+    if spec.export_path.endswith(COMPILE_CACHE):
         return _cached_result(loop, device, catalog, spec)
     if loop.mode is not Mode.INFER or loop.step is not None:
         raise TargetError("only a model in inference can be compiled to a file.", "Measure it with --mode infer.")
@@ -212,22 +208,18 @@ def _cached_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tri
     """Write what PyTorch compiles in the first steps to ``spec.export_path``; what is there is loaded before them."""
     path = Path(spec.export_path)
     if path.exists():
-        read_cache(path)
-    tuning = Tuning({**loop.current, **spec.settings}, catalog)
-    step, data = _tuned(loop, spec, tuning, data_of(loop, spec.settings))
-    feed = Feed(data if is_loader(loop.data) else mover(device)(data))
-
-    def run_steps(steps: int) -> int:
-        for _ in range(steps):
-            step(feed.next())
-        return steps
-
-    first = StepClock(device, run_steps, feed.cycle).run(_FIRST_STEPS)
+        torch.compiler.load_cache_artifacts(path.read_bytes())
+    step, data = applied_step(loop, device, catalog, spec)
+    feed, started = Feed(data if is_loader(loop.data) else mover(device)(data)), time.perf_counter()
+    for _ in range(_FIRST_STEPS):
+        step(feed.next())
+    backend_of(device).synchronize()
+    seconds = time.perf_counter() - started
     found = torch.compiler.save_cache_artifacts()
     if found is None:
         raise TargetError("PyTorch keeps nothing of what it compiled.", "Export the settings alone.")
     path.write_bytes(found[0])
-    return TrialResult(Outcome.MEASURED, warmup_s=first.seconds)
+    return TrialResult(Outcome.MEASURED, warmup_s=seconds)
 
 
 def packaged_step(model: nn.Module, path: str, device: torch.device) -> Callable[[Any], Any]:
