@@ -64,6 +64,7 @@ def busiest_programs(most: int = 3) -> list[str]:
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """Warn that the budget left no time to try anything, and name a sufficient one; empty if something was tried."""
     ended = {run.outcome for settings, runs in known.judge.runs.items() if settings for run in runs}
+    # These tell nothing of the settings: there was no time for them.
     if ended - {Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED} or not known.plan.candidates:
         return ""
     minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)

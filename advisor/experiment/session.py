@@ -316,7 +316,8 @@ class Session:
         known = self._current
         record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
-        self._restart()
+        self._steering.restart()
+        self._bench.budget.restart()
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
@@ -326,18 +327,14 @@ class Session:
 
     def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:
         """Search on, for this long or as long as the session had; ``follow``: no further than decisions ask for."""
-        self._restart(seconds)
+        self._steering.restart()
+        self._bench.budget.restart(seconds)
         before = self._trials.publish(self._current)
         self._search(before, wanted=(lambda move: _follows_decisions(move, before)) if follow else lambda move: True)
         if self._current.judge.runs == before.judge.runs and not follow:
             self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
         self._report_left_out(self._current)
         self._trials.enter("done")
-
-    def _restart(self, seconds: float | None = None) -> None:
-        """Begin a budget for measurements after the session: as long as the session's, or of this length."""
-        self._steering.restart()
-        self._bench.budget.restart(seconds)
 
     def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""

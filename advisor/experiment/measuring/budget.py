@@ -139,16 +139,17 @@ class Budget:
                 return cold_s
             _, *again = self._compiled[what]
             return cost * min(again) if again else max(ordinary_s, _CACHED_SHARE * cold_s)
-        # By the number of settings whose values differ.
-        known = [
-            (sum(settings.get(key) != what.get(key) for key in {*settings, *what}), seconds)
-            for settings, seconds in self._walls
-        ]
+        known = [(_distance(settings, what), seconds) for settings, seconds in self._walls]
         if all(settings for settings, _ in self._walls):
             known.append((len(what), guess_s))
         # The first trial that meets new kernels may load them for seconds: its neighbours count as well.
         near = min(distance for distance, _ in known) + 1
         return median([seconds for distance, seconds in known if distance <= near][-_LATEST:])
+
+
+def _distance(one: Settings, other: Settings) -> int:
+    """The number of settings whose values differ."""
+    return sum(one.get(key) != other.get(key) for key in {*one, *other})
 
 
 # By least squares over eleven models in training on an H200's host (16 cores of a Xeon), torch 2.11, compiled as one

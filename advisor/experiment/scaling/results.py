@@ -132,8 +132,7 @@ class Scaling:
         for setup in self.runs:
             if setup.weak or setup == ONE or self.why_unusable(setup):
                 continue
-            comparison = self.compare(setup, best)
-            if comparison is not None and comparison.ci_low > 1:
+            if (comparison := self.compare(setup, best)) and comparison.ci_low > 1:
                 best = setup
         return best.settings
 
