@@ -14,7 +14,6 @@ from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.moves import why_not
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
-from advisor.experiment.request import Request
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_ratio, format_seconds, printable
 from advisor.judging.judge import Judge
 from advisor.machine.hardware import own_pids
@@ -26,8 +25,6 @@ from advisor.records import Candidate, Facts, Mode, Outcome
 _BUDGET_PER_START = 4
 # Other programs are watched for so many seconds, and named from so many per cent of a core on.
 _LOOKS_FOR_S, _BUSY_PERCENT = 0.2, 10
-# The outcomes of trials that tell nothing of their settings: there was no time for them.
-_CUT_SHORT = (Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED)
 
 
 def of_noise(known: Known) -> str:
@@ -66,8 +63,9 @@ def busiest_programs(most: int = 3) -> list[str]:
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """Warn that the budget left no time to try anything, and name a sufficient one; empty if something was tried."""
-    ended = [run.outcome for settings, runs in known.judge.runs.items() if settings for run in runs]
-    if set(ended) - set(_CUT_SHORT) or not known.plan.candidates:
+    ended = {run.outcome for settings, runs in known.judge.runs.items() if settings for run in runs}
+    # These tell nothing of the settings: there was no time for them.
+    if ended - {Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED} or not known.plan.candidates:
         return ""
     minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)
     return f"the budget of {format_seconds(total_s)} left no time for a result; give it --budget {minutes}m or more"
@@ -126,9 +124,9 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
                 yield f"together these cannot be used: {settings}: {why}", str(settings)
 
 
-def of_nothing_to_try(request: Request, plan: Plan) -> str:
+def of_nothing_to_try(plan: Plan) -> str:
     """The reason that no candidate is left; about the recipes that ``--only`` names, when it names some."""
-    named = "; ".join(f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped)
+    named = "; ".join(f"{recipe}: {plan.skipped[recipe]}" for recipe in plan.request.only if recipe in plan.skipped)
     if named:
         return f"no recipe that --only names can be tried ({named}): name others, or leave --only out"
     return "there is nothing to try here: every recipe is left out, each for a reason of its own"

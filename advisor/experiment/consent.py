@@ -54,9 +54,8 @@ class Consent:
 
     def needs_consent(self, candidate: Candidate) -> bool:
         """Whether a candidate is declared to change more than is allowed, and the person has not accepted it."""
-        return self._needs_word(candidate.recipe, candidate.value) and not self.accepts(
-            candidate.recipe, candidate.value
-        )
+        recipe, value = candidate.recipe, candidate.value
+        return self._needs_word(recipe, value) and not self.accepts(recipe, value)
 
     def ruled_out(self, recipe: str, value: Value) -> str:
         """The decision that rules out a value of a recipe, as a reason; empty where none does."""

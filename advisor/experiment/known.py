@@ -16,7 +16,7 @@ from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.records import trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
-from advisor.records import CHANGE, Candidate, Comparison, Facts, Numerics, NumericsResult, TrialRecord, TrialResult
+from advisor.records import CHANGE, Candidate, Comparison, Facts, NumericsResult, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
 _AS_WELL = "the others do as well without it"
@@ -124,7 +124,11 @@ class Known:
             return f"it takes {limit}"  # where the baseline does as well, it may be a step towards the limit
         if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
-        return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=self._seen(settings))
+        # Consent covers the changes of results that each accepted setting is known to make, and no others.
+        accepted = [key for key in settings if self._is_accepted(key, settings)]
+        alone = [self.numerics(Settings({key: settings[key]})) for key in accepted]
+        seen = [numerics.decisive for numerics in alone if numerics is not None]
+        return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=seen)
 
     def _is_refuted(self, settings: Settings) -> bool:
         """Whether turns with the baseline have shown that settings are no better, none of which the person wants."""
@@ -132,12 +136,6 @@ class Known:
         if not turns or wanted or self.may_recommend(settings) or self.undecided(settings):
             return False
         return not (self.judge.goal.by_time and self.judge.compare(settings).speedup > CHANGE)
-
-    def _seen(self, settings: Settings) -> tuple[Numerics, ...]:
-        """The known changes of results by each accepted setting; consent covers no others."""
-        accepted = [key for key in settings if self._is_accepted(key, settings)]
-        alone = [self.numerics(Settings({key: settings[key]})) for key in accepted]
-        return tuple(numerics.decisive for numerics in alone if numerics is not None)
 
     def _is_accepted(self, key: str, settings: Settings) -> bool:
         return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, settings[key])
@@ -301,10 +299,6 @@ class Known:
             return False
         sure = not self.judge.goal.by_time or self.judge.holds_where_busy(settings)
         return sure and self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
-
-    def without_runs(self, settings: Settings) -> Known:
-        """The knowledge without the runs of these settings, which are measured anew."""
-        return replace(self, judge=self.judge.without_runs(settings))
 
     def _with(self, move: Move, evidence: Evidence) -> Known:
         judge = self.judge

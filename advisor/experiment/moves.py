@@ -207,7 +207,17 @@ def why_not(known: Known, candidate: Candidate) -> str:
     """The reason a candidate was not tried, where it is not the time; empty where only that was missing."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
-    return "" if is_next_rung(known, candidate) else why_ended(known, candidate)
+    if is_next_rung(known, candidate):
+        return ""
+    records = (known.record(rung) for rung in reversed(_rungs_before(known, candidate)))
+    before = next(filter(None, records), None)  # the last tried value before it
+    if before is None:
+        return ""
+    if before.result.outcome is Outcome.OUT_OF_MEMORY:
+        return f"{before.candidate.name} ran out of memory, so larger values would too"
+    if not before.result.measured:
+        return f"{before.candidate.name} failed: {before.result.reason}"
+    return f"{before.candidate.name} was no better than the value before it"
 
 
 # --- recipes whose values are tried in order until one is no better than those before it, as numbers of workers ---
@@ -233,19 +243,6 @@ def is_next_rung(known: Known, candidate: Candidate) -> bool:
     *earlier, latest = (record.samples_per_s or 0.0 for record in tried)
     best = max([known.judge.speed({})[1], *earlier])
     return latest > (_LEAST_CLIMB if earlier and not leads_down else 1.0) * best
-
-
-def why_ended(known: Known, candidate: Candidate) -> str:
-    """The reason that a value is not tried: the last tried value before it; empty where none was tried."""
-    records = (known.record(rung) for rung in reversed(_rungs_before(known, candidate)))
-    record = next(filter(None, records), None)
-    if record is None:
-        return ""
-    if record.result.outcome is Outcome.OUT_OF_MEMORY:
-        return f"{record.candidate.name} ran out of memory, so larger values would too"
-    if not record.result.measured:
-        return f"{record.candidate.name} failed: {record.result.reason}"
-    return f"{record.candidate.name} was no better than the value before it"
 
 
 def _rungs_before(known: Known, candidate: Candidate) -> list[Candidate]:

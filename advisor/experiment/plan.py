@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from advisor.experiment.consent import Consent
@@ -60,15 +60,14 @@ class Plan:
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in unsaid}
         candidates = tuple(candidate for candidate in proposals.candidates if candidate.recipe not in several)
         plan = cls(catalog, request, facts, consent, candidates, skipped, hints or {})
-        return plan if request.only else plan._without_what_cannot_gain(speedup)
-
-    def _without_what_cannot_gain(self, speedup: float) -> Plan:
-        """The plan without recipes that cannot serve the goal; usual ones stay, since others may give them a chance."""
-        spared = {c.recipe for c in self.candidates if self.is_usual(c) or self.consent.accepts(c.recipe)}
-        reasons = {c.recipe: why for c in self.candidates if (why := self._why_no_gain(c, speedup))}
+        if request.only:
+            return plan
+        # Usual ones stay, since others may give them a chance.
+        spared = {c.recipe for c in candidates if plan.is_usual(c) or consent.accepts(c.recipe)}
+        reasons = {c.recipe: why for c in candidates if (why := plan._why_no_gain(c, speedup))}
         passed_over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
-        left = tuple(c for c in self.candidates if c.recipe not in passed_over)
-        return replace(self, candidates=left, skipped={**self.skipped, **passed_over})
+        left = tuple(candidate for candidate in candidates if candidate.recipe not in passed_over)
+        return replace(plan, candidates=left, skipped={**skipped, **passed_over})
 
     def _why_no_gain(self, candidate: Candidate, speedup: float) -> str:
         """The reason that a candidate cannot gain what counts as a change; empty where it may.
@@ -166,12 +165,22 @@ class Plan:
     def usual_stack(self) -> Settings:
         """The stack that an expert would write for these facts without compiling: every usual setting that applies.
 
-        With the usual ones for a loader that only apply beside them, as those of its workers.
+        Not those that conflict with an earlier one or have no effect beside it. With the usual ones for a loader that
+        only apply beside them, as those of its workers.
         """
         chosen = [c for c in self.candidates if self._belongs(c)]
         spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
         left = [candidate for candidate in chosen if candidate.recipe not in spared]
-        settings = self._together(sorted(left, key=lambda c: self.hints.get(c.key) != c.value))
+        settings, added = Settings(), list[Candidate]()
+        for candidate in sorted(left, key=lambda c: self.hints.get(c.key) != c.value):
+            if candidate.key in settings or not self.fits(candidate, settings):
+                continue
+            settings = settings.merged(candidate.settings)
+            added.append(candidate)
+            # One that makes an earlier one pointless replaces it, since their order is often chance.
+            for other in [other for other in added if not self.applies(other, settings)]:
+                settings = settings.without(other.key)
+                added.remove(other)
         for candidate in self.partnered(settings):
             belongs = self.recipe(candidate).stage is Stage.DATA and self.is_usual(candidate)
             if belongs and self.may_stack(candidate) and self.fits(candidate, settings):
@@ -227,22 +236,6 @@ class Plan:
         numbers = sorted(value for value in gains if isinstance(value, int))
         enough = [number for number in numbers if gains[number] >= _AS_GOOD * max(gains.values())]
         return next(iter(enough[1:] or enough), recipe.default)
-
-    def _together(self, candidates: Iterable[Candidate]) -> Settings:
-        """These candidates as one stack, without those that conflict with an earlier one or have no effect beside it.
-
-        One that makes an earlier one pointless replaces it, since their order is often chance.
-        """
-        settings, added = Settings(), list[Candidate]()
-        for candidate in candidates:
-            if candidate.key in settings or not self.fits(candidate, settings):
-                continue
-            settings = settings.merged(candidate.settings)
-            added.append(candidate)
-            for other in [other for other in added if not self.applies(other, settings)]:
-                settings = settings.without(other.key)
-                added.remove(other)
-        return settings
 
     # --- expected gains -------------------------------------------------------------------------------------------
 

@@ -69,19 +69,14 @@ def recommend(
     catalog = consent.catalog
     rejected = [recipe for recipe, decision in consent.decisions.items() if decision is Decision.REJECTED]
 
-    def has_merit(record: TrialRecord) -> bool:
+    def is_fit(record: TrialRecord) -> bool:
         candidate = record.candidate
+        if not by.goal.fits(record.result) or fills_the_device(facts, record.settings, record.result):
+            return False
         if record.alone or stack.get(candidate.key) == candidate.value or candidate.recipe in consent.decisions:
             return True
         return consent.exceeds(candidate, record.numerics)
 
-    fit = [
-        record
-        for record in records
-        if has_merit(record)
-        and by.goal.fits(record.result)
-        and not fills_the_device(facts, record.settings, record.result)
-    ]
     return tuple(
         Recommendation(
             rank=rank,
@@ -91,5 +86,5 @@ def recommend(
             needs_consent=consent.exceeds(record.candidate, record.numerics),
             in_stack=stack.get(record.candidate.key) == record.candidate.value,
         )
-        for rank, record in enumerate(best_per_recipe(fit, by, stack, rejected), start=1)
+        for rank, record in enumerate(best_per_recipe(filter(is_fit, records), by, stack, rejected), start=1)
     )

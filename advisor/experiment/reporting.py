@@ -38,11 +38,6 @@ class Reporter:
         self._lock = threading.Lock()
         self._latest: dict[tuple[type[Event], str], Event] = {(Said, said.about): said for said in self.state.messages}
 
-    @property
-    def session_id(self) -> str:
-        """The session's id, which is the journal's."""
-        return self._journal.session_id
-
     # --- events ------------------------------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
@@ -107,17 +102,19 @@ class Reporter:
         for record in (_control(known), *found):
             if record is not None:
                 self.emit_new(events.TrialMeasured(record), record.candidate.name)
-        self._report_combinations(known)
+        # The effect of each new combination of settings: a choice between time and memory.
+        for settings in judge.runs:
+            result = judge.result(settings)
+            if settings in self.state.combinations or len(settings) < 2 or not known.usable(settings):
+                continue
+            if result is not None and (peak_bytes := result.peak_reserved_bytes) is not None:
+                point = records.Combination(str(settings), dict(settings), judge.compare(settings), peak_bytes)
+                self.emit(events.CombinationMeasured(point))
         self.report_stack(known)
         stack = self.state.measured_stack
         trials = self.state.trials.values()
         ranked = recommend(plan.facts, trials, judge.yardstick, stack.settings if stack else {}, plan.consent)
         self.emit_new(events.Ranked(ranked))
-
-    def skip(self, candidate: records.Candidate, reason: str) -> None:
-        """Emit that a candidate is left out, and why."""
-        result = records.TrialResult(records.Outcome.SKIPPED, reason)
-        self.emit_new(events.TrialMeasured(records.TrialRecord(candidate, candidate.settings, result)), candidate.name)
 
     def report_stack(self, known: Known, *, at_end: bool = False) -> None:
         """Emit the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
@@ -126,17 +123,6 @@ class Reporter:
         too_early = self.state.measured_stack is None and not (known.stack or at_end)
         if not (known.pending or exceeds or too_early):
             self.emit_new(events.StackMeasured(stack_record(known.judge, known.found, known.left_out)))
-
-    def _report_combinations(self, known: Known) -> None:
-        """Emit the effect of each new combination of settings: a choice between time and memory."""
-        for settings in known.judge.runs:
-            result = known.judge.result(settings)
-            if settings in self.state.combinations or len(settings) < 2 or not known.usable(settings):
-                continue
-            if result is not None and result.peak_reserved_bytes is not None:
-                comparison, peak_bytes = known.judge.compare(settings), result.peak_reserved_bytes
-                point = records.Combination(str(settings), dict(settings), comparison, peak_bytes)
-                self.emit(events.CombinationMeasured(point))
 
 
 def _control(known: Known) -> records.TrialRecord | None:

@@ -16,23 +16,18 @@ several GPUs (``scaling/``) has a loop of the same form.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from advisor.experiment.known import Evidence, Known, Move
 from advisor.experiment.moves import moves
 
 
-def search(known: Known, trials: Trials, *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:
-    """Measure the best wanted move until none is affordable, and return what is known then."""
-    while move := best(filter(wanted, moves(known)), known, trials):
+def search(known: Known, trials: Trials) -> Known:
+    """Measure the best move until none is affordable, and return what is known then."""
+    while move := next(iter(rank(moves(known), known, trials)), None):
         known = trials.publish(known.after(move, trials.measure(move, known)))
     return known
-
-
-def best(possible: Iterable[Move], known: Known, trials: Trials) -> Move | None:
-    """The first of the ranked moves; None when none is affordable, which ends the search."""
-    return next(iter(rank(possible, known, trials)), None)
 
 
 def rank(possible: Iterable[Move], known: Known, trials: Trials) -> list[Move]:
@@ -54,7 +49,7 @@ class Trials(Protocol):
         """The seconds that a move is expected to take."""
 
     def affords(self, move: Move, known: Known, /) -> bool:
-        """Whether there is time for a move and for confirming the stack after it."""
+        """Whether a move is wanted, and there is time for it and for confirming the stack after it."""
 
     def comes_first(self, move: Move, /) -> bool:
         """Whether a move promises so much that it comes before all others."""

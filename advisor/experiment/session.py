@@ -26,7 +26,7 @@ from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, spreads_itself, why_not_several
-from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before, losses_compare
+from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before
 from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
@@ -36,7 +36,7 @@ from advisor.judging.runs import prior_spread
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Exported, Facts, StackRecord, TrialResult, Value, World
+from advisor.records import Exported, Facts, Outcome, StackRecord, TimeSpent, TrialRecord, TrialResult, Value, World
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources, relevant
@@ -69,6 +69,7 @@ class Session:
         self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
+        self._journal = journal
         self._reporter = Reporter(emit, journal, self._past if past else None)
         self._lock = threading.Lock()
         self._closed = False
@@ -205,7 +206,7 @@ class Session:
             tries_several = False
         known = self._trials.publish(self._current)
         if not tries_several and not known.plan.candidates:
-            self._reporter.warn(caveats.of_nothing_to_try(self.request, known.plan))
+            self._reporter.warn(caveats.of_nothing_to_try(known.plan))
         self._search(known)
         if tries_several:
             self._search_on_several(gpus, self._current)
@@ -219,8 +220,8 @@ class Session:
         self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        same = losses_compare(facts) and not known.judge.spread.random
-        before = knowledge_before(self._bench, known.found, facts, gpus, consent, same_losses=same)
+        random = known.judge.spread.random
+        before = knowledge_before(self._bench, known.found, facts, gpus, consent, random=random)
         scaling = RankSearch(self._bench, before, known.found, self._consented).run()
         if not scaling.measured(ONE):
             one = scaling.runs[ONE][-1]
@@ -234,7 +235,7 @@ class Session:
         decisions, values = self._reporter.decisions()
         for recipe, decision in decisions.items():
             self._reporter.post(events.Decided(recipe, decision, values.get(recipe)))  # in the journal already
-        self._reporter.emit(events.GoalSet(self.request.goal, self._reporter.session_id))
+        self._reporter.emit(events.GoalSet(self.request.goal, self._journal.session_id))
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
@@ -282,7 +283,7 @@ class Session:
         """Search from a state under the person's decisions."""
         self._follows_decisions = False
         self._trials.wanted = wanted
-        self._known = search(known, self._trials, wanted=wanted)
+        self._known = search(known, self._trials)
         self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:
@@ -302,7 +303,8 @@ class Session:
     def _report_left_out(self, known: Known) -> None:
         """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
         for candidate, reason in caveats.left_out(known, self._bench):
-            self._reporter.skip(candidate, reason)
+            record = TrialRecord(candidate, candidate.settings, TrialResult(Outcome.SKIPPED, reason))
+            self._reporter.emit_new(events.TrialMeasured(record), candidate.name)
         for recipe, refusal in caveats.refusals(known, self._bench):
             about = f"accepted {recipe}"
             self._reporter.warn(refusal, about)
@@ -315,28 +317,25 @@ class Session:
         known = self._current
         record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
-        self._restart()
+        self._steering.restart()
+        self._bench.budget.restart()
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._trials.measure(move, known)
-        self._known = known.without_runs(settings).after(move, evidence)
+        self._known = replace(known, judge=known.judge.without_runs(settings)).after(move, evidence)
         self._reporter.report(self._current)
 
     def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:
         """Search on, for this long or as long as the session had; ``follow``: no further than decisions ask for."""
-        self._restart(seconds)
+        self._steering.restart()
+        self._bench.budget.restart(seconds)
         before = self._trials.publish(self._current)
         self._search(before, wanted=(lambda move: _follows_decisions(move, before)) if follow else lambda move: True)
         if self._current.judge.runs == before.judge.runs and not follow:
             self._reporter.emit(events.Said("nothing is left to try that fits into that time"))
         self._report_left_out(self._current)
         self._trials.enter("done")
-
-    def _restart(self, seconds: float | None = None) -> None:
-        """Begin a budget for measurements after the session: as long as the session's, or of this length."""
-        self._steering.restart()
-        self._bench.budget.restart(seconds)
 
     def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""
@@ -391,7 +390,8 @@ class Session:
         self._bench.end_compiling_beside()
         if finishes:
             budget = self._bench.budget
-            self._reporter.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
+            spent = TimeSpent(self._bench.measuring_s, self._bench.warming_up_s, budget.spent_s)
+            self._reporter.emit(events.SessionFinished(cancelled, budget.spent_s, spent))
 
 
 def _follows_decisions(move: Move, known: Known) -> bool:

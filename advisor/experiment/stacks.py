@@ -35,7 +35,7 @@ def whole_stacks(known: Known) -> Moves:
         return
     if needs_explaining(known):
         return
-    usual = _wanted(known, known.usual)
+    usual = known.usual.filtered(lambda key: key not in known.dropped)
     plain = _usable_form(known, _usable_form(known, usual).merged(known.uncompiled))
     if not set(usual) <= set(known.stack) and not known.judge.has_tried(plain):
         yield Move(Kind.STACK, plain, POLICY.stack_gain, f"stack: {plain}", known.stack)
@@ -45,11 +45,15 @@ def whole_stacks(known: Known) -> Moves:
 
 def _compiled_stack(known: Known, plain: Settings) -> Moves:
     """The uncompiled stack, compiled, in the strongest form that runs here."""
-    compiles = _wanted(known, known.compiles)
+    compiles = known.compiles.filtered(lambda key: key not in known.dropped)
     compiled = _captured(known, plain, plain.merged(compiles)) if compiles else plain
     compiled = _usable_form(known, compiled)
     if compiled not in (plain, known.stack) and not known.judge.has_tried(compiled):
-        yield Move(Kind.STACK, compiled, _gain_of_compiling(known, compiled), f"stack: {compiled}", known.stack)
+        # Any of several settings that compile would gain as much by itself.
+        rest, plan = compiled.filtered(lambda key: key not in NOT_COMPILED), known.plan
+        compiling = [c for c in plan.candidates if compiled.get(c.key) == c.value and plan.recipe(c).expensive]
+        gains = (plan.expected_gain(c, rest.without(c.key), known.step_ms) for c in compiling)
+        yield Move(Kind.STACK, compiled, max([POLICY.proof, *gains]), f"stack: {compiled}", known.stack)
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
@@ -76,34 +80,17 @@ def compiled_next(known: Known, plain: Settings) -> Settings:
     return next((move.settings for move in _compiled_stack(known, plain) if move.has_priority), BASELINE)
 
 
-def _gain_of_compiling(known: Known, settings: Settings) -> float:
-    """The expected gain of compiling as these settings say; any of several that compile would do it by itself."""
-    plain, plan = settings.filtered(lambda key: key not in NOT_COMPILED), known.plan
-    compiling = [c for c in plan.candidates if settings.get(c.key) == c.value and plan.recipe(c).expensive]
-    gains = (plan.expected_gain(c, plain.without(c.key), known.step_ms) for c in compiling)
-    return max([POLICY.proof, *gains])
-
-
-def _wanted(known: Known, settings: Settings) -> Settings:
-    """The usual settings that were not dropped."""
-    return settings.filtered(lambda key: key not in known.dropped)
-
-
 def needs_explaining(known: Known) -> bool:
     """Whether something ran but differs too much, and the instruments may still show that rounding or chance did it."""
-    if {Kind.CONTROL, Kind.REFERENCE} <= known.done and not _draws_are_few(known):
-        return False
     judge, permits = known.judge, known.plan.consent.permits
+    if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+        # Steps that draw random numbers may have been seen too seldom to tell another draw from a fault.
+        draws = {run.losses or run.outputs for run in judge.unchanged_runs}
+        again = len(judge.runs.get(BASELINE, ()))
+        if not (judge.spread.random and len(draws) < POLICY.most_runs and again < POLICY.most_runs):
+            return False
     stacks = (settings for settings in judge.runs if len(settings) > 1 and judge.measured_runs(settings))
     return not all(permits(settings, judge.numerics(settings)) for settings in stacks)
-
-
-def _draws_are_few(known: Known) -> bool:
-    """Whether steps that draw random numbers were seen too seldom to tell another draw from a fault."""
-    judge = known.judge
-    draws = {run.losses or run.outputs for run in (*judge.baseline_runs, *judge.controls) if run.measured}
-    again = len(judge.runs.get(BASELINE, ()))
-    return judge.spread.random and len(draws) < POLICY.most_runs and again < POLICY.most_runs
 
 
 def _usable_form(known: Known, goal: Settings) -> Settings:
@@ -168,12 +155,9 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
     causes = result.causes if result is not None else ()
     if Cause.HOST_COPY in causes and known.plan.allows(Settings({ON_DEVICE: True})):
         yield settings.with_value(ON_DEVICE, True)
-    if (
-        Cause.CAPTURE_OF_LOSS in causes
-        and settings[GRAPH] is True
-        and known.plan.allows(Settings({GRAPH: AROUND_LOSS}))
-    ):
-        yield compiled_without_loss(without.with_value(GRAPH, AROUND_LOSS))
+    around_loss = Settings({GRAPH: AROUND_LOSS})
+    if Cause.CAPTURE_OF_LOSS in causes and settings[GRAPH] is True and known.plan.allows(around_loss):
+        yield compiled_without_loss(without.merged(around_loss))
     if known.plan.catalog.compiles(settings):
         yield without.with_value(COMPILE_MODE, "reduce-overhead")
     yield without

@@ -22,6 +22,7 @@ _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.HardwareFound: {"hardware": "hardware"},
     events.SourceRead: {"source_files": "files", "findings": "findings", "source_problems": "problems"},
     events.StageStarted: {"stage": "stage"},
+    events.TrialActivity: {"activity": "text"},
     events.FactsFound: {"facts": "facts"},
     events.BaselineMeasured: {"baseline": "baseline"},
     events.TrialsPlanned: {"planned": "candidates", "skipped": "skipped", "consent": "consent"},
@@ -168,8 +169,6 @@ class SessionState:
                 self.running, self.activity = event.name, "starting"
                 self.expected_s, self.live_ms = event.expected_s, ()
                 self.logs[event.name] = event.log_path
-            case events.TrialActivity():
-                self.activity = event.text
             case events.BlockTimed() if event.name == self.running:
                 self.live_ms = (*self.live_ms, event.step_ms)
             case events.TrialEnded():

@@ -29,9 +29,9 @@ from advisor.judging.numerics import Spread, compare_numerics, spread_of, why_un
 from advisor.judging.objective import Goal, Yardstick
 from advisor.judging.runs import (
     DEVICE_BOUND,
+    FED,
     Turns,
     as_one,
-    captured_prior,
     is_captured,
     mean_speed,
     rates,
@@ -84,9 +84,15 @@ class Judge:
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def with_run(self, settings: Mapping[str, Value], result: TrialResult) -> Judge:
-        """The judge with one more run; a run of the baseline's settings is a repeat."""
+        """The judge with one more run; a run of the baseline's settings is a repeat.
+
+        A result that is not finite where the baseline's is counts as a failure, however fast.
+        """
         key = Settings(settings)
-        return replace(self, runs={**self.runs, key: (*self.runs.get(key, ()), self.checked(result))})
+        if result.measured and (reason := why_unusable(result, self.baseline)):
+            hint = "Do not use this setting here."
+            result = replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint=hint)
+        return replace(self, runs={**self.runs, key: (*self.runs.get(key, ()), result)})
 
     def without_runs(self, settings: Mapping[str, Value]) -> Judge:
         """A judge without the runs of these settings, which will be measured again."""
@@ -132,7 +138,9 @@ class Judge:
     def _spreads(self) -> Mapping[bool, ProcessSpread]:
         """The spread of processes of captured steps (True), which the host's noise does not reach, and of others."""
         found: dict[bool, ProcessSpread] = {}
-        for captured, prior in ((False, self.prior), (True, captured_prior(self.prior))):
+        # Only the loader makes a replayed graph vary.
+        of_captured = self.prior if self.prior == FED else min(self.prior, DEVICE_BOUND)
+        for captured, prior in ((False, self.prior), (True, of_captured)):
             groups = [self._undisturbed_runs(one) for one in self.runs if one and is_captured(one) is captured]
             groups += [] if captured else [self._timed_unchanged]
             found[captured] = process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
@@ -299,13 +307,6 @@ class Judge:
         score = self.goal.judged(score, self.baseline.score or score)
         words = score.problem or f"the score is {score.value:.4g}, yours {score.baseline:.4g}"
         return replace(compared, score=score, text=f"{compared.text}; {words}")
-
-    def checked(self, result: TrialResult) -> TrialResult:
-        """A result that is not finite where the baseline's is is a failure, however fast."""
-        reason = why_unusable(result, self.baseline) if result.measured else ""
-        if not reason:
-            return result
-        return replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint="Do not use this setting here.")
 
 
 def _floor(figures: Sequence[float | None]) -> float:

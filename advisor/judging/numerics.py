@@ -291,15 +291,11 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
     if all(map(math.isfinite, baseline.losses)):
         for step, loss in enumerate(losses, 1):
             if not math.isfinite(loss):
-                return f"the loss became {_kind(loss)} at step {step} of {len(losses)}"
+                return f"the loss became {abs(loss)} at step {step} of {len(losses)}"
     total, *samples = list(zip(result.outputs, baseline.outputs, strict=False)) or [(0.0, 0.0)]
     for new, old in (*samples, total):
         if not math.isfinite(new) and math.isfinite(old):
-            return f"the outputs became {_kind(new)}{' in the first step' if losses else ''}"
+            return f"the outputs became {abs(new)}{' in the first step' if losses else ''}"
     if result.skipped_steps > MOST_SKIPPED_STEPS >= baseline.skipped_steps:
         return "the gradient scaler skipped every update: the gradients were not finite at any scale"
     return ""
-
-
-def _kind(value: float) -> str:
-    return "nan" if math.isnan(value) else "inf"

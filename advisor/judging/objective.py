@@ -75,9 +75,8 @@ class Goal:
     @property
     def tries_larger_batches(self) -> bool:
         """Whether a larger batch may serve it; for latency, to find the largest within a limit."""
-        return not self.words.larger_batch or (
-            self.objective is Objective.LATENCY and self.latency_limit_ms is not None
-        )
+        has_latency_limit = self.objective is Objective.LATENCY and self.latency_limit_ms is not None
+        return has_latency_limit or not self.words.larger_batch
 
     @property
     def words(self) -> Words:

@@ -14,7 +14,7 @@ from advisor.records import Block, Facts, TrialResult, Value
 # two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound and captured steps repeat within 1 %,
 # host-bound ones within 2 to 5 % and now and then a third apart, those that a loader feeds within 5 to 10 %. Before the
 # instrumented pass nobody knows which of them a step is.
-DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, _FED, _ON_CPU = 0.01, 0.025, 0.04, 0.05, 0.03
+DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, FED, _ON_CPU = 0.01, 0.025, 0.04, 0.05, 0.03
 _BUSY = 0.7
 # The same of two live processes that take turns, which share the machine's drift; of many pairs, so of more degrees.
 IN_TURN = ProcessSpread(0.012, 30.0)
@@ -84,7 +84,7 @@ def prior_spread(facts: Facts) -> float:
     if not facts.on_cuda:
         return _ON_CPU
     if facts.workload.loader is not None:
-        return _FED
+        return FED
     busy = facts.profile.device_busy_share if facts.profile else None
     if busy is None:
         return _UNKNOWN
@@ -94,11 +94,6 @@ def prior_spread(facts: Facts) -> float:
 def is_captured(settings: Mapping[str, Value]) -> bool:
     """Whether a step with these settings is wholly or mostly the replay of a graph."""
     return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in MODES_WITH_GRAPHS
-
-
-def captured_prior(prior: float) -> float:
-    """The prior for captured steps, from the ``prior`` of others: only the loader makes a replayed graph vary."""
-    return prior if prior == _FED else min(prior, DEVICE_BOUND)
 
 
 def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialResult, ...]:

@@ -6,7 +6,7 @@ import pytest
 from facts import gpu_facts, loader_facts
 from made_up import failed, known_of, result_at
 
-from advisor.experiment.moves import is_next_rung, why_ended
+from advisor.experiment.moves import is_next_rung, why_not
 from advisor.records import Outcome, TrialResult
 
 OUT_OF_MEMORY = TrialResult(Outcome.OUT_OF_MEMORY)
@@ -51,4 +51,4 @@ def test_a_ladder_goes_on_until_a_value_is_no_better_than_those_before(results, 
 )
 def test_why_a_ladder_has_ended_is_said(result, reason):
     known, candidate, last = climbed(result)
-    assert why_ended(known, candidate) == f"{last} {reason}"
+    assert why_not(known, candidate) == f"{last} {reason}"

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,16 +60,19 @@ class MadeUpSearch(RankSearch):
     """Runs trials at rates by their settings, within a number of trials."""
 
     def __init__(self, known, rate_of, trials=41):
-        super().__init__(None, known, known.carried, lambda consent: consent)
+        bench = SimpleNamespace(
+            budget=SimpleNamespace(allows=lambda expected_s: True),
+            expected_s=lambda settings: 1.0,
+            emit=lambda event: None,
+            post_progress=lambda wanted_s: None,
+        )
+        super().__init__(bench, known, known.carried, lambda consent: consent)
         self.rate_of = rate_of
         self.left = trials
         self.asked = []
 
     def _affords(self, move):
         return self.left >= len(move.trials)
-
-    def _has_time(self, trials, *, reserved=0):
-        return True
 
     def _measure(self, move):
         if move.setup != ONE:
@@ -81,9 +85,6 @@ class MadeUpSearch(RankSearch):
         if isinstance(rate, str):
             return TrialResult(Outcome.FAILED, rate)
         return rate if isinstance(rate, TrialResult) else result(rate)
-
-    def _publish(self):
-        pass
 
 
 def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):

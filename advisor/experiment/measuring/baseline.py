@@ -50,9 +50,9 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
         # What fails in a fork may run in a process of its own; what fails there too is the target's fault. One that
         # was killed from outside is started again either way.
         if forked:
-            bench.build_in_each_trial(
-                f"its first run failed in a process that was forked after building: {result.reason}"
-            )
+            bench.runner.forget_build()
+            reason = f"its first run failed in a process that was forked after building: {result.reason}"
+            bench.why_not_built_once = reason
         result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
         problem, hint = result.reason, result.hint or "Fix the target and try again."

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 from advisor.errors import TargetError
@@ -24,7 +25,6 @@ from advisor.records import (
     Objective,
     Outcome,
     Profiled,
-    TimeSpent,
     TrialKind,
     TrialMessage,
     TrialResult,
@@ -177,11 +177,6 @@ class Bench:
                 *advice(last_stack(log_path), f"Give it time with --budget {minutes}m, or have it build less."),
             )
 
-    def build_in_each_trial(self, reason: str) -> None:
-        """Have each trial build the target for itself from now on."""
-        self.runner.forget_build()
-        self.why_not_built_once = reason
-
     # --- compiling beside the trials ------------------------------------------------------------------------------
 
     def compile_beside(self, settings: Mapping[str, Value]) -> None:
@@ -195,9 +190,8 @@ class Bench:
             settings, self.compiling = self.compiling, None
             self._beside[settings] = result
             if result.outcome is Outcome.MEASURED:
-                self.budget.learn(
-                    result.wall_s or 0.0, self.catalog.compiled_code(settings), cost=self.catalog.cost(settings)
-                )
+                code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
+                self.budget.learn(result.wall_s or 0.0, code, cost=cost)
         return self.compiling is None
 
     def has_compiled(self, settings: Mapping[str, Value]) -> bool:
@@ -265,7 +259,8 @@ class Bench:
         budget, self._stepping_since = self.budget, None
         self.wait_while_paused()
         first = spec.kind.inspects and budget.baseline_s is None
-        self.post_start(spec, None if first else self.expected_s(spec.settings))
+        expected_s = None if first else self.expected_s(spec.settings)
+        self.emit(events.TrialStarted(spec.trial_id, spec.log_path, expected_s))
         takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE, TrialKind.SCORE)
         if not (self.catalog.compiles(spec.settings) or takes_longer or spec.world != self.world):
             # It hangs when it takes much longer than usual; the others need that time.
@@ -277,12 +272,13 @@ class Bench:
         # What failed there has failed; for want of memory, or of time, it is tried alone.
         beside = self._beside.get(Settings(spec.settings), TrialResult(Outcome.SKIPPED))
         failed = beside.outcome is Outcome.FAILED
-        result = self._beside.pop(Settings(spec.settings)) if failed else self.runner.run(spec, self.listener(spec))
+        listen = partial(self.listen, spec)
+        result = self._beside.pop(Settings(spec.settings)) if failed else self.runner.run(spec, listen)
         if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():
             self.end_compiling_beside()
             self.warming_up_s += budget.spent_s - started
             started = budget.spent_s
-            result = self.runner.run(spec, self.listener(spec))
+            result = self.runner.run(spec, listen)
         result = self.checked(result)
         wall_s = budget.spent_s - started
         self.post_end(spec, result, wall_s)
@@ -313,13 +309,13 @@ class Bench:
         if spec.kind is TrialKind.CANDIDATE and not spec.environment:
             budget.learn(wall_s, code if cost else Settings(spec.settings), cost=cost)
         elif spec.kind.inspects and budget.baseline_s is None:
-            budget.baseline_s = wall_s if self.world else min(wall_s, _ordinary_s(result))
+            # The least of a trial that runs like this one, but inspects, profiles and compiles nothing.
+            step_s = median(block.seconds / block.steps for block in result.blocks)
+            prepared_s = (result.build_s or 0.0) + (result.prepare_s or 0.0)
+            ordinary_s = prepared_s + result.warmup_steps * step_s + sum(block.seconds for block in result.blocks)
+            budget.baseline_s = wall_s if self.world else min(wall_s, ordinary_s)
             # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
             budget.interpreter_s = budget.build_s + (result.startup_s or 0.0)
-
-    def time_spent(self) -> TimeSpent:
-        """The session's wall time so far, by use."""
-        return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
 
     def post_progress(self, wanted_s: float) -> None:
         """Tell the outside the share of the time that has passed, and the seconds left: ``wanted_s`` at most."""
@@ -343,41 +339,26 @@ class Bench:
             raise SessionCancelledError
         return replace(result, outcome=Outcome.SKIPPED, reason=ENDED if self.steering.ending else SKIPPED)
 
-    def post_start(self, spec: TrialSpec, expected_s: float | None) -> None:
-        """Tell the outside that a trial was asked for, and how long it is expected to take."""
-        self.emit(events.TrialStarted(spec.trial_id, spec.log_path, expected_s))
-
     def post_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Tell the outside how a trial ended."""
         step_ms = median(block.step_ms for block in result.blocks) if result.measured else None
         peak = result.peak_reserved_bytes
         self.emit(events.TrialEnded(spec.trial_id, result.outcome, result.reason, step_ms, peak, wall_s))
 
-    def listener(self, spec: TrialSpec) -> Callable[[TrialMessage], None]:
-        """Return a function that handles a trial's messages: activities and blocks are passed on, the rest is kept."""
-
-        def listen(message: TrialMessage) -> None:
-            match message:
-                case Activity():
-                    self.emit(events.TrialActivity(spec.trial_id, message.text))
-                    if message.text.startswith((FIRST_STEPS, COMPILING)):
-                        self._stepping_since = self.budget.spent_s
-                case BlockDone():
-                    block = message.block
-                    self.emit(events.BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
-                case Inspected():
-                    self.inspected = message
-                case Profiled():
-                    self.profiled = message
-
-        return listen
-
-
-def _ordinary_s(result: TrialResult) -> float:
-    """The least seconds of a trial that runs like this one, but inspects, profiles and compiles nothing."""
-    step_s = median(block.seconds / block.steps for block in result.blocks)
-    prepared_s = (result.build_s or 0.0) + (result.prepare_s or 0.0)
-    return prepared_s + result.warmup_steps * step_s + sum(block.seconds for block in result.blocks)
+    def listen(self, spec: TrialSpec, message: TrialMessage) -> None:
+        """Handle a trial's message: activities and blocks are passed on, the rest is kept."""
+        match message:
+            case Activity():
+                self.emit(events.TrialActivity(spec.trial_id, message.text))
+                if message.text.startswith((FIRST_STEPS, COMPILING)):
+                    self._stepping_since = self.budget.spent_s
+            case BlockDone():
+                block = message.block
+                self.emit(events.BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
+            case Inspected():
+                self.inspected = message
+            case Profiled():
+                self.profiled = message
 
 
 def _unreliability(result: TrialResult) -> tuple[bool, float]:

@@ -78,9 +78,9 @@ class MoveTrials:
         return move.has_priority or (move.kind is Kind.STACK and self.bench.has_compiled(move.settings))
 
     def affords(self, move: Move, known: Known) -> bool:
-        """Whether there is time for a move, and for the stack's turns behind it."""
+        """Whether a move is wanted, and there is time for it and for the stack's turns behind it."""
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
-        if self.bench.steering.ending or self._is_behind_a_stack(move, known):
+        if self.bench.steering.ending or not self.wanted(move) or self._is_behind_a_stack(move, known):
             return False
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)
@@ -99,12 +99,10 @@ class MoveTrials:
         While its code compiles beside the trials, it waits as long as there is something else to measure.
         """
         cost_s, reserve_s = self.cost_s(move, known), self._reserve_s_beside(move, known)
-        if self.bench.compiles_beside(move.settings):
-            others = (other for other in moves(known) if other.kind is not Kind.STACK and self.wanted(other))
-            if any(self.affords(other, known) for other in others):
-                return False
-            cost_s = self.bench.expected_s(BASELINE)
-        elif self.bench.has_compiled(move.settings):
+        beside = self.bench.compiles_beside(move.settings)
+        if beside and any(other.kind is not Kind.STACK and self.affords(other, known) for other in moves(known)):
+            return False
+        if beside or self.bench.has_compiled(move.settings):
             cost_s = self.bench.expected_s(BASELINE)
         elif move.has_priority:
             cost_s *= POLICY.start_share

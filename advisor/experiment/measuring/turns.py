@@ -6,7 +6,9 @@ also show how much two of them differ, and none takes memory of the device that 
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 
+from advisor.experiment.events import TrialStarted
 from advisor.experiment.known import Evidence, Known
 from advisor.experiment.measuring.bench import Bench
 from advisor.judging.judge import BASELINE
@@ -88,7 +90,8 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
     new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.wait_while_paused()
-    bench.post_start(new_spec, bench.expected_s(settings) + bench.expected_s(BASELINE))
+    expected_s = bench.expected_s(settings) + bench.expected_s(BASELINE)
+    bench.emit(TrialStarted(new_spec.trial_id, new_spec.log_path, expected_s))
     budget, started = bench.budget, bench.budget.spent_s
     pairs: list[tuple[Block, Block]] = []
     trials: list[Trial] = []
@@ -96,7 +99,7 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
         # One warms up after the other. Two that use every core slow each other down many times over: on two cores a
         # baseline that takes 3 s alone was not ready after 10.
         for spec in (old_spec, new_spec):
-            trials.append(live.enter_context(bench.runner.open(spec, bench.listener(spec))))
+            trials.append(live.enter_context(bench.runner.open(spec, partial(bench.listen, spec))))
             if (result := trials[-1].wait_ready()) is not None:
                 break
         else:

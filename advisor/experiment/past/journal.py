@@ -69,7 +69,11 @@ class Journal:
             journal = cls(path, request)
         except OSError as error:
             raise _unwritable(folder, error.strerror) from error
-        if problem := journal._write(msgspec.to_builtins(_Header.of(request))):
+        arguments, withheld = arguments_without_secrets(request.target.arguments)
+        kept = replace(request, target=replace(request.target, config=None, arguments=arguments))
+        fingerprint = fingerprint_of(request.target.config)
+        header = _Header(kept, config_fingerprint=fingerprint, withheld_arguments=withheld)
+        if problem := journal._write(msgspec.to_builtins(header)):
             path.unlink()  # half a line, which would be the latest session
             raise _unwritable(folder, problem)
         return journal
@@ -166,10 +170,8 @@ def open_session(session_id: str | None = None) -> PastSession:
 def list_sessions() -> Iterator[PastSession]:
     """Every session that can be read, the latest first."""
     for path in reversed(_journals()):
-        try:
+        with contextlib.suppress(UsageError):
             yield _read(path)
-        except UsageError:
-            continue
 
 
 def session_ids() -> list[str]:
@@ -230,13 +232,6 @@ class _Header:
     config_fingerprint: str = ""
     withheld_arguments: tuple[str, ...] = ()
     config: Any = None
-
-    @classmethod
-    def of(cls, request: Request) -> _Header:
-        arguments, withheld = arguments_without_secrets(request.target.arguments)
-        target = replace(request.target, config=None, arguments=arguments)
-        fingerprint = fingerprint_of(request.target.config)
-        return cls(replace(request, target=target), config_fingerprint=fingerprint, withheld_arguments=withheld)
 
 
 def fingerprint_of(config: Any) -> str:

@@ -42,19 +42,16 @@ def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings
     return carried, left_out
 
 
-def losses_compare(facts: Facts) -> bool:
-    """Whether ranks with parts of a batch must get the same losses as one GPU with the whole batch.
-
-    Not with batch norms or padding, which depend on the other samples, nor with dropout, which is random.
-    """
-    return not (facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes)
-
-
 def knowledge_before(
-    bench: Bench, one_gpu: Settings, facts: Facts, gpus: int, consent: Consent, *, same_losses: bool
+    bench: Bench, one_gpu: Settings, facts: Facts, gpus: int, consent: Consent, *, random: bool
 ) -> Scaling:
-    """The knowledge before the first trial: the settings carried over from one GPU, and the candidates."""
+    """The knowledge before the first trial: the settings carried over from one GPU, and the candidates.
+
+    ``random``: the steps draw random numbers.
+    """
     catalog, request = bench.catalog, bench.request
+    # With batch norms or padding the losses depend on the other samples, which are fewer on each rank.
+    differ = random or facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes
     carried, left_out = carried_over(catalog, one_gpu)
     current = {**facts.workload.current, **carried}
     facts = replace(facts, gpus=gpus, workload=replace(facts.workload, current=current))
@@ -73,7 +70,7 @@ def knowledge_before(
         carried=carried,
         left_out=left_out,
         passed_over=passed_over,
-        same_losses=same_losses,
+        same_losses=not differ,
         device_type=facts.workload.device_type,
         machines=request.machines,
     )
@@ -108,7 +105,7 @@ class RankSearch:
         return self.known
 
     def _measure(self, move: Move) -> None:
-        """Run the trials of a move: as many of its turns as there is time for."""
+        """Run the trials of a move, as many of its turns as there is time for; then follow the person's decisions."""
         for place, setup in enumerate(move.trials):
             result = self._run(setup)
             self.known = self.known.with_run(setup, result)
@@ -116,7 +113,9 @@ class RankSearch:
                 break
         if move.in_turn and result.measured:
             self.known = replace(self.known, in_turn=move.setup.settings)
-        self._publish()
+        self.bench.emit(events.ScalingMeasured(self.known.record()))
+        self.bench.post_progress(sum(len(other.trials) for other in moves(self.known)) * self._once_s)
+        self.known = replace(self.known, consent=self._consented(self.known.consent))
 
     def _run(self, setup: Setup) -> TrialResult:
         request, stack = self.bench.request, self._one_gpu if setup == ONE else self.known.carried
@@ -137,9 +136,9 @@ class RankSearch:
         """The seconds that one trial is expected to take."""
         return median(self._walls) if self._walls else self.bench.expected_s(self.known.carried) + _START_S
 
-    def _has_time(self, trials: int, *, reserved: int = 0) -> bool:
-        """Whether the budget has time for some trials, and for others that are reserved."""
-        return self.bench.budget.allows(trials * self._once_s, reserve_s=reserved * self._once_s)
+    def _has_time(self, trials: int) -> bool:
+        """Whether the budget has time for this number of trials."""
+        return self.bench.budget.allows(trials * self._once_s)
 
     def _affords(self, move: Move) -> bool:
         """Whether there is time for a move and, while the stack is not confirmed, for half of its turns."""
@@ -147,10 +146,4 @@ class RankSearch:
             return False
         if move.in_turn:
             return self._has_time(2)
-        return self._has_time(1, reserved=2 if self.known.stack and not self.known.confirmed else 0)
-
-    def _publish(self) -> None:
-        """Post the events for new knowledge, and apply the person's decisions since the last call."""
-        self.bench.emit(events.ScalingMeasured(self.known.record()))
-        self.bench.post_progress(sum(len(move.trials) for move in moves(self.known)) * self._once_s)
-        self.known = replace(self.known, consent=self._consented(self.known.consent))
+        return self._has_time(3 if self.known.stack and not self.known.confirmed else 1)

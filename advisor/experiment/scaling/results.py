@@ -47,11 +47,8 @@ class Setup:
         """The settings as a person reads them: ``ddp, bucket_cap_mb: 100``."""
         if not self.settings:
             return "one GPU"
-        options = [
-            f"{key.removeprefix('parallel.')}: {text_of(value)}"
-            for key, value in self.settings.items()
-            if key != STRATEGY
-        ]
+        others = self.settings.without(STRATEGY).items()
+        options = [f"{key.removeprefix('parallel.')}: {text_of(value)}" for key, value in others]
         weak = ["whole batch on each GPU"] if self.weak else []
         return ", ".join([self.strategy, *options, *weak])
 
@@ -105,12 +102,9 @@ class Scaling:
         if not (ours and theirs):
             return None
         paired = bool(self.in_turn) and new == Setup(self.in_turn)
-        interval = ratio_interval(
-            [rates(run.blocks) for run in ours],
-            [rates(run.blocks) for run in theirs],
-            self._process_spread,
-            confidence=REPORT if paired else SELECTION,
-        )
+        new_rates, old_rates = ([rates(run.blocks) for run in runs] for runs in (ours, theirs))
+        confidence = REPORT if paired else SELECTION
+        interval = ratio_interval(new_rates, old_rates, self._process_spread, confidence=confidence)
         return Comparison(*interval, paired=paired)
 
     def loss_difference(self, setup: Setup) -> float | None:
@@ -138,8 +132,7 @@ class Scaling:
         for setup in self.runs:
             if setup.weak or setup == ONE or self.why_unusable(setup):
                 continue
-            comparison = self.compare(setup, best)
-            if comparison is not None and comparison.ci_low > 1:
+            if (comparison := self.compare(setup, best)) and comparison.ci_low > 1:
                 best = setup
         return best.settings
 
@@ -152,7 +145,10 @@ class Scaling:
 
     def record(self) -> ScalingRecord:
         """All of it, as the session reports it."""
-        best = self.row_of(Setup(self.stack))
+        best, evidence = self.row_of(Setup(self.stack)), ""
+        share = best.exposed_share if self.stack else None
+        if share is not None and share >= BOUND_BY_COMMUNICATION:
+            evidence = f"communication: for {format_percent(share)} of the step of {best.name} only NCCL kernels run"
         return ScalingRecord(
             gpus=self.gpus,
             device_type=self.device_type,
@@ -163,7 +159,7 @@ class Scaling:
             settings=dict(self.stack),
             passed_over=dict(self.passed_over),
             confirmed=self.confirmed,
-            evidence=self._evidence(best) if self.stack else "",
+            evidence=evidence,  # of the bottleneck of the best settings; empty where nothing stands out
             machines=self.machines,
         )
 
@@ -193,10 +189,3 @@ class Scaling:
             loss_difference=self.loss_difference(setup) if setup != ONE else None,
             runs=len(runs),
         )
-
-    def _evidence(self, best: ScalingRow) -> str:
-        """A sentence on the bottleneck of the best settings; empty where nothing stands out."""
-        share = best.exposed_share
-        if share is None or share < BOUND_BY_COMMUNICATION:
-            return ""
-        return f"communication: for {format_percent(share)} of the step of {best.name} only NCCL kernels run"

@@ -58,15 +58,10 @@ class Bench(benches.Bench):
         elif isinstance(event, TrialActivity) and event.text == "measuring":
             self.clock.now += TRIAL_S
 
-    def listener(self, spec):
-        told = super().listener(spec)
-
-        def listen(message):
-            if isinstance(message, BlockDone) and spec.kind is TrialKind.TURNS:  # a whole trial tells its blocks too
-                self.clock.now += BLOCK_S
-            told(message)
-
-        return listen
+    def listen(self, spec, message):
+        if isinstance(message, BlockDone) and spec.kind is TrialKind.TURNS:  # a whole trial tells its blocks too
+            self.clock.now += BLOCK_S
+        super().listen(spec, message)
 
 
 def pairs_of(evidence):
