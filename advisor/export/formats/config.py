@@ -121,7 +121,7 @@ class _Written:
         """Lines that say how the rest is applied, and how a loop on several GPUs is started."""
         if self.rest_path is not None:
             yield "Apply it in your code:"
-            lines = lines_in_script(self.rest_path.name, self.found.state)
+            lines = lines_in_script(self.rest_path.name, self.found)
             if self.patch.kind in _CALLBACKS:
                 library, line = _CALLBACKS[self.patch.kind]
                 callback = f"TunedCallback({self.rest_path.name!r})"

@@ -1,16 +1,10 @@
 """The settings file as a format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Mode
-
-if TYPE_CHECKING:
-    from advisor.experiment.state import SessionState  # the command line lists the formats before it reads a session
 
 IMPORT = "import advisor"
 # By the library whose trainer runs the loop.
@@ -42,18 +36,19 @@ class SettingsFile(Format):
     def files(self, found: Found, path: str) -> Iterable[File]:
         from advisor.export.settings_file import settings_yaml
 
-        lines = [f"  {line}" for line in lines_in_script(Path(path).name, found.state)]
+        lines = [f"  {line}" for line in lines_in_script(Path(path).name, found)]
         more = ("To use them, in your script:", *lines) if found.settings else ()
         text = lambda: settings_yaml(found.state, found.settings, target=found.request.target.command)  # noqa: E731
         yield File("Settings", path, text, found.remark, more=(*found.launch_lines, *more))
 
     def next_steps(self, name: str, found: Found) -> Sequence[str]:
-        first, *rest = (line for line in lines_in_script(name, found.state) if line != IMPORT)
+        first, *rest = (line for line in lines_in_script(name, found) if line != IMPORT)
         return f"in your script: {first}", *rest
 
 
-def lines_in_script(name: str, state: SessionState) -> tuple[str, ...]:
+def lines_in_script(name: str, found: Found) -> tuple[str, ...]:
     """The lines that apply the settings file of this name in the loop that the session measured."""
+    state = found.state
     workload = state.facts.workload if state.facts else None
     name = repr(name) if '"' in name or "\\" in name else f'"{name}"'
     if workload is not None and workload.trainer:
