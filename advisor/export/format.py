@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from advisor.experiment.outputs import Outputs
-from advisor.records import Exported
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
     from advisor.experiment.state import SessionState
     from advisor.recipe.catalog import Catalog
-    from advisor.records import Value
+    from advisor.records import Exported, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ class Format(ABC):
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The written file, where it holds settings that can be applied to the target and timed."""
-        return Exported(path) if self.applies_settings else None
+        return None
 
     def usage(self, name: str, found: Found) -> Sequence[str]:
         """Lines that say what to do with the file, or why it does nothing."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Mode
+from advisor.records import Exported, Mode
 
 IMPORT = "import advisor"
 # By the library whose trainer runs the loop.
@@ -40,6 +40,9 @@ class SettingsFile(Format):
         more = ("To use them, in your script:", *lines) if found.settings else ()
         text = lambda: settings_yaml(found.state, found.settings, target=found.request.target.command)  # noqa: E731
         yield File("Settings", path, text, found.remark, more=(*found.launch_lines, *more))
+
+    def to_verify(self, found: Found, path: str) -> Exported:
+        return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> Sequence[str]:
         first, *rest = (line for line in lines_in_script(name, found) if line != IMPORT)
