@@ -82,7 +82,7 @@ def recommend(
             rank=rank,
             record=record,
             title=catalog[record.candidate.recipe].title,
-            why=catalog.why(record.candidate.recipe, facts, record.candidate.value),
+            why=catalog[record.candidate.recipe].why(facts, record.candidate.value),
             needs_consent=consent.exceeds(record.candidate, record.numerics),
             in_stack=stack.get(record.candidate.key) == record.candidate.value,
         )

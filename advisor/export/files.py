@@ -1,5 +1,6 @@
 """Writing files byte for byte; a reader sees the old content or the new, and never half of it."""
 
+import contextlib
 import os
 import re
 import stat
@@ -74,10 +75,8 @@ def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
 
 def _head_of(path: str | Path) -> str:
     """The beginning of a file; empty if it is missing or cannot be read, which the next to open it reports."""
-    if not is_file(path):
-        return ""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(_HEAD_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError):
+        if is_file(path):
+            with Path(path).open("rb") as file:
+                return file.read(_HEAD_BYTES).decode("utf-8", "replace")
+    return ""

@@ -67,13 +67,6 @@ class Found:
         return tuple(launch_lines(self.state, self.settings))
 
     @property
-    def runs_alone(self) -> bool:
-        """Whether a script with these settings is one process, so that a trial can verify its file."""
-        from advisor.report.several_gpus import gpus_to_start
-
-        return gpus_to_start(self.state, self.settings) == 1
-
-    @property
     def change(self) -> str:
         """The change of the user's file as a diff; empty for no change, or if the places to change are not known."""
         from advisor.export.formats import format_of
@@ -107,20 +100,22 @@ class Format(ABC):
     """A file format for a session. Methods may raise AdvisorError."""
 
     id: ClassVar[str]  # its module's name
-    # The command-line option that names its file, and the help's word for it.
-    option: ClassVar[str]
-    brief: ClassVar[str]
+    option: ClassVar[str]  # the command-line option that names its file
+    brief: ClassVar[str]  # the word for it in the help of --export
     # Endings of a path by which the option means this format; without any, it is for all other paths.
     suffixes: ClassVar[tuple[str, ...]] = ()
     # Its place in the app's list, from low to high.
     order: ClassVar[int]
     needs_baseline: ClassVar[bool] = True
-    # Whether the file is about the settings that won: without any it changes nothing.
-    applies_settings: ClassVar[bool] = False
     # The sentence that a session has nothing for it; empty where every measured session has something.
     missing: ClassVar[str] = ""
     # Its entry in the app's list, where it has one in every session.
     offered: ClassVar[Offer | None] = None
+
+    @property
+    def applies_settings(self) -> bool:
+        """Whether the file is about the settings that won: without any it changes nothing."""
+        return self.option == "--export"
 
     def offer(self, outputs: Outputs) -> Offer | None:
         """The entry in the app's list; None where the app does not offer it."""
@@ -147,8 +142,14 @@ class Format(ABC):
         return content
 
     def verifiable(self, found: Found, path: str) -> Exported | None:
-        """The written file as ``to_verify`` has it; None where no settings won: such a file changes nothing."""
-        return self.to_verify(found, path) if found.settings else None
+        """The written file as ``to_verify`` has it; None where no settings won, or where they need several processes.
+
+        Without settings a file changes nothing, and a trial is one process.
+        """
+        from advisor.report.several_gpus import gpus_to_start
+
+        settings = found.settings
+        return self.to_verify(found, path) if settings and gpus_to_start(found.state, settings) == 1 else None
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The written file, where it holds settings that can be applied to the target and timed."""

@@ -150,7 +150,8 @@ def _sweep(state: SessionState) -> list[Json]:
 
 
 def _trial(record: records.TrialRecord) -> Json:
-    return {**_fields(record, _TRIAL), "contribution": _contribution(record), **_effect(record)}
+    contribution = record.contribution and _fields(record.contribution, _COMPARISON)
+    return {**_fields(record, _TRIAL), "contribution": contribution, **_effect(record)}
 
 
 def _skipped(state: SessionState) -> list[Json]:
@@ -174,15 +175,13 @@ def _gain(by: Yardstick | None, result: records.TrialResult, comparison: records
 
 
 def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
-    gain = _gain(by, item.record.result, item.record.comparison)
-    return {**_fields(item, _RECOMMENDATION), "gain": gain, "contribution": _contribution(item.record)}
+    record = item.record
+    gain = _gain(by, record.result, record.comparison)
+    contribution = record.contribution and _fields(record.contribution, _COMPARISON)
+    return {**_fields(item, _RECOMMENDATION), "gain": gain, "contribution": contribution}
 
 
 def _effect(record: records.TrialRecord | records.StackRecord) -> Json:
     numerics = record.numerics and _fields(record.numerics, _NUMERICS)
     score = record.numerics and record.numerics.score and _fields(record.numerics.score, "value baseline steps problem")
     return {**_fields(record, _EFFECT), "numerics": numerics, "score": score, **_fields(record.result, _RESULT)}
-
-
-def _contribution(record: records.TrialRecord) -> Json | None:
-    return _fields(record.contribution, _COMPARISON) if record.contribution else None

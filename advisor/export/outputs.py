@@ -39,7 +39,7 @@ def write_outputs(
     sentences: list[str] = []
     errors: list[AdvisorError] = []
     # Exports come first, for the reports say whether they work; standard output last: its reader may have left.
-    for path, form in sorted(possible, key=lambda one: (one[0] == STANDARD_OUTPUT, one[1].option != "--export")):
+    for path, form in sorted(possible, key=lambda one: (one[0] == STANDARD_OUTPUT, not one[1].applies_settings)):
         try:
             files = list(form.files(found, path))
             for file in files:

@@ -216,13 +216,12 @@ def format_worth(record: TrialRecord) -> str:
     if comparison is None or not comparison.verdict.is_change:
         unclear = comparison is not None and comparison.verdict is Verdict.UNCLEAR
         return f"already on{', its worth unclear' if unclear else ', worth nothing' if comparison else ''}"
-    ratios = (comparison.ci_high, comparison.speedup, comparison.ci_low)
-    low, worth, high = (100 * (1 / ratio - 1) for ratio in ratios)
-    if comparison.verdict is Verdict.FASTER:
-        low, worth, high = (100 * (ratio - 1) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
+    costs = comparison.verdict is Verdict.FASTER
+    ratios = (comparison.ci_low, comparison.speedup, comparison.ci_high)
+    low, worth, high = sorted(100 * ((ratio if costs else 1 / ratio) - 1) for ratio in ratios)
     digits = 1 if worth < 10 else 0
     figures = f"{worth:.{digits}f} % ({low:.{digits}f}–{high:.{digits}f})"
-    return f"already on, {'but costs' if comparison.verdict is Verdict.FASTER else 'worth'} {figures}"
+    return f"already on, {'but costs' if costs else 'worth'} {figures}"
 
 
 def counted(count: int, thing: str) -> str:

@@ -5,7 +5,7 @@ with a sentence that says why.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
@@ -237,12 +237,12 @@ def process_name(pid: int) -> str:
         return "a process of another user"
 
 
-def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ) -> tuple[GpuInfo, ...]:
+def visible_gpus(hardware: Hardware) -> tuple[GpuInfo, ...]:
     """The GPUs that this process may use, in the order in which CUDA numbers them.
 
     NVML's order, in which they are given, is CUDA's where all are of one model.
     """
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus
     named = [_named(name.strip(), hardware.gpus) for name in chosen.split(",")]

@@ -92,25 +92,19 @@ def kill(pid: int, *, group: bool = False) -> None:
         (os.killpg if group else os.kill)(pid, signal.SIGKILL)
 
 
-def leave() -> None:
-    """Close the fork server's files in a child that is about to run the user's code, whose output must not reach it.
+def lead_own_group() -> None:
+    """Leave the terminal's process group: Ctrl+C is for the session, which ends its trials itself.
 
-    A target that uses this start method itself gets a fork server of its own, as in the user's program.
+    Until this call the fork server's children ignore Ctrl+C; afterwards it raises KeyboardInterrupt as usual. The fork
+    server's files are closed, for the user's output must not reach it. A target that uses this start method itself gets
+    a fork server of its own, as in the user's program.
     """
+    if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
+        os.setsid()
     server = getattr(forkserver, "_forkserver")  # noqa: B009 - it has no public name
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = server._forkserver_address = server._forkserver_pid = None
-
-
-def lead_own_group() -> None:
-    """Leave the terminal's process group: Ctrl+C is for the session, which ends its trials itself.
-
-    Until this call the fork server's children ignore Ctrl+C; afterwards it raises KeyboardInterrupt as usual.
-    """
-    if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
-        os.setsid()
-    leave()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):  # not the fork server's
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -43,7 +43,7 @@ class Stream(io.FileIO):
 class Streams:
     """Standard output and error of a process that is perf-advisor's own."""
 
-    def __init__(self, out: Stream | None = None) -> None:
+    def __init__(self, out: Stream) -> None:
         self._out = out
 
     @classmethod
@@ -58,7 +58,7 @@ class Streams:
     def problem(self) -> str:
         """The reason that standard output was not fully written; empty when it was, or its reader had left."""
         sys.stdout.flush()
-        error = self._out.error if self._out else None
+        error = self._out.error
         if error is None or error.errno in (errno.EPIPE, errno.EIO):  # `head` has seen enough; the terminal is gone
             return ""
         return error.strerror or str(error)

@@ -51,17 +51,12 @@ def ab(
     Each is a ``build`` function, all that one may return, or a target as on the command line; both run as they are.
     Raises ``advisor.errors.AdvisorError`` when one of them cannot be run.
     """
-    budget_s = seconds_in(budget)
-    specs = []
-    for side, build in (("A", build_a), ("B", build_b)):
-        target = TargetSpec(
-            target_of(build),
-            str(Path.cwd()),
-            mode=choice_of(Mode)(mode) if mode else None,
-            device=device_of(device),
-        )
-        specs.append(loop_spec(side, target, limit_s=budget_s, measure_s=_MEASURE_S))
-    first, second = specs
+    budget_s, here = seconds_in(budget), str(Path.cwd())
+    loop, place = choice_of(Mode)(mode) if mode else None, device_of(device)
+    first, second = (
+        loop_spec(side, TargetSpec(target_of(build), here, loop, place), limit_s=budget_s, measure_s=_MEASURE_S)
+        for side, build in (("A", build_a), ("B", build_b))
+    )
     say: Callable[[str], None] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
     until = time.monotonic() + budget_s
     with program_left_alone():

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -216,26 +216,19 @@ def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
 def _seen(folder: Path, began: float) -> CommandRun | None:
     """Read the steps so far of the process with the most steps; None before the first step."""
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_size)
-    seen = list(_lines(files[-1])) if files else []
+    seen: list[dict[str, float]] = []
+    for text in files[-1].read_text(encoding="utf-8").splitlines() if files else ():
+        with contextlib.suppress(ValueError):  # the last one may be written at this moment
+            seen.append(json.loads(text))
     first = next((line["first"] for line in seen if "first" in line), None)
     if first is None:
         return None
     return CommandRun(
-        tuple(_block(line) for line in seen if "seconds" in line),
+        tuple(Block(int(line["steps"]), int(line["steps"]), line["seconds"]) for line in seen if "seconds" in line),
         first - began,
         max((int(line["peak_bytes"]) for line in seen if "peak_bytes" in line), default=0),
         tuple(line["loss"] for line in seen if "loss" in line),
     )
-
-
-def _block(line: dict[str, float]) -> Block:
-    return Block(steps := int(line["steps"]), steps, line["seconds"])
-
-
-def _lines(file: Path) -> Iterator[dict[str, float]]:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):  # the last one may be written at this moment
-            yield json.loads(line)
 
 
 def _problem(command: Command, seen: CommandRun | None, log: Path, code: int | None, within_s: float) -> TargetError:

@@ -14,7 +14,7 @@ from advisor.errors import TargetError
 from advisor.experiment.measuring.verification import loop_spec, with_file
 from advisor.figures.stats import REPORT, student_quantile
 from advisor.recipe.catalog import load_catalog
-from advisor.records import TargetSpec, TrialSpec
+from advisor.records import TargetSpec
 from advisor.runner.trials import Runner
 
 # Each curve is shown and judged by the means of so many windows of its steps.
@@ -99,9 +99,7 @@ class Convergence:
         return Learning.WORSE if self.difference > 0 else Learning.BETTER
 
 
-def converge(
-    target: TargetSpec, path: str, say: Callable[[str], None], steps: int, seeds: int, *, first_seed: int = 0
-) -> Convergence:
+def converge(target: TargetSpec, path: str, say: Callable[[str], None], steps: int, seeds: int) -> Convergence:
     """Train ``steps`` steps without the file and with it, from each of ``seeds`` seeds, in fresh processes.
 
     Raises TargetError where a process fails.
@@ -112,22 +110,18 @@ def converge(
     plain = loop_spec("without the settings", target, limit_s=_LIMIT_S, steps=steps)
     tuned = with_file(plain, path, load_catalog())
     curves: dict[str, list[Curve]] = {plain.trial_id: [], tuned.trial_id: []}
-    for seed in range(first_seed, first_seed + seeds):
+    for seed in range(seeds):
         for spec in (plain, tuned):
             say(f"seed {seed}, {spec.trial_id}: {steps} steps")
-            curves[spec.trial_id].append(_curve(runner, replace(spec, seed=seed, stream_seed=seed)))
+            result = runner.run(replace(spec, seed=seed, stream_seed=seed), lambda message: None)
+            if not result.measured:
+                hint = result.hint or "Fix what the lines below show."
+                raise TargetError(f"the training {spec.trial_id}: {result.reason}", hint, result.details)
+            curves[spec.trial_id].append(Curve(result.losses))
     without, with_settings = (tuple(side) for side in curves.values())
     if not all(map(math.isfinite, (loss for curve in without for loss in curve.losses))):
         raise TargetError("the training without the settings diverges.", "Mend that first: its loss is not finite.")
     return Convergence(without, with_settings, time.monotonic() - started)
-
-
-def _curve(runner: Runner, spec: TrialSpec) -> Curve:
-    result = runner.run(spec, lambda message: None)
-    if not result.measured:
-        hint = result.hint or "Fix what the lines below show."
-        raise TargetError(f"the training {spec.trial_id}: {result.reason}", hint, result.details)
-    return Curve(tuple(result.losses))
 
 
 def band(curves: Sequence[Curve]) -> list[tuple[float, float, float]]:

@@ -15,7 +15,7 @@ import re
 import sys
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -166,10 +166,6 @@ class Catalog:
             return 1.0
         return _within(_within(recipe.expected_gain(joined, value)) / _within(recipe.expected_gain(joined, present)))
 
-    def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
-        """The reason to try a value on this workload, in the recipe's words."""
-        return self[recipe_id].why(facts, value)
-
     def proposes(self, candidate: Candidate, facts: Facts) -> bool:
         """Whether a recipe finds a value worth trying for a workload."""
         found = _proposed(self[candidate.recipe], facts)
@@ -205,9 +201,7 @@ def load_catalog(folders: Iterable[str] = ()) -> Catalog:
     problems: list[str] = []
     for name, source in _third_party(folders):
         try:
-            for recipe in _recipes_in(source()):
-                _check(recipe, recipes)
-                recipes[recipe.id] = recipe
+            _add_recipes_of(source(), recipes)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a stranger's code may raise anything; the session goes on
@@ -221,15 +215,14 @@ def _builtin() -> Mapping[str, Recipe]:
     for info in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__):
         module = importlib.import_module(f"{_PACKAGE}.{info.name}")
         try:
-            for recipe in _recipes_in(module):
-                _check(recipe, recipes)
-                recipes[recipe.id] = recipe
+            _add_recipes_of(module, recipes)
         except (TypeError, ValueError) as error:
             raise type(error)(f"recipes/{info.name}.py: {error}") from error
     return recipes
 
 
-def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
+def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, Callable[[], ModuleType]]]:
+    """The names of modules with recipes of others, and functions that import them."""
     for folder in folders:
         try:
             paths = sorted(Path(folder).iterdir())
@@ -238,38 +231,32 @@ def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
             raise UsageError(reason, "Give --recipes a folder of .py files.") from error
         for path in paths:
             if path.suffix == ".py" and not path.name.startswith("_"):
-                yield str(path), _Source(path=path)
+                yield str(path), functools.partial(_module_in, path)
     from importlib.metadata import entry_points  # late: the app opens without it
 
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        yield f"entry point {entry.name}", _Source(module=entry.value.partition(":")[0])
+        yield f"entry point {entry.name}", functools.partial(importlib.import_module, entry.value.partition(":")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The source of a third-party recipe module: a file, or an importable module."""
-
-    path: Path | None = None
-    module: str = ""
-
-    def __call__(self) -> ModuleType:
-        if self.path is None:
-            return importlib.import_module(self.module)
-        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:12]
-        name = f"perf_advisor_recipe_{self.path.stem}_{digest}"
-        spec = importlib.util.spec_from_file_location(name, self.path)
-        if spec is None or spec.loader is None or not self.path.is_file():  # a pipe would be waited for
-            raise ImportError(f"{self.path} cannot be imported")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
+def _module_in(path: Path) -> ModuleType:
+    """The module in a file, imported under a name of its own."""
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    name = f"perf_advisor_recipe_{path.stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():  # a pipe would be waited for
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-def _recipes_in(module: ModuleType) -> list[Recipe]:
-    """A recipe for each class of the module that has a key. Raises TypeError for a class that lacks a method."""
+def _add_recipes_of(module: ModuleType, recipes: dict[str, Recipe]) -> None:
+    """Add a recipe for each class of the module that has a key. Raises TypeError for a class that lacks a method."""
     classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Recipe)]
-    return [cls() for cls in classes if "key" in vars(cls) and cls.__module__ == module.__name__]
+    for recipe in [cls() for cls in classes if "key" in vars(cls) and cls.__module__ == module.__name__]:
+        _check(recipe, recipes)
+        recipes[recipe.id] = recipe
 
 
 def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:

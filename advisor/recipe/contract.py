@@ -6,6 +6,7 @@ Recipe modules never import torch at module level: the app's process reads them 
 """
 
 import ast
+import contextlib
 import functools
 import inspect
 import re
@@ -63,9 +64,6 @@ class Stage(IntEnum):
     DATA = 4
     COMPILE = 5
     STEP = 6
-
-
-_KEEP_THE_CODE = frozenset({Stage.OPTIMIZER, Stage.DATA})
 
 
 @dataclass(slots=True)
@@ -266,8 +264,12 @@ class Recipe(ABC):
         """
         if value == self.default:
             return 1.0
-        compiling = _gain_of_compiling(facts, but=self.key) if self.compiles else 1.0
-        return compiling * self.gain_for(facts, value)
+        gain = self.gain_for(facts, value)
+        if self.compiles and not is_compiled(facts, but=self.key):
+            # 1.35x over a captured stack and 1.4x on an encoder on an H200, 0.92x to 1.64x on a CPU
+            # (tests/gpu/RESULTS.md).
+            gain *= 1.3 if facts.on_cuda else 1.15
+        return gain
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         """The same for a value that is not the default. Override it where facts decide."""
@@ -284,7 +286,7 @@ class Recipe(ABC):
         A global flag may be part of the compiler's cache key (the precision of products, determinism, the number of
         threads): a recipe whose flag is not says so itself.
         """
-        return self.stage in _KEEP_THE_CODE
+        return self.stage in (Stage.OPTIMIZER, Stage.DATA)
 
     def cost(self, value: Value) -> float:
         """The duration of an expensive recipe's trial, relative to its usual value."""
@@ -372,16 +374,6 @@ def is_compiled(facts: Facts, *, but: str = "") -> bool:
     return any(facts.current(key, off) != off for key, off in NOT_COMPILED.items() if key != but)
 
 
-def _gain_of_compiling(facts: Facts, *, but: str) -> float:
-    """The speed-up factor of having the model compiled; 1.0 where another setting than ``but`` implies it already.
-
-    1.35x over a captured stack and 1.4x on an encoder on an H200, 0.92x to 1.64x on a CPU (tests/gpu/RESULTS.md).
-    """
-    if is_compiled(facts, but=but):
-        return 1.0
-    return 1.3 if facts.on_cuda else 1.15
-
-
 def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
     """Skip with ``reason`` when a step computes none of these (see ``Facts.computes``).
 
@@ -428,15 +420,11 @@ def card(recipe: Recipe) -> str:
 
 
 def _card_of(module: ModuleType) -> str:
-    return (module.__doc__ or _docstring_of_file(module) or "").strip()
-
-
-def _docstring_of_file(module: ModuleType) -> str | None:
-    """The docstring of a module that Python left out when it was asked to optimise (``python -OO``)."""
-    try:
-        return ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
+    text = module.__doc__
+    if not text:  # ``python -OO`` leaves docstrings out
+        with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
+            text = ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
+    return (text or "").strip()
 
 
 def card_section(recipe: Recipe, heading: str) -> str:

@@ -27,8 +27,15 @@ class Settings(Mapping[str, Value]):
         if isinstance(values, Settings):
             self._values: dict[str, Value] = values._values
             return
-        checked = {_checked_key(key): _checked_value(key, value) for key, value in (values or {}).items()}
-        self._values = dict(sorted(checked.items()))
+        given: Mapping[Any, Any] = values or {}
+        for key, value in given.items():
+            if not _is_key(key):
+                hint = "Keys look like `precision.autocast`; `perf-advisor recipes` lists them."
+                raise UsageError(f"{key!r} is not a setting key.", hint)
+            if not isinstance(value, bool | int | float | str):
+                hint = "A setting's value is a boolean, a number or a word."
+                raise UsageError(f"the value of {key} is a {type(value).__name__}.", hint)
+        self._values = dict(sorted(given.items()))
 
     @classmethod
     def _of(cls, values: dict[str, Value]) -> Settings:
@@ -150,19 +157,3 @@ def _dotted(section: Any) -> Any:
 
 def _is_key(key: Any) -> bool:
     return isinstance(key, str) and bool(_KEY.fullmatch(key))
-
-
-def _checked_key(key: Any) -> str:
-    if not _is_key(key):
-        raise UsageError(
-            f"{key!r} is not a setting key.", "Keys look like `precision.autocast`; `perf-advisor recipes` lists them."
-        )
-    return str(key)
-
-
-def _checked_value(key: str, value: Any) -> Value:
-    if not isinstance(value, bool | int | float | str):
-        raise UsageError(
-            f"the value of {key} is a {type(value).__name__}.", "A setting's value is a boolean, a number or a word."
-        )
-    return value

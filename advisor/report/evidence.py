@@ -277,7 +277,7 @@ def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     ]
     knee = sweep.knee_of(points)
     if knee is not None and state.facts and knee != state.facts.workload.batch_size:
-        blocks += [Paragraph(why)] if (why := catalog.why(sweep.RECIPE, state.facts, knee)) else []
+        blocks += [Paragraph(why)] if (why := catalog[sweep.RECIPE].why(state.facts, knee)) else []
     yield Section("Batch sizes", tuple(blocks))
 
 

@@ -363,7 +363,7 @@ def test_a_recipe_says_why_it_proposes_a_value_or_none(name, mode):
     reasons = {}
     for recipe, facts, proposals in proposals_of(name, mode):
         for candidate in proposals.candidates:
-            reasons[candidate.name] = CATALOG.why(recipe.id, facts, candidate.value)
+            reasons[candidate.name] = recipe.why(facts, candidate.value)
         if not proposals.candidates:
             reasons[recipe.id] = proposals.skipped[recipe.id]
     assert {who: reason for who, reason in reasons.items() if not plain(reason)} == {}

@@ -120,7 +120,7 @@ def test_determinism_is_measured_off_where_it_is_on():
     facts = gpu_facts(current={"backends.deterministic": True})
     (candidate,) = CATALOG.propose(facts, only=["deterministic_off"]).candidates
     assert (candidate.value, candidate.already_on) == (False, True)
-    assert CATALOG.why("deterministic_off", facts, False).startswith("Your program asks for deterministic algorithms")
+    assert CATALOG["deterministic_off"].why(facts, False).startswith("Your program asks for deterministic algorithms")
 
 
 # --- what the user has on already -----------------------------------------------------------------------------

@@ -76,7 +76,10 @@ def _phrases_of(made: _Made, kind: str) -> Iterator[Phrase]:
             if config.gpus == 1:  # a script may divide it among several
                 yield from config.by({"data.batch_size": "batch_size"})
         case "trainer":
-            yield from _of_trainer(made)
+            for phrase in words_of(ConfigKind.LIGHTNING, config):
+                names = {entry.path[len(config.home)] for entry in phrase.entries}
+                if not made.name.endswith("Fabric") or names <= {"precision", "strategy"}:  # a Fabric takes no others
+                    yield replace(phrase, entries=tuple(_as_made(entry, made) for entry in phrase.entries))
         case "arguments":
             yield from words_of(ConfigKind.HUGGINGFACE, config)
         case "accelerator":
@@ -91,14 +94,6 @@ def _clips_under_lightnings_autocast(config: Config) -> bool:
     trainers = [mapping for _, mapping in walk(config.tree) if isinstance(mapping, dict)]
     precisions = [str(trainer.get("precision")) for trainer in trainers if trainer.get("gradient_clip_val")]
     return any(autocast != "none" if autocast else precision.endswith("mixed") for precision in precisions)
-
-
-def _of_trainer(made: _Made) -> Iterator[Phrase]:
-    """Lightning's words; for a Fabric only those that it takes."""
-    for phrase in words_of(ConfigKind.LIGHTNING, made.config):
-        names = {entry.path[len(made.config.home)] for entry in phrase.entries}
-        if not made.name.endswith("Fabric") or names <= {"precision", "strategy"}:
-            yield replace(phrase, entries=tuple(_as_made(entry, made) for entry in phrase.entries))
 
 
 def _as_made(entry: Entry, made: _Made) -> Entry:

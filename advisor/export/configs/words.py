@@ -98,9 +98,9 @@ def words_of(kind: ConfigKind, config: Config) -> Iterator[Phrase]:
         yield from _SAY[kind](config)
 
 
-def _switch(name: str, off: str = "none", on: str = "*") -> Mapping[Value, Words]:
-    """The words for a setting that is a boolean in a config."""
-    return {off: {name: False}, on: {name: True}}
+def _checkpointing(switch: str) -> Rules:
+    """The words for activation checkpointing, which is a boolean in a config."""
+    return {"memory.activation_checkpointing": {"none": {switch: False}, "blocks": {switch: True}}}
 
 
 # --- Hugging Face TrainingArguments -----------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _training_arguments(config: Config) -> Iterator[Phrase]:
         batch = "micro_batch_size"
     yield from config.batch_per_gpu(batch)
     saved = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
-    yield from config.by({"memory.activation_checkpointing": _switch(saved, on="blocks")})
+    yield from config.by(_checkpointing(saved))
     yield from config.by(table().programs[ConfigKind.HUGGINGFACE].rules)
     yield from config.loader_options("dataloader_")
 
@@ -192,8 +192,7 @@ def _accelerate(config: Config) -> Iterator[Phrase]:
     rules = table().programs[ConfigKind.ACCELERATE].rules
     yield from config.by({key: rule for key, rule in rules.items() if key not in left_out})
     if isinstance(config.get("fsdp_config"), dict):
-        checkpointing = _switch("fsdp_config.fsdp_activation_checkpointing", on="blocks")
-        yield from config.by({"memory.activation_checkpointing": checkpointing})
+        yield from config.by(_checkpointing("fsdp_config.fsdp_activation_checkpointing"))
     strategy, several = config.settings.get("parallel.strategy"), config.machines > 1
     counts: Words = {"num_processes": config.gpus, **({"num_machines": config.machines} if several else {})}
     if strategy == "ddp":  # whose options are for the code

@@ -14,14 +14,9 @@ class CompiledModel(Format):
     brief = ".pt2 (the compiled model, for inference)"
     suffixes = (".pt2",)
     order = 35
-    applies_settings = True
     # To be typed: compiling takes a minute or more.
     offered = Offer(
-        "compiled",
-        "Compiled model",
-        "model.pt2",
-        description="For inference; runs without your source",
-        by_command=True,
+        "compiled", "Compiled model", "model.pt2", "text", "For inference; runs without your source", by_command=True
     )
 
     def preview(self, found: Found) -> str:
@@ -50,7 +45,6 @@ class CompiledModel(Format):
         yield File("Compiled model", path, content, found.remark, more=_where_it_runs(found))
 
     def to_verify(self, found: Found, path: str) -> Exported:
-        """Always: it is loaded in a fresh process, and its outputs are compared."""
         return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,6 @@ class PatchedConfig(Format):
     option = "--export"
     brief = "your --config file patched"
     order = 10
-    applies_settings = True
 
     def offer(self, outputs: Outputs) -> Offer | None:
         if outputs.config_path is None:
@@ -76,8 +76,7 @@ class PatchedConfig(Format):
         """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
         from advisor.files.config_file import read_config
 
-        added = found.runs_alone and _Written.of(found, Path(path)).patch.added
-        return Exported(path, read_config(path)) if added else None
+        return Exported(path, read_config(path)) if _Written.of(found, Path(path)).patch.added else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         return f"run your training with {name} in place of your config", "only the lines of the diff above differ"
@@ -122,7 +121,7 @@ class _Written:
         """Lines that say how the rest is applied, and how a loop on several GPUs is started."""
         if self.rest_path is not None:
             yield "Apply it in your code:"
-            lines = lines_in_script(self.rest_path.name, self.found.state)
+            lines = lines_in_script(self.rest_path.name, self.found)
             if self.patch.kind in _CALLBACKS:
                 library, line = _CALLBACKS[self.patch.kind]
                 callback = f"TunedCallback({self.rest_path.name!r})"
@@ -151,11 +150,7 @@ def _wanted(found: Found) -> Wanted:
 def _rest_path(export: Path) -> Path:
     """``tuned.yaml`` next to the config; another name if that is the config, or a file that we did not write."""
     path = export.with_name(_REST_NAME)
-    own = export.with_name(f"{export.stem}.settings.yaml")
-    if path == export:
-        return own
-    try:
-        taken = path.exists() and not path.read_text(encoding="utf-8").startswith(_MADE_BY_US)
-    except (OSError, ValueError):
-        taken = True
-    return own if taken else path
+    with contextlib.suppress(OSError, ValueError):  # what cannot be read is not ours
+        if path != export and (not path.exists() or path.read_text(encoding="utf-8").startswith(_MADE_BY_US)):
+            return path
+    return export.with_name(f"{export.stem}.settings.yaml")

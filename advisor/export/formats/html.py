@@ -23,7 +23,6 @@ class HtmlReport(Format):
     """The report for people, as one HTML file that needs nothing else."""
 
     option = "--report"
-    brief = ".html"
     suffixes = (".html",)
     order = 50
     offered = Offer("html", "Report (HTML)", "report.html", "html", "The same as a page of its own")
@@ -48,11 +47,8 @@ def html_report(state: SessionState, request: Request, catalog: Catalog, change:
     for place, section in enumerate(document.sections):
         body = "\n".join(_html_block(block) for block in section.blocks)
         body = f"<details><summary>Show</summary>\n{body}\n</details>" if section.folded else body
-        kind = (
-            ' class="pictures"'
-            if all(isinstance(block, doc.Bars | doc.StackedBars) for block in section.blocks)
-            else ""
-        )
+        pictures = all(isinstance(block, doc.Bars | doc.StackedBars) for block in section.blocks)
+        kind = ' class="pictures"' if pictures else ""
         parts.append(f'<section id="s{place}">\n<h2>{titles[place]}</h2>\n<div{kind}>\n{body}\n</div>\n</section>')
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
     filled = {"@title@": title, "@body@": "\n".join(parts)}

@@ -9,7 +9,6 @@ class JsonReport(Format):
     """Everything measured, for programs."""
 
     option = "--json"
-    brief = "JSON"
     order = 60
     needs_baseline = False
     offered = Offer("json", "Report (JSON)", "report.json", "json", "Everything measured, for programs")

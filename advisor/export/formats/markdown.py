@@ -20,7 +20,6 @@ class MarkdownReport(Format):
     """The report for people, as Markdown."""
 
     option = "--report"
-    brief = ".md"
     suffixes = (".md",)
     order = 40
     offered = Offer("markdown", "Report (Markdown)", "report.md", "markdown", "Everything measured, to read")

@@ -14,14 +14,13 @@ class PythonFile(Format):
     brief = ".py"
     suffixes = (".py",)
     order = 30
-    applies_settings = True
     offered = Offer("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         yield File("Python file", path, lambda: _source(found), found.remark, more=found.launch_lines)
 
-    def to_verify(self, found: Found, path: str) -> Exported | None:
-        return Exported(path) if found.runs_alone else None
+    def to_verify(self, found: Found, path: str) -> Exported:
+        return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         made = "infer_step" if found.state.mode is Mode.INFER else "train_step"

@@ -24,7 +24,6 @@ class PatchedScript(Format):
     brief = "your own FILE.tuned.py"
     suffixes = (".py",)
     order = 5
-    applies_settings = True
 
     def offer(self, outputs: Outputs) -> Offer | None:
         if outputs.own_file is None:
@@ -58,8 +57,8 @@ class PatchedScript(Format):
             changes.append(diff(before.decode(errors="replace"), text.decode(errors="replace"), shown))
         return "".join(changes) or f"Nothing would change in {Path(_own(found)).name}.\n"
 
-    def to_verify(self, found: Found, path: str) -> Exported | None:
-        return Exported(path, read_as=_paths(found, path)) if found.runs_alone else None
+    def to_verify(self, found: Found, path: str) -> Exported:
+        return Exported(path, read_as=_paths(found, path))
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         return f"review the diff, and run {name} in place of your file", "all other lines are as they were"

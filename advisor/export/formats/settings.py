@@ -1,19 +1,11 @@
 """The settings file as a format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported, Mode
 
-if TYPE_CHECKING:
-    from advisor.experiment.state import SessionState  # the command line lists the formats before it reads a session
-
-
-_ENDINGS = (".yaml", ".yml")
 IMPORT = "import advisor"
 # By the library whose trainer runs the loop.
 _IN_TRAINERS: Mapping[str, tuple[str, ...]] = {
@@ -35,31 +27,31 @@ class SettingsFile(Format):
     option = "--export"
     brief = "YAML"
     order = 20
-    applies_settings = True
     offered = Offer("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
 
     def takes(self, path: str) -> bool:
         """YAML, also without an ending."""
-        return Path(path).suffix.lower() in ("", *_ENDINGS)
+        return Path(path).suffix.lower() in ("", ".yaml", ".yml")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         from advisor.export.settings_file import settings_yaml
 
-        lines = [f"  {line}" for line in lines_in_script(Path(path).name, found.state)]
+        lines = [f"  {line}" for line in lines_in_script(Path(path).name, found)]
         more = ("To use them, in your script:", *lines) if found.settings else ()
         text = lambda: settings_yaml(found.state, found.settings, target=found.request.target.command)  # noqa: E731
         yield File("Settings", path, text, found.remark, more=(*found.launch_lines, *more))
 
-    def to_verify(self, found: Found, path: str) -> Exported | None:
-        return Exported(path) if found.runs_alone else None
+    def to_verify(self, found: Found, path: str) -> Exported:
+        return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> Sequence[str]:
-        first, *rest = (line for line in lines_in_script(name, found.state) if line != IMPORT)
+        first, *rest = (line for line in lines_in_script(name, found) if line != IMPORT)
         return f"in your script: {first}", *rest
 
 
-def lines_in_script(name: str, state: SessionState) -> tuple[str, ...]:
+def lines_in_script(name: str, found: Found) -> tuple[str, ...]:
     """The lines that apply the settings file of this name in the loop that the session measured."""
+    state = found.state
     workload = state.facts.workload if state.facts else None
     name = repr(name) if '"' in name or "\\" in name else f'"{name}"'
     if workload is not None and workload.trainer:

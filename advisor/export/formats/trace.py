@@ -13,7 +13,6 @@ class Trace(Format):
     """The trace of the instrumented pass; the app saves it from its profile view."""
 
     option = "--trace"
-    brief = ".json or .json.gz"
     suffixes = (".json", ".json.gz")
     order = 70
     needs_baseline = False
