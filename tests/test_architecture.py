@@ -39,7 +39,7 @@ def test_importing_them_loads_neither_torch_nor_textual():
 def test_the_app_opens_without_torch_and_without_what_its_first_picture_does_not_need():
     code = (
         "import sys\nfrom advisor.cli.grammar import parse\nparse(['demo'])\nimport advisor.tui.launch\n"
-        "late = ('torch', 'yaml', 'importlib.metadata', 'advisor.cli.commands.init')\n"
+        "late = ('torch', 'advisor.trial', 'advisor.step', 'yaml', 'importlib.metadata', 'advisor.cli.commands.init')\n"
         "print(*(name for name in late if name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []

@@ -33,7 +33,7 @@ class TestADraft:
                 "public/dcgan",
                 ("for (i, data) in [(0, batch)]", "models=[netD, netG], optimizers=[optimizerD, optimizerG]"),
             ),
-            ("flat", ("    # flat.py:8\n    loader = DataLoader(data, batch_size=16, shuffle=True)\n", "data=loader)")),
+            ("mixed_precision", ("    # mixed_precision.py:11\n    loader = DataLoader(", "data=loader)")),
             ("public/gpt", ("for _ in [batch]:", "loader = ...  # TODO", "copy these to here")),
         ],
     )

@@ -26,7 +26,6 @@ HERE = Path(__file__).parent
 PLAIN, OWN = "its parts", "its body"
 ARGUMENTS = {"public/mnist": ("--epochs", "1000")}
 SCRIPTS = {
-    "flat": (PLAIN, "Sequential", "SGD"),
     "public/mnist": (PLAIN, "Net", "Adam"),
     "public/gpt": (OWN, "GPT", "AdamW"),
     "public/dcgan": (OWN, "Sequential + Sequential", "Adam + Adam"),

@@ -10,11 +10,8 @@ from tui_fakes import FakeControl, make_app
 from tui_keys import KEYS, Key
 from tui_pilot import LARGE, driven, press, screen_text, settle
 
-from advisor.experiment import events
-from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp
 
-UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
 # Offered only in a recorded session, while something is measured again, and with several GPUs: tests of their own press
 # them.
 ELSEWHERE = {"session.continue", "session.stop", "session.wait", "app.suspend"}
@@ -41,11 +38,6 @@ ALONE = {"view.copy", "profile.trace"}
 WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish"}
 
 
-def after_it() -> list[events.Event]:
-    """A session with a trial that it had no time for."""
-    return [*histories.whole(), events.TrialMeasured(UNTRIED)]
-
-
 def seen(app: AdvisorApp, control: FakeControl) -> tuple[object, ...]:
     """What a person sees of the app, hears of it elsewhere, or has asked the session for."""
     if not app.is_running or app.return_code is not None:
@@ -68,16 +60,13 @@ def groups() -> dict[str, list[Key]]:
 async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     running = keys[0].id in WHILE_RUNNING
-    app, control = make_app(histories.to_trials() if running else after_it(), hold=running)
+    app, control = make_app(histories.to_trials() if running else histories.with_something_untried(), hold=running)
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
         for key in keys:
             app.base_screen.action_show_view(key.view or ("result" if key.id != "view.result" else "trials"))
             await settle(pilot)
             await pilot.press(*BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
-
-            await settle(pilot)
-
             await settle(pilot)
             before = seen(app, control)
             assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}

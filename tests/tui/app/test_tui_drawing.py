@@ -53,9 +53,7 @@ def counted(monkeypatch) -> Counter[str]:
 
 
 async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_always(counted) -> None:
-    app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=INTERVAL_S)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, draw_interval_s=INTERVAL_S) as (pilot, app, _control):
         await press(pilot, "3")
         counted.clear()
         clock = asyncio.get_running_loop()
@@ -70,7 +68,6 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
         assert not counted["TrialsView.show"], "nothing else of the view has changed"
         assert not app.draw_due
         assert "block 39" in screen_text(app).splitlines()[-2]
-        control.cancel()
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)
@@ -113,9 +110,7 @@ async def test_a_key_draws_what_waits_at_once() -> None:
 
 
 async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         await press(pilot, "3", "down")
         counted.clear()
         for step in range(10):
@@ -127,14 +122,11 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
         assert counted["KeyFooter.render"] >= 1
         assert "retry" in footer_keys(app)
         assert "log" not in footer_keys(app)
-        control.cancel()
 
 
 @pytest.mark.parametrize("focused", [True, False])
 async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -> None:
-    app, control = make_app([], hold=True)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven([], hold=True) as (pilot, app, _control):
         await press(pilot, "4")
         assert "save" not in footer_keys(app)
         app.app_focus = focused
@@ -143,12 +135,10 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
             app.post_event(event)
         await settle(pilot)
         assert "save" in footer_keys(app)
-        control.cancel()
 
 
 async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(40, 10)) as pilot:
+    async with driven(histories.to_trials(), hold=True, size=(40, 10)) as (pilot, app, _control):
         for width, height in ((40, 10), (80, 24), (120, 36), (200, 60), (80, 24)):
             await pilot.resize_terminal(width, height)
             await settle(pilot)
@@ -157,7 +147,6 @@ async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
             assert "warming up" in line, line
             assert (histories.BATCH.candidate.name in line) is (width >= 80), line
             assert ("━" in line) is (width >= 100), line
-        control.cancel()
 
 
 async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and_never_laid_out(monkeypatch) -> None:
@@ -198,9 +187,7 @@ async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and
 async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
     """74 s are left when the session last told so; then it tells nothing for 40 s."""
     seconds = 0.0
-    app, control = make_app(histories.to_trials(), hold=True, clock=lambda: seconds)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, clock=lambda: seconds) as (pilot, app, _control):
         for view in "1234":
             await press(pilot, view)
             assert "1:14 left" in screen_text(app), "in every view"
@@ -214,7 +201,6 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
         seconds = 500.0
         await until(pilot, lambda: "0:01 left" in screen_text(app))
         assert "460 s, expected 12 s" in screen_text(app)
-        control.cancel()
 
 
 class Seconds:

@@ -2,7 +2,6 @@
 
 import pytest
 import tui_histories as histories
-from tui_fakes import make_app
 from tui_pilot import LARGE, driven, press, screen_text, settle
 
 from advisor.tui.main_screen import MainScreen
@@ -57,10 +56,7 @@ async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monke
         await real(self)
 
     monkeypatch.setattr(MainScreen, "mount_hidden_views", after_a_key)
-    app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=LARGE) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True) as (_pilot, app, _control):
         assert app.view.id == "trials"
         assert app.focused is not None
         assert "warming up" in screen_text(app)
-        control.cancel()

@@ -8,18 +8,15 @@ import tui_histories as histories
 from sample_session import cpu_history
 from tui_facts import READING
 from tui_fakes import make_app
-from tui_pilot import LARGE, SIZES, press, screen_text, settle
+from tui_pilot import LARGE, SIZES, driven, press, screen_text, settle
 
-from advisor.experiment.state import SessionState
 from advisor.machine.host import sample_host
-from advisor.tui.leaving import closing_words
 from advisor.tui.widgets.gauges import GaugeStrip, Reading
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_gauges_are_shown_where_there_is_room(size) -> None:
-    app, _ = make_app(histories.whole(), gauges=True)
-    async with app.run_test(size=size) as pilot:
+    async with driven(histories.whole(), gauges=True, size=size) as (pilot, app, _control):
         for view in "1234":
             await press(pilot, view)
             line = screen_text(app).split("\n")[1]
@@ -27,9 +24,7 @@ async def test_gauges_are_shown_where_there_is_room(size) -> None:
 
 
 async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
-    app, _ = make_app(cpu_history())
-    async with app.run_test(size=LARGE) as pilot:
-        await settle(pilot)
+    async with driven(cpu_history()) as (pilot, app, _control):
         app.query_one(GaugeStrip).reading = replace(READING, gpus=())
         await settle(pilot)
         assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
@@ -43,13 +38,6 @@ def test_the_gauges_of_this_machine_can_be_read() -> None:
     host = reading.result()
     assert 0 < host.cpu_percent <= 100, "also at a thread's first reading"
     assert 0 < host.memory_used_bytes <= host.memory_total_bytes
-
-
-def test_nothing_measured_is_said_in_the_closing_words() -> None:
-    assert list(closing_words(SessionState.of(histories.failure()), "1")) == [], "the command line prints the error"
-    assert list(closing_words(SessionState(), "1")) == ["Nothing was measured."]
-    kept = ["Nothing more was measured.", "Open it again with: perf-advisor open 1"]
-    assert list(closing_words(SessionState(), "1", kept_trials=3)) == kept
 
 
 async def test_gauges_that_fail_are_read_no_more() -> None:

@@ -132,18 +132,13 @@ async def test_a_busy_machine_is_told_in_amber_with_the_key_that_waits() -> None
 # --- the list -------------------------------------------------------------------------------------------------
 
 
-async def test_the_list_is_ranked_and_the_cursor_is_at_the_top() -> None:
-    async with driven(histories.whole()) as (_pilot, app, _control):
-        table = table_of(app)
+async def test_the_list_is_ranked_and_values_and_what_does_not_apply_are_folded() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        table, other = table_of(app), histories.BATCH_DOUBLED.candidate.name
         assert table.keys[:3] == ["together", histories.LAST.candidate.name, histories.COMPILE.candidate.name]
         assert table.keys[-2:] == ["yours", "skipped"]
         assert table.cursor_key == "together"
         assert "4 settings together" in screen_text(app)
-
-
-async def test_values_and_what_does_not_apply_are_folded() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        table, other = table_of(app), histories.BATCH_DOUBLED.candidate.name
         assert other not in table.keys
         app.view.choose(histories.BATCH.candidate.name)
         await press(pilot, "right")
@@ -219,38 +214,32 @@ async def test_enter_reads_the_card_and_escape_goes_back(size) -> None:
         assert "all 4 together" in screen_text(app)
 
 
-async def test_the_card_has_the_figures_the_reason_the_code_and_the_text() -> None:
+CARDS = {
+    histories.AUTOCAST.candidate.name: (
+        "recommended, and exported",
+        "+1.41x",
+        "compared with and without it",
+        "19.6 → 13.9 ms",
+        "The step is compute-heavy",
+        "Alone",
+        "torch.autocast",
+    ),
+    "yours": ("ResNet", "25.6 M parameters", "NVIDIA H200", "samples per second", "train.py:41", "# [red]"),
+    histories.GRAPH.candidate.name: (
+        "SGD cannot be captured: [capturable]",
+        "AdamW and Adam take capturable=True.",
+    ),
+    histories.BATCH.candidate.name: ("used only if you press a",),
+}
+
+
+async def test_a_card_has_the_figures_the_reason_the_code_and_the_text() -> None:
     async with driven(histories.contributed()) as (pilot, app, _control):
-        app.view.choose(histories.AUTOCAST.candidate.name)
-        await settle(pilot)
-        for text in (
-            "recommended, and exported",
-            "+1.41x",
-            "compared with and without it",
-            "19.6 → 13.9 ms",
-            "The step is compute-heavy",
-            "Alone",
-            "torch.autocast",
-        ):
-            assert text in card(app), text
-
-
-async def test_your_own_settings_have_a_card_with_workload_machine_and_notes() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        app.view.choose("yours")
-        await settle(pilot)
-        for text in ("ResNet", "25.6 M parameters", "NVIDIA H200", "samples per second", "train.py:41", "# [red]"):
-            assert text in card(app), text
-
-
-async def test_a_failed_setting_says_why_in_its_card() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        name = histories.GRAPH.candidate.name
-        assert setting_cell(app, name) == "failed"
-        app.view.choose(name)
-        await settle(pilot)
-        assert "SGD cannot be captured: [capturable]" in card(app)
-        assert "AdamW and Adam take capturable=True." in card(app)
+        assert setting_cell(app, histories.GRAPH.candidate.name) == "failed"
+        for name, texts in CARDS.items():
+            app.view.choose(name)
+            await settle(pilot)
+            assert [text for text in texts if text not in card(app)] == [], name
 
 
 # --- decisions ------------------------------------------------------------------------------------------------

@@ -141,9 +141,7 @@ async def test_a_tiny_screen_shows_every_view(history) -> None:
 )
 async def test_a_key_that_is_held_down_is_followed_to_its_end(key, character) -> None:
     """A terminal sends it again and again, whether the app has drawn or not."""
-    app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=SMALL) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, size=SMALL) as (pilot, app, _control):
         await pilot.press("1")
         for _ in range(60):
             app._driver.send_message(Key(key, character).set_sender(app))
@@ -152,7 +150,6 @@ async def test_a_key_that_is_held_down_is_followed_to_its_end(key, character) ->
         await press(pilot, "1")
         assert app.view.id == "result"  # nothing was left in the way of the next key
         assert not app.context.paused  # space was pressed an even number of times
-        control.cancel()
 
 
 # --- logs ---------------------------------------------------------------------------------------------------------

@@ -36,11 +36,10 @@ async def driven(
     history: Iterable[Event],
     *,
     size: tuple[int, int] = LARGE,
-    hold: bool = False,
-    config_path: str | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Pilot[Then], AdvisorApp, FakeControl]]:
-    """The app over a history, once that is drawn."""
-    app, control = make_app(history, hold=hold, config_path=config_path)
+    """The app over a history, once that is drawn; with the options of ``make_app``."""
+    app, control = make_app(history, **options)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         yield pilot, app, control
