@@ -194,10 +194,7 @@ def test_a_file_without_settings_is_said_to_change_nothing(state, kind):
 
 def test_what_was_written_before_an_error_is_said(state, tmp_path, monkeypatch):
     """The first of two files is written, the second cannot be."""
-    files = [
-        File("Settings", str(tmp_path / "a"), lambda: "a"),
-        File("Table", str(tmp_path / "gone" / "b"), lambda: "b"),
-    ]
+    files = [File("Table", str(path), lambda: "a") for path in (tmp_path / "a", tmp_path / "gone" / "b")]
     monkeypatch.setattr(type(format_of("settings")), "files", lambda self, found, path: files)
     written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "a")), Catalog({}))
     assert (len(written.sentences), len(written.errors)) == (1, 1)

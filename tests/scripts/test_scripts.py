@@ -33,8 +33,6 @@ SCRIPTS = {
     "mixed_precision": (PLAIN, "Sequential", "AdamW"),
     "accumulation": (OWN, "LSTM + Linear", "Adam"),
     "trainer_class": (PLAIN, "Linear", "RMSprop"),
-    "policy_gradient": (OWN, "Sequential", "Adam"),
-    "yields": (OWN, "Linear", "SGD"),
 }
 WITH_LIBRARIES = {
     "lightning_fit": (PLAIN, "Regression", "Adam"),

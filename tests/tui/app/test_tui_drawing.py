@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 import tui_histories as histories
+from stopped_clock import Clock
 from textual.widget import Widget
 from tui_fakes import make_app
 from tui_pilot import driven, press, screen_text, settle, until
@@ -203,13 +204,6 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
         assert "460 s, expected 12 s" in screen_text(app)
 
 
-class Seconds:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def told(countdown: Countdown, left_s: float) -> SessionState:
     state = SessionState(progress=0.25, left_s=left_s)
     countdown.update(state)
@@ -217,7 +211,7 @@ def told(countdown: Countdown, left_s: float) -> SessionState:
 
 
 def test_the_time_left_stands_still_while_the_session_is_held() -> None:
-    clock = Seconds()
+    clock = Clock(0.0)
     countdown = Countdown(clock)
     state = told(countdown, 60.0)
     clock.now = 10.0
