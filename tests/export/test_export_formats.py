@@ -10,14 +10,15 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
-from advisor.export import formats, outputs
-from advisor.export.format import Found
+from advisor.export import formats
+from advisor.export.format import File, Found
 from advisor.export.formats import format_for, format_of
 from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Mode
 from advisor.tui.views.export import offers
 
+INFERS = {"mode": Mode.INFER}
 CSV = """
 from advisor.export.format import File, Format, Offer
 
@@ -36,6 +37,16 @@ class Csv(Format):
 @pytest.fixture
 def state():
     return SessionState.of(sample_history())
+
+
+def session_of(state, workload):
+    """The session with these changes of its workload."""
+    changed = replace(state.facts.workload, **workload)
+    return SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=changed))])
+
+
+def found_of(state, own_file=""):
+    return Found(state, sample_request(), Outputs(own_file=own_file), Catalog({}))
 
 
 def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatch):
@@ -102,13 +113,12 @@ def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):
 
 def test_a_compiled_model_says_where_it_runs(state, tmp_path, monkeypatch):
     monkeypatch.setattr("advisor.experiment.measuring.packaging.package", lambda *_: b"compiled")
-    inferring = replace(state.facts.workload, mode=Mode.INFER)
-    infers = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=inferring))])
+    infers = session_of(state, INFERS)
     path = tmp_path / "model.pt2"
     written = write_outputs(infers, sample_request(), Outputs(export_path=str(path)), Catalog({}))
     assert path.read_bytes() == b"compiled"
-    assert inferring.device_name in written.sentences[1]
-    assert f"batches of exactly {inferring.batch_size}" in written.sentences[1]
+    assert state.facts.workload.device_name in written.sentences[1]
+    assert f"batches of exactly {state.facts.workload.batch_size}" in written.sentences[1]
 
 
 def test_a_compile_cache_says_how_fast_it_starts_and_is_not_written_where_nothing_compiles(
@@ -128,34 +138,29 @@ def test_a_compile_cache_says_how_fast_it_starts_and_is_not_written_where_nothin
 def test_the_app_says_what_to_type_for_a_compiled_model(state):
     compiled = format_of("compiled")
     assert compiled.offer(Outputs()).by_command
-    inferring = replace(state.facts.workload, mode=Mode.INFER)
-    goal = events.GoalSet(sample_request().goal, "20261123-101010")
-    infers = SessionState.of([goal, *sample_history(), events.FactsFound(replace(state.facts, workload=inferring))])
+    infers = session_of(state, INFERS)
     infers.session_id = "20261123-101010"
-    preview = compiled.preview(Found(infers, sample_request(), Outputs(), Catalog({})))
+    preview = compiled.preview(found_of(infers))
     assert "perf-advisor export 20261123-101010 --export model.pt2" in preview
-    assert inferring.device_name in preview
+    assert state.facts.workload.device_name in preview
     with pytest.raises(UsageError, match="this session trained it"):
-        compiled.preview(Found(state, sample_request(), Outputs(), Catalog({})))
+        compiled.preview(found_of(state))
 
 
 def test_a_script_whose_loop_is_a_trainers_gets_its_settings_from_a_file(state):
-    fitted = replace(state.facts.workload, trainer="transformers", places=())
-    fits = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=fitted))])
+    fits = session_of(state, {"trainer": "transformers", "places": ()})
     with pytest.raises(UsageError, match="transformers") as refused:
-        format_of("script").preview(Found(fits, sample_request(), Outputs(own_file="train.py"), Catalog({})))
+        format_of("script").preview(found_of(fits, "train.py"))
     assert "tuned.yaml" in refused.value.hint
 
 
 def test_next_steps_follow_the_mode(state):
-    assert state.facts is not None
-    inferring = replace(state.facts.workload, mode=Mode.INFER)
-    infers = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=inferring))])
+    infers = session_of(state, INFERS)
     for seen, called, step in (
         (state, "tuning.train_step(", "train_step"),
         (infers, "tuning.infer(model)", "infer_step"),
     ):
-        found = Found(seen, sample_request(), Outputs(), Catalog({}))
+        found = found_of(seen)
         assert called in format_of("settings").next_steps("t.yaml", found)[-1]
         assert format_of("python").next_steps("mine.py", found)[0].endswith(f"from mine import prepare, {step}")
     assert format_of("json").next_steps("r.json", found)[0] == "read r.json, or pass it on"
@@ -183,20 +188,18 @@ def test_next_steps_follow_the_mode(state):
     ],
 )
 def test_how_to_use_the_settings_follows_the_loop(state, changes, lines, tmp_path):
-    changed = replace(state.facts.workload, **changes)
-    seen = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=changed))])
-    found = Found(seen, sample_request(), Outputs(), Catalog({}))
-    (file,) = format_of("settings").files(found, str(tmp_path / "t.yaml"))
+    seen = session_of(state, changes)
+    (file,) = format_of("settings").files(found_of(seen), str(tmp_path / "t.yaml"))
     assert file.more[0] == "To use them, in your script:"
     last = file.more[-2:]
     assert [part for part, line in zip(lines, last, strict=True) if part not in line] == []
-    nothing = Found(replace(seen, stack=None, scaling=None), sample_request(), Outputs(), Catalog({}))
+    nothing = found_of(replace(seen, stack=None, scaling=None))
     assert next(iter(format_of("settings").files(nothing, "t.yaml"))).more == ()
 
 
 @pytest.mark.parametrize("kind", ["settings", "python", "config", "compiled"])
 def test_a_file_without_settings_is_said_to_change_nothing(state, kind):
-    found = Found(replace(state, stack=None, scaling=None), sample_request(), Outputs(), Catalog({}))
+    found = found_of(replace(state, stack=None, scaling=None))
     told, instead = format_of(kind).usage("tuned.yaml", found)
     assert told.startswith("no settings in it: ")
     assert "reports" in instead
@@ -205,20 +208,8 @@ def test_a_file_without_settings_is_said_to_change_nothing(state, kind):
 
 def test_what_was_written_before_an_error_is_said(state, tmp_path, monkeypatch):
     """The first of two files is written, the second cannot be."""
-    real = outputs._write_file
-
-    def refuse_second(file):
-        if file.title == "Table":
-            raise UsageError("no.", "no.")
-        real(file)
-
-    monkeypatch.setattr(outputs, "_write_file", refuse_second)
-    monkeypatch.setattr(type(format_of("settings")), "files", _two_files)
+    files = [File("Table", str(path), lambda: "a") for path in (tmp_path / "a", tmp_path / "gone" / "b")]
+    monkeypatch.setattr(type(format_of("settings")), "files", lambda self, found, path: files)
     written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "a")), Catalog({}))
-    assert (len(written.sentences), [error.message for error in written.errors]) == (1, ["no."])
-
-
-def _two_files(self, found, path):
-    from advisor.export.format import File
-
-    return [File("Settings", path, lambda: "a"), File("Table", path, lambda: "b")]
+    assert (len(written.sentences), len(written.errors)) == (1, 1)
+    assert "gone does not exist" in written.errors[0].message

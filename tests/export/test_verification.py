@@ -117,13 +117,13 @@ def test_a_file_that_cannot_be_applied_and_a_loss_that_is_not_finite_are_told(tm
 class OneBench:
     """What verifying needs of a bench: specs, and a real runner."""
 
-    def __init__(self, target, folder):
+    def __init__(self, target, log):
         self.runner = Runner()
-        self.target, self.folder = target, folder
+        self.target, self.log = target, log
 
     def spec(self, name, settings, *, kind):
         assert kind is TrialKind.VERIFY
-        return TrialSpec(name, self.target, dict(settings), 1, 1, 1, str(self.folder / "log"), kind=kind)
+        return TrialSpec(name, self.target, dict(settings), 1, 1, 1, self.log, kind=kind)
 
 
 @pytest.mark.process
@@ -135,7 +135,7 @@ def test_a_file_is_verified_in_processes_of_its_own(tmp_path):
     stack = replace(found, result=replace(found.result, warmup_s=100.0))  # time for a loaded machine
     Runner.prepare()
     target = TargetSpec("target.py:build", str(tmp_path), device="cpu", config={"width": 8, "batch_size": 8})
-    bench = OneBench(target, tmp_path)
+    bench = OneBench(target, str(tmp_path / "log"))
     found = verify(bench, Exported(str(patched), read_config(str(patched))), replace(stack, settings={}))
     assert not found.problem
     assert found.plain_step_ms > 0
@@ -148,16 +148,13 @@ def test_a_file_is_verified_in_processes_of_its_own(tmp_path):
     assert found.problem.startswith("the loop with the file: ")
 
 
-class Recorded:
+class Recorded(OneBench):
     """A bench whose runs are results with these outputs and losses, without the file and with it."""
 
     def __init__(self, plain, tuned, losses=((), ())):
         self.outputs = {"": plain, "model.pt2": tuned}
         self.losses = dict(zip(self.outputs, losses, strict=True))
-        self.runner = self
-
-    def spec(self, name, settings, *, kind):
-        return TrialSpec(name, TargetSpec("t.py:build", "."), dict(settings), 1, 1, 1, "log", kind=kind)
+        self.runner, self.target, self.log = self, TargetSpec("t.py:build", "."), "log"
 
     def run(self, spec, listen):
         outputs, losses = self.outputs[spec.export_path], self.losses[spec.export_path]

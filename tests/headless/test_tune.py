@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sample_session import cancelled_history, sample_history, sample_request
+from sample_session import cancelled_history, failed_history, sample_history, sample_request
 
 import advisor
 from advisor.cli.grammar import parse
@@ -83,26 +83,30 @@ class TestWhatComesBack:
 
 
 class TestASession:
-    def run(self, monkeypatch, history, **options):
-        monkeypatch.setattr(tuning, "open_session", lambda request, past, emit: FakeSession(history, emit))
-        return advisor.tune("demo", "2m", **options)
+    @pytest.fixture
+    def asked(self, monkeypatch):
+        """What is asked of sessions, which replay a recorded one."""
+        asked = []
 
-    def test_it_runs_with_a_line_of_progress(self, monkeypatch, capsys):
-        found = self.run(monkeypatch, sample_history())
-        assert found.settings
+        def opened(request, past, emit):
+            asked.append(request)
+            return FakeSession(failed_history() if request.target.target == "fails:build" else sample_history(), emit)
+
+        monkeypatch.setattr(tuning, "open_session", opened)
+        return asked
+
+    def test_it_runs_with_a_line_of_progress(self, asked, capsys):
+        assert advisor.tune("demo", "2m").settings
         shown = capsys.readouterr().err
         assert shown.count("\r") > 5
         assert "100 %" in shown.rpartition("\r")[2]
 
-    def test_without_progress_nothing_is_printed(self, monkeypatch, capsys):
-        self.run(monkeypatch, sample_history(), progress=False)
+        advisor.tune("demo", "2m", progress=False)
         assert capsys.readouterr().err == ""
 
-    def test_a_failure_is_raised(self, monkeypatch):
-        from sample_session import failed_history
-
+    def test_a_failure_is_raised(self, asked):
         with pytest.raises(AdvisorError):
-            self.run(monkeypatch, failed_history(), progress=False)
+            advisor.tune("fails:build", progress=False)
 
     @pytest.mark.parametrize(
         ("options", "said", "typed"),
@@ -120,25 +124,11 @@ class TestASession:
         assert typed in error.value.hint
 
     @pytest.mark.parametrize("only", ["autocast, compile", ("autocast", "compile"), ["autocast", "compile"]])
-    def test_recipes_are_named_in_a_text_or_a_list(self, only, monkeypatch):
-        asked = []
-
-        def opened(request, past, emit):
-            asked.append(request)
-            return FakeSession(sample_history(), emit)
-
-        monkeypatch.setattr(tuning, "open_session", opened)
+    def test_recipes_are_named_in_a_text_or_a_list(self, only, asked):
         advisor.tune("mymodel:build", only=only, progress=False)
         assert asked[0].only == ("autocast", "compile")
 
-    def test_a_function_scores_the_model(self, monkeypatch):
-        asked = []
-
-        def opened(request, past, emit):
-            asked.append(request)
-            return FakeSession(sample_history(), emit)
-
-        monkeypatch.setattr(tuning, "open_session", opened)
+    def test_a_function_scores_the_model(self, asked):
         advisor.tune("mymodel:build", evaluate=operator.attrgetter("training"), max_drop=0.01, steps=7, progress=False)
         assert (asked[0].max_drop, asked[0].eval_steps) == (0.01, 7)
         assert load_function(asked[0].evaluate, ".")(torch.nn.Identity()) is True

@@ -12,7 +12,7 @@ import torch
 
 from advisor.records import TargetSpec
 from advisor.workloads.entrypoint import load_target
-from scripts.steps import HEAD, STEP
+from scripts.steps import BAD, HEAD, STEP
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +37,15 @@ def script(tmp_path, monkeypatch):
         return loop, vars(__import__("__main__"))
 
     return run
+
+
+@pytest.fixture
+def bad(tmp_path):
+    """Write one of the scripts that cannot be measured; returns its path."""
+
+    def write(name: str) -> Path:
+        path = tmp_path / f"{name}.py"
+        path.write_text(BAD[name])
+        return path
+
+    return write

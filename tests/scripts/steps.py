@@ -25,6 +25,34 @@ STEP = (
     "nn.utils.clip_grad_value_(model.parameters(), 1e9); optimizer.step()"
 )
 
+WORKER = """
+import multiprocessing, os
+from concurrent.futures import ProcessPoolExecutor
+import torch
+
+def worker(*_):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        model(torch.ones(4, 2)).mean().backward()
+        optimizer.step()
+
+"""
+# Scripts that cannot be measured as they are.
+BAD = {
+    "no_loop": "import torch\nif __name__ == '__main__':\n    print(torch.nn.Linear(2, 2))\n",
+    "needs_arguments": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\n"
+    "p.parse_args()\n",
+    "at_import": f"{WORKER}worker()\n\ndef build(): ...\n",
+    "forks": f"{WORKER}child = os.fork()\nif not child:\n    worker()\nos.waitpid(child, 0)\n",
+    "spawns": f"{WORKER}process = multiprocessing.get_context('fork').Process(target=worker)\nprocess.start()\n"
+    "process.join()\n",
+    "spawns_ranks": f"{WORKER}if __name__ == '__main__':\n    torch.multiprocessing.spawn(worker, nprocs=2)\n",
+    "pool_of_processes": f"{WORKER}if __name__ == '__main__':\n"
+    "    with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:\n"
+    "        pool.submit(worker).result()\n",
+}
+
 
 def step_of(loop, settings=None):
     components = loop.components(StepPlan(mode=loop.mode, device="cpu", clip_norm=loop.clip_norm), loop.data)

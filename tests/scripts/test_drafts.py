@@ -33,7 +33,7 @@ class TestADraft:
                 "public/dcgan",
                 ("for (i, data) in [(0, batch)]", "models=[netD, netG], optimizers=[optimizerD, optimizerG]"),
             ),
-            ("flat", ("    # flat.py:8\n    loader = DataLoader(data, batch_size=16, shuffle=True)\n", "data=loader)")),
+            ("mixed_precision", ("    # mixed_precision.py:11\n    loader = DataLoader(", "data=loader)")),
             ("public/gpt", ("for _ in [batch]:", "loader = ...  # TODO", "copy these to here")),
         ],
     )
@@ -76,17 +76,16 @@ class TestADraft:
         assert f"as it is: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
 
     @pytest.mark.process
-    @pytest.mark.parametrize(("name", "says"), [("spawns", "processes of its own"), ("no_loop", "no model was called")])
-    def test_a_script_without_a_loop_says_so(self, name, says, tmp_path):
+    @pytest.mark.parametrize(
+        ("name", "says", "details"),
+        [("spawns", "processes of its own", ""), ("needs_arguments", "required: --data", "usage: needs_arguments.py")],
+    )
+    def test_a_script_without_a_loop_says_so(self, name, says, details, bad, tmp_path):
         output = tmp_path / "build.py"
-        with pytest.raises(TargetError, match=says):
-            init.run([str(HERE / f"bad/{name}.py"), "--output", str(output)])
+        with pytest.raises(TargetError, match=says) as error:
+            init.run([str(bad(name)), "--output", str(output)])
+        assert details in error.value.details
         assert not output.exists()
-
-    def test_a_script_that_lacks_arguments_says_which(self, tmp_path):
-        with pytest.raises(TargetError, match="required: --data") as error:
-            init.run([str(HERE / "bad/needs_arguments.py"), "--output", str(tmp_path / "b.py")])
-        assert "usage: needs_arguments.py" in error.value.details
 
     @pytest.mark.process
     def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):

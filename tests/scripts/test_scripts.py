@@ -23,10 +23,9 @@ from advisor.workloads.entrypoint import load_target
 from scripts.steps import batches, step_of
 
 HERE = Path(__file__).parent
-PLAIN, OWN, INFERENCE = "its parts", "its body", "inference"
+PLAIN, OWN = "its parts", "its body"
 ARGUMENTS = {"public/mnist": ("--epochs", "1000")}
 SCRIPTS = {
-    "flat": (PLAIN, "Sequential", "SGD"),
     "public/mnist": (PLAIN, "Net", "Adam"),
     "public/gpt": (OWN, "GPT", "AdamW"),
     "public/dcgan": (OWN, "Sequential + Sequential", "Adam + Adam"),
@@ -34,12 +33,6 @@ SCRIPTS = {
     "mixed_precision": (PLAIN, "Sequential", "AdamW"),
     "public/scaled": (OWN, "Sequential", "AdamW"),
     "trainer_class": (PLAIN, "Linear", "RMSprop"),
-    "by_hand": (OWN, "RNN + Linear", ""),
-    "distillation": (PLAIN, "Sequential", "SGD"),
-    "next_batch": (PLAIN, "Linear", "Adam"),
-    "policy_gradient": (OWN, "Sequential", "Adam"),
-    "inference": (INFERENCE, "Sequential", ""),
-    "yields": (OWN, "Linear", "SGD"),
 }
 WITH_LIBRARIES = {
     "lightning_fit": (PLAIN, "Regression", "Adam"),
@@ -65,15 +58,14 @@ def check(name, kind, models, optimizers):
     parts = [*loop.model] if isinstance(loop.model, torch.nn.ModuleList) else [loop.model]
     assert " + ".join(type(part).__name__ for part in parts) == models
     assert (loop.step is not None) is (kind == OWN)
-    assert loop.mode is (Mode.INFER if kind == INFERENCE else Mode.TRAIN)
+    assert loop.mode is Mode.TRAIN
     owners = getattr(loop.optimizer, "optimizers", [] if loop.optimizer is None else [loop.optimizer])
     assert " + ".join(type(one).__name__.removeprefix("Accelerated") for one in owners) == optimizers
     feed, step = Feed(loop.data, 0), step_of(loop)
     before = [parameter.detach().clone() for parameter in loop.model.parameters()]
     results = [step(feed.next()) for _ in range(8)]
-    if kind != INFERENCE:
-        assert all(math.isfinite(float(loss)) for loss in results)
-        assert not all(map(torch.equal, before, loop.model.parameters()))
+    assert all(math.isfinite(float(loss)) for loss in results)
+    assert not all(map(torch.equal, before, loop.model.parameters()))
     return loop
 
 
@@ -130,11 +122,13 @@ class TestWhatIsSeen:
         loop, _ = script("loader = DataLoader(loader.dataset, 8, num_workers=2)\nfor x, y in loader:\n    STEP\n")
         assert loop.loader.num_workers == 2
 
-    def test_options_of_a_functional_loss_are_kept(self):
-        loop = loaded("next_batch")
+    def test_options_of_a_functional_loss_are_kept(self, script):
+        step = "loss.backward(); optimizer.step(); optimizer.zero_grad()"
+        text = "for x, y in loader:\n    loss = nn.functional.huber_loss(model(x), y, delta=0.5)\n    {}\n"
+        loop, _ = script(text.format(step))
         with torch.no_grad():
             loop.model.weight.zero_(), loop.model.bias.zero_()
-        assert float(loop.loss(loop.model, (torch.zeros(1, 5), torch.full((1, 1), 3.0)))) == 0.5 * (3.0 - 0.25)
+        assert float(loop.loss(loop.model, (torch.zeros(1, 1), torch.full((1, 1), 3.0)))) == 0.5 * (3.0 - 0.25)
 
     def test_autocast_and_clipping_are_settings_of_the_loop(self):
         loop = loaded("mixed_precision")
@@ -227,16 +221,17 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("name", "said", "hint"),
         [
-            ("bad/no_loop", "ended without a training loop", "arguments that make it train, after --"),
-            ("bad/spawns", "processes of its own", "one process"),
-            ("bad/forks", "processes of its own", "one process"),
-            ("bad/spawns_ranks", "processes of its own", "one process"),
-            ("bad/needs_arguments", "required: --data", "after --"),
+            ("no_loop", "ended without a training loop", "arguments that make it train, after --"),
+            ("spawns", "processes of its own", "one process"),
+            ("forks", "processes of its own", "one process"),
+            ("spawns_ranks", "processes of its own", "one process"),
+            ("needs_arguments", "required: --data", "after --"),
+            ("at_import", "trains while it is imported", "__main__"),
         ],
     )
-    def test_says_what_is_missing_and_what_to_type(self, name, said, hint):
+    def test_says_what_is_missing_and_what_to_type(self, name, said, hint, bad):
         with pytest.raises(TargetError) as error:
-            loaded(name)
+            load_target(TargetSpec(str(bad(name)), ".", device="cpu"))
         assert said in error.value.message
         assert hint in error.value.hint
 
@@ -259,15 +254,15 @@ class TestBadInput:
         assert hint in error.value.hint
 
     @pytest.mark.process
-    def test_a_process_that_trains_in_an_interpreter_of_its_own_is_noticed_at_its_first_update(self):
+    def test_a_process_that_trains_in_an_interpreter_of_its_own_is_noticed_at_its_first_update(self, bad):
         before = set(multiprocessing.active_children())
         with pytest.raises(TargetError, match="trains in processes of its own"):
-            loaded("bad/pool_of_processes")
+            load_target(TargetSpec(str(bad("pool_of_processes")), ".", device="cpu"))
         assert set(multiprocessing.active_children()) <= before
 
     @pytest.mark.process
-    def test_a_loop_that_ends_in_a_forked_trial_says_so(self):
-        loop = loaded("bad/ends_soon")
+    def test_a_loop_that_ends_says_so_also_in_a_forked_trial(self, script):
+        loop, _ = script("count = 0\nwhile count < 3:\n    x, y = numbers, numbers\n    STEP\n    count += 1\n")
         if not (pid := os.fork()):
             try:
                 batches(loop, 9)
@@ -275,12 +270,8 @@ class TestBadInput:
                 os._exit(7 if "has come to its end" in error.message else 8)
             os._exit(8)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-
-    def test_a_module_that_trains_at_import(self):
-        with pytest.raises(TargetError) as error:
-            loaded("bad/at_import")
-        assert "trains while it is imported" in error.value.message
-        assert "__main__" in error.value.hint
+        with pytest.raises(TargetError, match="has come to its end"):
+            batches(loop, 9)
 
     def test_a_notebook_is_told_how(self):
         with pytest.raises(TargetError) as error:

@@ -272,6 +272,7 @@ class TestWhatIsNoPlainLoop:
         [
             ("pass", "optimizer.zero_grad()", True),
             ("pass", "clear()", True),
+            ("pass", "clear_all()", True),
             ("pass", "for p in model.parameters(): p.grad = None", True),
             ("pass", "model.bias.grad.zero_(); model.weight.grad.zero_()", True),
             ("optimizer.zero_grad()", "pass", False),
@@ -282,6 +283,8 @@ class TestWhatIsNoPlainLoop:
         loop, _ = script(f"""
             def clear():
                 optimizer.zero_grad()
+            def clear_all():
+                clear()
             {before}
             for x, y in loader:
                 loss = nn.functional.mse_loss(model(x), y)

@@ -10,10 +10,7 @@ from named_models import TINY, failure, load, one_step, refuse_the_network
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.recipe import Components
-from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.step import make_step
 from advisor.workloads.normalise import normalise
 
 # Frameworks take seconds to import, and some targets need a process of their own.
@@ -22,9 +19,7 @@ pytestmark = pytest.mark.process
 OBJECTS = Path(__file__).parents[1] / "models"
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch):
-    refuse_the_network(monkeypatch)
+_no_network = pytest.fixture(autouse=True)(refuse_the_network)
 
 
 def own(name, **options):
@@ -188,7 +183,7 @@ def test_exported_files(tmp_path):
         assert not loop.model.training
         assert loop.model.train().training  # as the recipes' traces do
         loop.model.eval()
-        assert one_step_as_it_is(loop).shape[1] == 3
+        assert one_step(loop).shape[1] == 3
 
     assert "--input" in failure("net.pt", directory=tmp_path).hint
 
@@ -202,11 +197,6 @@ def test_an_exported_program_that_takes_inputs_by_position_and_by_keyword_is_ref
     examples = (torch.ones(2, 3), torch.full((2, 3), 5.0)), {"scale": torch.full((2, 3), 2.0)}
     torch.export.save(torch.export.export(Scaled(), *examples), tmp_path / "scaled.pt2")
     assert "by position and by keyword" in failure("scaled.pt2", directory=tmp_path).message
-
-
-def one_step_as_it_is(loop):
-    plan = StepPlan(mode=loop.mode, device="cpu")
-    return make_step(Components(loop.model, None, loop.data, plan), None)(loop.data)
 
 
 def test_exported_files_that_are_no_use(tmp_path):

@@ -12,10 +12,7 @@ from advisor.workloads.hubs.hf_classes import architecture_in
 from advisor.workloads.hubs.huggingface import _config, _with_options
 from advisor.workloads.normalise import normalise
 
-
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch):
-    refuse_the_network(monkeypatch)
+_no_network = pytest.fixture(autouse=True)(refuse_the_network)
 
 
 @pytest.fixture
@@ -118,8 +115,7 @@ def test_a_model_with_a_loss_of_its_own_is_trained_without_labels():
 
 @pytest.mark.usefixtures("transformers")
 def test_a_folder_of_ones_own(transformers, tmp_path):
-    options = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.BertConfig(**options, vocab_size=30, num_labels=3)
+    config = transformers.BertConfig(**SMALL, vocab_size=30, num_labels=3)
     transformers.BertForTokenClassification(config).save_pretrained(tmp_path / "mine")
     loop = load("hf:mine", directory=tmp_path, batch_size=2, input_shape=(2, 8))
     assert type(loop.model).__name__ == "BertForTokenClassification"
@@ -215,8 +211,7 @@ def test_what_follows_from_an_option_is_made_anew(transformers, tmp_path):
 
 @pytest.mark.usefixtures("transformers")
 def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
-    options = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    transformers.BertForMaskedLM(transformers.BertConfig(**options, vocab_size=30)).save_pretrained(tmp_path / "mine")
+    transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, vocab_size=30)).save_pretrained(tmp_path / "mine")
     own = load("hf:./mine", directory=tmp_path)
     assert any("with its weights" in note for note in own.notes)
     larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)

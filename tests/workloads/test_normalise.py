@@ -152,26 +152,14 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
-def test_what_carries_targets_or_a_loss_is_trained(build):
-    loop = normalise(build(), spec())
+def test_what_carries_targets_or_a_loss_is_trained_and_can_be_measured_for_inference_or_at_a_size(build):
+    loop, infers, sized = (normalise(build(), spec(**asked)) for asked in ({}, {"mode": Mode.INFER}, {"batch_size": 2}))
     assert loop.mode is Mode.TRAIN
     assert loop.batch_size == 4 if loop.make_batch is None else 32
     assert isinstance(loop.optimizer, torch.optim.Optimizer)
-    assert steps(loop)
-
-
-@pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
-def test_the_same_can_be_measured_for_inference(build):
-    loop = normalise(build(), spec(mode=Mode.INFER))
-    assert (loop.mode, loop.optimizer) == (Mode.INFER, None)
-    assert steps(loop)
-
-
-@pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
-def test_the_batch_size_of_every_shape_can_be_given(build):
-    loop = normalise(build(), spec(batch_size=2))
-    assert loop.batch_size == 2
-    assert steps(loop)
+    assert (infers.mode, infers.optimizer) == (Mode.INFER, None)
+    assert sized.batch_size == 2
+    assert all(map(steps, (loop, infers, sized)))
 
 
 def test_data_from_a_function_is_asked_for_the_size():

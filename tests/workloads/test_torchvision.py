@@ -1,23 +1,17 @@
+import named_models
 import pytest
 import torch
+from named_models import one_step
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.recipe import Components
-from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.step import make_step
 from advisor.workloads.entrypoint import load_target
 
 
 def load(name, **options):
     module, _, attribute = name.rpartition(".")
-    return load_target(TargetSpec(f"torchvision.models{module and '.' + module}:{attribute}", "/", **options))
-
-
-def one_step(loop):
-    plan = StepPlan(mode=loop.mode, device="cpu")
-    return make_step(Components(loop.model, loop.optimizer, loop.data, plan), loop.loss)(loop.data)
+    return named_models.load(f"torchvision.models{module and '.' + module}:{attribute}", **options)
 
 
 def shapes(loop):
@@ -37,7 +31,6 @@ def test_a_classifier_runs_a_step_in_either_mode():
     assert shapes(train) == [(2, 3, 64, 64), (2,)]
     assert torch.isfinite(one_step(train))
     infer = load("squeezenet1_1", input_shape=(2, 3, 64, 64), mode=Mode.INFER)
-    infer.model.eval()
     assert one_step(infer).shape == (2, 1000)
 
 
@@ -49,11 +42,7 @@ def test_another_batch_size_is_made_when_asked():
 
 
 def test_segmentation_has_a_class_for_each_pixel_and_downloads_nothing(monkeypatch):
-    def no_network(*arguments, **keywords):
-        raise AssertionError("a download was tried")
-
-    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", no_network)
-    monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
+    named_models.refuse_the_network(monkeypatch)
     loop = load("segmentation.lraspp_mobilenet_v3_large", input_shape=(2, 3, 64, 64))
     labels = loop.data[1]
     assert labels.shape == (2, 64, 64)
@@ -93,7 +82,6 @@ def test_optical_flow_has_two_images_and_the_flow_between_them():
 
 def test_detection_is_inferred_on_an_input_shape():
     loop = load("detection.ssdlite320_mobilenet_v3_large", mode=Mode.INFER, input_shape=(1, 3, 320, 320))
-    loop.model.eval()
     assert set(one_step(loop)[0]) == {"boxes", "labels", "scores"}
 
 

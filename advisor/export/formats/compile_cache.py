@@ -14,7 +14,6 @@ class CompileCache(Format):
     brief = ".cache (what PyTorch compiled, for a fast start)"
     suffixes = (".cache",)
     order = 36
-    applies_settings = True
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         if found.state.finished is None or found.state.finished.cancelled:

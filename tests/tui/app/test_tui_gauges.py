@@ -16,8 +16,7 @@ from advisor.tui.widgets.gauges import GaugeStrip, Reading
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_gauges_are_shown_where_there_is_room(size) -> None:
-    app, _ = make_app(histories.whole(), gauges=True)
-    async with app.run_test(size=size) as pilot:
+    async with driven(histories.whole(), gauges=True, size=size) as (pilot, app, _control):
         for view in "1234":
             await press(pilot, view)
             line = screen_text(app).split("\n")[1]

@@ -15,11 +15,6 @@ from advisor.records import Outcome
 from advisor.tui.screens import QuitScreen
 
 RUNNING = histories.BATCH.candidate.name
-SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
-
-
-def with_something_untried() -> list[events.Event]:
-    return [*histories.whole(), events.TrialMeasured(SKIPPED)]
 
 
 # --- while a session runs -------------------------------------------------------------------------------------
@@ -71,7 +66,7 @@ async def test_before_the_baseline_nothing_is_skipped_and_the_budget_can_grow() 
 
 
 async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
-    async with driven(with_something_untried()) as (pilot, app, control):
+    async with driven(histories.with_something_untried()) as (pilot, app, control):
         assert "R Try the rest" in screen_text(app)
         await press(pilot, "R")
         assert control.calls[-1] == ("try_more", None)

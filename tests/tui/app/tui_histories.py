@@ -319,6 +319,12 @@ def whole() -> list[Event]:
     ]
 
 
+def with_something_untried() -> list[Event]:
+    """The whole session, with a trial that it had no time for."""
+    untried = failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
+    return [*whole(), events.TrialMeasured(untried)]
+
+
 def by_memory() -> list[Event]:
     """The same workload in a session whose objective is memory: the stack is slower than the baseline."""
     return [
