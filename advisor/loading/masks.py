@@ -12,7 +12,8 @@ def masks_nothing(name: Any, part: Any) -> bool:
 
     An ``attention_mask`` is 1 there and a ``padding_mask`` 0. A mask that is added to the scores is 0.
     """
-    if not isinstance(part, torch.Tensor) or not str(name).endswith(("attention_mask", "attn_mask", "padding_mask")):
+    is_plain = isinstance(part, torch.Tensor) and part.layout is torch.strided and not part.is_nested
+    if not is_plain or not str(name).endswith(("attention_mask", "attn_mask", "padding_mask")):
         return False
     is_added = part.is_floating_point() and (part.dim() > 2 or name.endswith("attn_mask"))
     return bool((part == (0 if is_added or name.endswith("padding_mask") else 1)).all())

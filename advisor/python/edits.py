@@ -128,7 +128,7 @@ class _Editor(cst.CSTTransformer):
             value = value.replace("{}", f'{inner}.get("{name}", {_COLLATES})')
             merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
             return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
-        if old is None and _AS_MADE.get(name) == value:  # a DataLoader's default
+        if old is None and _AS_MADE.get(name) == value and self._code(call.func).endswith("DataLoader"):
             return call
         parsed = cst.parse_expression(value.replace("{}", self._code(old.value) if old else _COLLATES))
         if old is not None:

@@ -3,10 +3,11 @@
 Runs in a trial process of its own, like the loop without the file that it is compared with.
 """
 
+import contextlib
 import inspect
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
+from advisor.loading.loader import length_of
 from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
@@ -23,10 +25,10 @@ from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
 from advisor.step.batch import mover, splitter, tensors_of
 from advisor.step.compile import Models
-from advisor.step.loss import default_loss
+from advisor.step.loss import LossError, default_loss
 from advisor.step.optimizer import optimizers_in
 from advisor.step.prefetch import is_loader
-from advisor.step.step import Step, mover_of
+from advisor.step.step import Step, loss_of_own, mover_of
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
 from advisor.trial.measurement.draws import Feed
@@ -63,8 +65,7 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         return _curve(lambda: step(next_batch()), last, loop, spec.steps)
     trains = loop.mode is Mode.TRAIN
     outputs = sample_of(first if trains else last)  # losses of other samples say nothing
-    until = time.perf_counter() + _LOSSES_S
-    losses = tuple(float(step(next_batch())) for _ in range(_LOSSES) if trains and time.perf_counter() < until)
+    losses = tuple(_first_losses(loop, spec, lambda: step(next_batch()))) if trains else ()
 
     def run_steps(steps: int) -> int:
         nonlocal last
@@ -92,6 +93,16 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         outputs=outputs,
         losses=losses,
     )
+
+
+def _first_losses(loop: Loop, spec: TrialSpec, step: Callable[[], Any]) -> Iterator[float]:
+    """The losses of a training's first epoch; none with a gradient scaler, which skips some of its first updates."""
+    of_epoch = None if loop.loader is None else length_of(loop.loader)
+    until, scales = time.perf_counter() + _LOSSES_S, spec.settings.get("precision.autocast") == "float16"
+    for _ in range(0 if scales else min(_LOSSES, (of_epoch or _LOSSES + 1) - 1)):
+        if time.perf_counter() < until:
+            with contextlib.suppress(LossError):  # a step of the user's need not return one
+                yield float(loss_of_own(step()))
 
 
 def _curve(step: Callable[[], Any], first: Any, loop: Loop, steps: int) -> TrialResult:

@@ -191,7 +191,8 @@ def _difference(new: TrialResult, old: TrialResult) -> float | None:
     The outputs of a training are its first batch.
     """
     found = differences(OUTPUTS, new, old)
-    if new.batch_size != old.batch_size or (new.losses and any(one > _SAME_BATCH for one in found)):
+    others = bool(new.losses) is not bool(old.losses) or (new.losses and any(one > _SAME_BATCH for one in found))
+    if new.batch_size != old.batch_size or others:
         return None
     losses = differences(LOSSES, new, old)
     return max((*losses[:_ONE_BY_ONE], fmean(losses))) if losses else max(found, default=None)

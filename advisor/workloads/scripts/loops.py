@@ -72,8 +72,8 @@ def clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
 def functions_that(tree: ast.Module, holds: Callable[[ast.AST], bool]) -> set[str]:
     """The names of a file's functions of which something holds, and of those that call one of them."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    calls = {one.name: names_called(one) for one in functions}
+    calls = [(one.name, names_called(one)) for one in functions]  # methods of several classes may have one name
     found = {one.name for one in functions if holds(one)}
-    while more := {name for name, called in calls.items() if called & found} - found:
+    while more := {name for name, called in calls if called & found} - found:
         found |= more
     return found
