@@ -15,13 +15,7 @@ from sample_session import (
     sample_request,
 )
 
-from advisor.experiment.events import (
-    CombinationMeasured,
-    GoalSet,
-    Ranked,
-    StackMeasured,
-    TrialMeasured,
-)
+from advisor.experiment.events import CombinationMeasured, GoalSet, Ranked, StackMeasured, TrialMeasured
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report

@@ -404,10 +404,7 @@ LONG_FUNCTION = "def f(x):\n    loss = model(x)\n    loss.backward()\n    print(
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [
-        ("for x in loader:\n" + LONG_STEP * 800, 800),
-        (LONG_FUNCTION * 150 + "for x in loader:\n    f(x)\n", 150),
-    ],
+    [("for x in loader:\n" + LONG_STEP * 800, 800), (LONG_FUNCTION * 150 + "for x in loader:\n    f(x)\n", 150)],
     ids=["steps in a loop", "functions of one name"],
 )
 def test_long_programs_are_read(text, found):

@@ -115,10 +115,7 @@ def test_data_that_cannot_be_read_as_it_is_says_what_to_write(data, message, hin
     assert hint in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    ("signature", "options"),
-    [("cfg", {"config": {"n": 4}}), ("args", {"config": {"n": 4}})],
-)
+@pytest.mark.parametrize(("signature", "options"), [("cfg", {"config": {"n": 4}}), ("args", {"config": {"n": 4}})])
 def test_a_builder_gets_its_config_under_any_name(tmp_path, signature, options):
     text = (
         f"import torch\ndef build({signature}):\n    return torch.nn.Linear(8, 3), torch.randn({signature}['n'], 8)\n"

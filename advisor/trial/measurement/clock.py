@@ -228,12 +228,7 @@ class WarmUp:
 
 
 def warm_up(
-    clock: StepClock,
-    *,
-    limit_s: float,
-    at_least: int = 0,
-    earlier: int = 0,
-    earlier_step_s: float = math.inf,
+    clock: StepClock, *, limit_s: float, at_least: int = 0, earlier: int = 0, earlier_step_s: float = math.inf
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 

@@ -135,10 +135,7 @@ async def test_a_tiny_screen_shows_every_view(history) -> None:
             assert app.query_one("#rows").size.height >= 2
 
 
-@pytest.mark.parametrize(
-    ("key", "character"),
-    [("j", "j"), ("4", "4"), ("space", " ")],
-)
+@pytest.mark.parametrize(("key", "character"), [("j", "j"), ("4", "4"), ("space", " ")])
 async def test_a_key_that_is_held_down_is_followed_to_its_end(key, character) -> None:
     """A terminal sends it again and again, whether the app has drawn or not."""
     async with driven(histories.to_trials(), hold=True, size=SMALL) as (pilot, app, _control):

@@ -10,9 +10,7 @@ from tui_keys import KEYS
 from tui_pilot import SIZES, SMALL, cells, driven, press, screen_text, settle
 
 from advisor.experiment import events
-from advisor.records import (
-    Profile,
-)
+from advisor.records import Profile
 from advisor.tui.widgets.operator_table import OperatorTable
 
 

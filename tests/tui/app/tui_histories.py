@@ -157,10 +157,7 @@ def of_batch(size: int, speedup: float, memory_gib: float) -> TrialRecord:
     )
     step_ms = 32.6 * size / 64 / speedup
     return replace(
-        record,
-        result=replace(record.result, batch_size=size),
-        step_ms=step_ms,
-        samples_per_s=1e3 * size / step_ms,
+        record, result=replace(record.result, batch_size=size), step_ms=step_ms, samples_per_s=1e3 * size / step_ms
     )
 
 
@@ -350,11 +347,7 @@ def failure() -> list[Event]:
 
 def decided() -> list[Event]:
     """The whole session, after which compilation was rejected and a batch size accepted; nothing is measured yet."""
-    return [
-        *whole(),
-        events.Decided("compile", Decision.REJECTED),
-        events.Decided("batch_size", Decision.ACCEPTED),
-    ]
+    return [*whole(), events.Decided("compile", Decision.REJECTED), events.Decided("batch_size", Decision.ACCEPTED)]
 
 
 def contributed() -> list[Event]:
