@@ -77,21 +77,16 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         settings, plugin = dict(self.tuning.settings), str(trainer.precision)
         if settings.get("compile.scope") == "with_loss":  # the loss is computed in training_step
             settings["compile.scope"] = "model"
+        of_ddp: dict[str, object] | None = getattr(trainer.strategy, "_ddp_kwargs", None)
         done: dict[str, object] = {
             "precision.autocast": next((name for name, word in _PRECISIONS.items() if word == plugin), "none"),
             "step.accumulate": trainer.accumulate_grad_batches,
             "data.non_blocking": True,  # as Lightning moves batches
             "parallel.no_sync": True,  # so does Lightning while it accumulates
-            **_done_over_gpus(trainer.strategy),
+            **({} if of_ddp is None else {f"parallel.{name}": value for name, value in of_ddp.items()}),
+            **({} if of_ddp is None else {"parallel.strategy": "ddp"}),
         }
         return divide(settings, trainer.strategy.root_device.type, _PLACES, done)
-
-
-def _done_over_gpus(strategy: Any) -> dict[str, object]:
-    options: dict[str, object] | None = getattr(strategy, "_ddp_kwargs", None)
-    if options is None:
-        return {}
-    return {"parallel.strategy": "ddp", **{f"parallel.{name}": value for name, value in options.items()}}
 
 
 def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:

@@ -20,6 +20,7 @@ from advisor.errors import TargetError
 from advisor.experiment.measuring.verification import ratio_of_processes
 from advisor.figures.stats import mean_rate
 from advisor.machine.host import CoresInUse
+from advisor.process.household import kill
 from advisor.proof import step_watch
 from advisor.records import Block, Comparison, Verdict
 from advisor.runner.log_files import bounded
@@ -27,17 +28,13 @@ from advisor.runner.log_files import bounded
 # A run is ended after so many steady steps, once they took so long. Where its time is over, or it ends by itself, few
 # blocks count as well. Counts, seconds.
 _STEPS, _TIMED_S, _LEAST_BLOCKS = 30, 3.0, 3
-# A block belongs to the start-up while it is slower than this multiple of the median of those behind it. Unitless.
-_STEADY = 1.1
-# Time to have left for another pair of runs, as a multiple of the longest so far. Unitless.
-_LIKE_BEFORE = 1.2
+_STEADY = 1.1  # a block belongs to the start-up while it is slower, by this factor, than the median of those behind it
+_LIKE_BEFORE = 1.2  # the time to have left for another pair of runs, as a multiple of the longest so far
 MOST_PAIRS = 6
 _LOOK_S, _ENDING_S = 0.1, 3.0
-# Losses are the same, or close, within these shares of them. Unitless.
-_SAME, _CLOSE = 1e-6, 0.02
+_SAME, _CLOSE = 1e-6, 0.02  # losses are so within these shares of them
 _LINES_SHOWN = 15
-# Where other programs keep the cores busy, the whole interval has to lie above this, or below its inverse. A ratio.
-_WHERE_BUSY = 1.1
+_WHERE_BUSY = 1.1  # where other programs are, the whole interval has to lie above this, or below its inverse
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +48,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """One run: its blocks of steps, seconds until its first step, its peak memory and its first losses.
-
-    ``foreign_cores`` are those that other programs used meanwhile.
-    """
+    """One run: its blocks of steps, seconds until its first step, its peak memory and its first losses."""
 
     blocks: tuple[Block, ...]
     startup_s: float
     peak_bytes: int
     losses: tuple[float, ...]
-    foreign_cores: float = 0.0
+    foreign_cores: float = 0.0  # used by other programs meanwhile
 
     @property
     def steady(self) -> tuple[Block, ...]:
@@ -117,11 +111,7 @@ class Compared:
     comparison: Comparison
     losses: str
     seconds: float
-
-    @property
-    def foreign_cores(self) -> float:
-        """The cores that other programs used, a mean over the runs."""
-        return fmean(run.foreign_cores for side in (self.a, self.b) for run in side.runs)
+    foreign_cores: float = 0.0  # used by other programs, a mean over the runs
 
     @property
     def is_open(self) -> bool:
@@ -145,9 +135,7 @@ def compare(
 ) -> Compared:
     """Run two commands in turn, A B B A, as often as the budget holds, ``most`` times each at most.
 
-    Logs and steps go to files in ``folder``.
-
-    Raises TargetError where a command fails, ends, or makes no step in its share of the time.
+    Logs and steps go to ``folder``. Raises TargetError where a command fails, ends, or makes no step in its time.
     """
     started = time.monotonic()
     runs: dict[str, list[CommandRun]] = {a.side: [], b.side: []}
@@ -173,7 +161,8 @@ def compare(
             runs[side].append(each)
         longest_s = max(longest_s, time.monotonic() - begun)
     one, other = (Side(command.text, tuple(runs[command.side])) for command in (a, b))
-    return Compared(one, other, _comparison(one, other), _losses(one, other), time.monotonic() - started)
+    foreign = fmean(each.foreign_cores for each in (*one.runs, *other.runs))
+    return Compared(one, other, _comparison(one, other), _losses(one, other), time.monotonic() - started, foreign)
 
 
 def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
@@ -255,10 +244,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             psutil.wait_procs(everything, timeout=_ENDING_S)
     finally:  # also where the person asks a second time meanwhile
         for one in everything:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            kill(one.pid)
+        kill(process.pid, group=True)
         process.wait()
 
 

@@ -25,8 +25,8 @@ def as_text(found: Compared) -> str:
         ("first step after", format_seconds(a.startup_s), format_seconds(b.startup_s)),
         ("runs", str(len(a.runs)), str(len(b.runs))),
     ]
-    if found.is_open:
-        rows.append(("other programs", f"used {found.foreign_cores:.1f} cores: close them and run this again", ""))
+    busy = ("other programs", f"used {found.foreign_cores:.1f} cores: close them and run this again", "")
+    rows += [busy] if found.is_open else []
     width = max(len(row[1]) for row in rows if row[2]) + 2
     interval = f"{comparison.speedup:.2f}x ({comparison.ci_low:.2f}-{comparison.ci_high:.2f})"
     return "\n".join(

@@ -93,11 +93,8 @@ def _inputs(split: SplitBatch, places: list[tuple[str, Any]]) -> tuple[str, ...]
     for text, whole in places:
         if isinstance(whole, Mapping) and whole.keys() == split.kwargs.keys():
             return (f"**{text}",)
-        if (
-            isinstance(whole, tuple | list)
-            and len(split.args) > 1
-            and list(map(id, whole)) == list(map(id, split.args))
-        ):
+        is_all = isinstance(whole, tuple | list) and [*map(id, whole)] == [*map(id, split.args)]
+        if is_all and len(split.args) > 1:
             return (f"*{text}",)
     named = [f"{name}={_place(part, places)}" for name, part in split.kwargs.items()]
     return (*(_place(part, places) for part in split.args), *named)

@@ -46,8 +46,7 @@ _COMPILER = "torch._inductor.compile_fx"
 # two: the baseline and the usual stack. A count.
 _TRIAL_BESIDE_IMPORT = 3
 _FEWEST_CORES = 4
-# Longest wait of a trial for the end of the one before it. Seconds.
-_ENDING_S = 5.0
+_ENDING_S = 5.0  # the longest wait of a trial for the end of the one before it
 _LOOK_EVERY_S = 0.02
 
 
@@ -151,7 +150,9 @@ def _serve(connection: Connection, loop: Loop, threads: int, *, imports_compiler
                 begun += 1
                 send_message(connection, Forked(trial.pid or 0))
                 if imports_compiler and begun == _TRIAL_BESIDE_IMPORT:
-                    _import_compiler()
+                    with environment(_ASK_NVML), contextlib.suppress(Exception):  # a trial meets and reports it
+                        importlib.import_module(_COMPILER)  # its workers start with the first compilation
+                    _spare_forks_the_garbage()
             # Not by the process's sentinel, which DataLoader workers that outlive it hold open.
             for pid in [pid for pid, trial in trials.items() if not trial.is_alive()]:
                 send_message(connection, ForkEnded(pid, trials.pop(pid).exitcode))
@@ -183,13 +184,6 @@ def _wait_for_end(pid: int) -> None:
         while pid and time.monotonic() < until:
             os.kill(pid, 0)  # its process is there until the builder has seen its end
             time.sleep(_LOOK_EVERY_S)
-
-
-def _import_compiler() -> None:
-    """Import the compiler, as each trial that compiles would; its workers start with the first compilation."""
-    with environment(_ASK_NVML), contextlib.suppress(Exception):  # the trial that compiles meets and reports it
-        importlib.import_module(_COMPILER)
-    _spare_forks_the_garbage()
 
 
 def _spare_forks_the_garbage() -> None:

@@ -26,22 +26,17 @@ _MODULES = (
 )
 
 
-def _import() -> None:
-    for module in _MODULES:
-        importlib.import_module(module)
-
-    import torch
-
-    from advisor.recipe.catalog import load_catalog
-
-    load_catalog()
-    assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"
-
-
 FAILURE: BaseException | None = None
 try:
     with collector_waits():
-        _import()
+        for module in _MODULES:
+            importlib.import_module(module)
+        import torch
+
+        from advisor.recipe.catalog import load_catalog
+
+        load_catalog()
+        assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"
         gc.freeze()  # until its first step a trial need not look at all that was imported here
 except Exception as error:  # each trial reports it: PyTorch cannot be imported a second time after a failure
     FAILURE = error

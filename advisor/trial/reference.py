@@ -41,11 +41,8 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
     components = loop.components(plan, loop.data)
     # The user's declared settings without those that round, and without compilation, which only takes time here.
-    kept = {
-        key: value
-        for key, value in loop.current.items()
-        if not catalog.by_key(key).expensive and not catalog.rounding({key: value})
-    }
+    kept = {key: value for key, value in loop.current.items() if not catalog.by_key(key).expensive}
+    kept = {key: value for key, value in kept.items() if not catalog.rounding({key: value})}
     apply_settings(catalog, components, kept)
     components.plan = replace(components.plan, cuda_graph=False)
     step = make_step(components, loop.loss, form=form_of_loss(loop, components, spec))
@@ -85,8 +82,7 @@ def _raise_precision(loop: Loop) -> torch.dtype:
             # Step counts are scalars, in a type of their own.
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim():
                 state[name] = value.to(precision)
-    # Tensors that the model and the loss create as they go.
-    torch.set_default_dtype(precision)
+    torch.set_default_dtype(precision)  # of tensors that the model and the loss create as they go
     with contextlib.suppress(RuntimeError):  # where the user set the newer switches, the older ones are refused
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False

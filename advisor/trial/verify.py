@@ -65,7 +65,12 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         return _curve(lambda: step(next_batch()), last, loop, spec.steps)
     trains = loop.mode is Mode.TRAIN
     outputs = sample_of(first if trains else last)  # losses of other samples say nothing
-    losses = tuple(_first_losses(loop, spec, lambda: step(next_batch()))) if trains else ()
+    epoch = (
+        None if loop.loader is None else length_of(loop.loader)
+    )  # the next one may have its samples in another order
+    scales = spec.settings.get("precision.autocast") == "float16"  # its scaler skips some of the first updates
+    most = min(_LOSSES, (epoch or _LOSSES + 1) - 1) if trains and not scales else 0
+    losses = tuple(_first_losses(lambda: step(next_batch()), most))
 
     def run_steps(steps: int) -> int:
         nonlocal last
@@ -78,12 +83,10 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
 
     clock = StepClock(device, run_steps, feed.cycle)
     clock.run(_FIRST_STEPS)
-    limit_s = min(spec.warmup_limit_s, 2 * spec.measure_s)
-    warm = warm_up(clock, limit_s=limit_s, earlier=_FIRST_STEPS)
+    warm = warm_up(clock, limit_s=min(spec.warmup_limit_s, 2 * spec.measure_s), earlier=_FIRST_STEPS)
     blocks = measure(clock, warm.step_s, spec.measure_s)
     if not all(bool(torch.isfinite(one).all()) for one in tensors_of(last) if one.is_floating_point()):
-        problem = "the loss or the output is not finite."
-        raise TargetError(problem, "Reject the setting that causes it, and export again.")
+        raise TargetError("the loss or the output is not finite.", "Reject the setting that causes it; export again.")
     return TrialResult(
         Outcome.MEASURED,
         batch_size=batch_size,
@@ -95,14 +98,13 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     )
 
 
-def _first_losses(loop: Loop, spec: TrialSpec, step: Callable[[], Any]) -> Iterator[float]:
-    """The losses of a training's first epoch; none with a gradient scaler, which skips some of its first updates."""
-    of_epoch = None if loop.loader is None else length_of(loop.loader)
-    until, scales = time.perf_counter() + _LOSSES_S, spec.settings.get("precision.autocast") == "float16"
-    for _ in range(0 if scales else min(_LOSSES, (of_epoch or _LOSSES + 1) - 1)):
-        if time.perf_counter() < until:
-            with contextlib.suppress(LossError):  # a step of the user's need not return one
-                yield float(loss_of_own(step()))
+def _first_losses(step: Callable[[], Any], most: int) -> Iterator[float]:
+    """The losses of so many steps; fewer where they take long, or where a step of the user's own returns none."""
+    until = time.perf_counter() + _LOSSES_S
+    with contextlib.suppress(LossError):
+        while most > 0 and time.perf_counter() < until:
+            yield float(loss_of_own(step()))
+            most -= 1
 
 
 def _curve(step: Callable[[], Any], first: Any, loop: Loop, steps: int) -> TrialResult:
@@ -196,8 +198,6 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         return _cached_result(loop, device, catalog, spec)
     if loop.mode is not Mode.INFER or loop.step is not None:
         raise TargetError("only a model in inference can be compiled to a file.", "Measure it with --mode infer.")
-    from torch._inductor.config import aot_inductor
-
     started = time.perf_counter()
     kept = {key: value for key, value in spec.settings.items() if not key.startswith(_COMPILING)}
     tuning = Tuning({**loop.current, **kept}, catalog)
@@ -207,8 +207,6 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     batch = mover(device)(next(iter(data)) if is_loader(data) else data)
     inputs = splitter(model, with_target=False)(batch)
     options = {"max_autotune": True} if str(spec.settings.get("compile.mode", "")).startswith("max-autotune") else {}
-    if hasattr(aot_inductor, "precompile_headers"):
-        options["aot_inductor.precompile_headers"] = False  # for one file they take longer than they save
     with torch.no_grad():
         program = torch.export.export(_Call(model, plan).eval(), inputs.args, inputs.kwargs, strict=False)
         torch._inductor.aoti_compile_and_package(program, package_path=spec.export_path, inductor_configs=options)

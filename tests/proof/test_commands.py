@@ -152,8 +152,8 @@ def test_where_other_programs_keep_the_cores_busy_two_runs_of_each_and_a_tenth_d
     foreign, runs, interval, verdict, monkeypatch
 ):
     monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
-    side = Side("python train.py", (CommandRun((Block(1, 1, 0.1),), 1.0, 0, (), foreign),) * runs)
-    found = Compared(side, side, Comparison(*interval), "same", 60.0)
+    side = Side("python train.py", (CommandRun((Block(1, 1, 0.1),), 1.0, 0, ()),) * runs)
+    found = Compared(side, side, Comparison(*interval), "same", 60.0, foreign)
     assert found.verdict is verdict
     assert ("other programs" in as_text(found)) is (verdict is Verdict.UNCLEAR)
     assert as_json(found, 1.0)["foreign_cores"] == pytest.approx(foreign)

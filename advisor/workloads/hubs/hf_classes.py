@@ -38,18 +38,22 @@ _TASKS = {
 # A number of parameters, as in "mamba-2.8b": its digits belong to no architecture.
 _SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
 # Words of names whose architecture is called otherwise.
-_MEANT = {"debertav3": "deberta-v2", "opus": "marian", "qwen": "qwen2", "donut": "donut-swin"}
+_MEANT = {"debertav3": "deberta-v2", "opus": "marian", "qwen": "qwen2", "donut": "donut-swin", "detrresnet": "detr"}
+_SHORT = 3  # letters of a name that is inside other words by chance, as `led` is in distilled
 # Parts of parts of a configuration that are looked at. A count: a configuration may have itself as a part.
 _DEPTH = 3
 
 
 def architecture_in(name: str, known: Iterable[str]) -> str | None:
-    """The architecture in a model's name: the longest one that the name contains; one of two letters as a word."""
+    """The architecture in a model's name: the longest of whole words, with a version or without, else inside a word."""
     squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
     meant = {word: kind for word, kind in _MEANT.items() if kind in squeezed.values()} | squeezed
     words = re.split(r"[^a-z0-9]+", _SIZE.sub("", name.rpartition("/")[2].lower()))
-    inside = [word for word in meant if word in (words if len(word) <= 2 else "".join(words))]
-    return meant[max(inside, key=len)] if inside else None
+    joined = ["".join(words[first:last]) for first in range(len(words)) for last in range(first, len(words) + 1)]
+    whole = [form for text in joined for form in (text, text.rstrip("0123456789")) if form in meant]
+    inside = [word for word in meant if len(word) > _SHORT and any(word in one for one in words)]
+    found = max(whole or inside, key=len, default=None)
+    return meant[found] if found else None
 
 
 def class_for(transformers: Any, config: Any) -> Any:

@@ -56,13 +56,10 @@ def loop_of() -> Loop:
     return Loop(Scaled().eval(), loader, None, None, Mode.INFER, 4)
 
 
-def test_a_compiled_file_gives_the_models_outputs_for_batches_as_the_loader_has_them(tmp_path, monkeypatch):
-    headers = []
-    monkeypatch.setattr("torch._inductor.codecache._precompile_header", lambda *told, **_: headers.append(told))
+def test_a_compiled_file_gives_the_models_outputs_for_batches_as_the_loader_has_them(tmp_path):
     path = str(tmp_path / "model.pt2")
     spec = TrialSpec("t", TargetSpec("x", "."), SETTINGS, 0.05, 1.0, 300.0, "log", export_path=path)
     assert packaged_result(loop_of(), CPU, CATALOG, spec).outcome is Outcome.MEASURED
-    assert not headers, "compiling them takes longer than they save in one file"
     plain = verified_result(loop_of(), CPU, CATALOG, replace(spec, settings={}, export_path=""))
     compiled = verified_result(loop_of(), CPU, CATALOG, spec)
     assert {block.samples // block.steps for block in compiled.blocks} == {4}, (
