@@ -78,6 +78,7 @@ _NO_GPU = (
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
 _OPTIONS = "Mend or leave out the options after --; or give those that it lacks, as in `-- num_classes=10`."
+_BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`; or name a folder with its config.json."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
 _HINTS = (
     (("<urlopen error", "Name or service not known", "Temporary failure in name resolution"), _OFFLINE),
@@ -110,7 +111,8 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
     by_name = named(spec.target)
     if by_name is not None:
         adapter, name = by_name
-        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), _OPTIONS)
+        hint = _OPTIONS if spec.arguments else _BY_NAME
+        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), hint)
     if spec.target.endswith(WORKLOAD_SUFFIX):
         return in_user_code("reading the workload", lambda: _handed_over(spec))
     module_name, attribute = parse_target(spec.target)
@@ -199,6 +201,8 @@ def hint_for(error: BaseException, usual: str) -> str:
     if any(isinstance(one, _NO_NETWORK) for one in _causes_of(error)):
         return _OFFLINE
     said = message_of(error)
+    if isinstance(error, ImportError) and (needed := re.search(r"requires the ([\w-]+) library", said)):
+        return f"Type `pip install {needed[1]}`, then run again."
     if isinstance(error, EOFError) and "reading a line" in said:
         return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
     return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)

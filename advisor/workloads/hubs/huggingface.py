@@ -25,6 +25,7 @@ _FLOAT_BYTES = 4
 # Memory of training in float32: weights, gradients and AdamW's two states.
 _TRAIN_COPIES = 4
 _MOST_OF_MEMORY = 0.8
+_USUAL_VOCABULARY = 32  # of models of sounds and proteins
 # How a path begins that is no name of a model.
 _PATHS = (".", "/", "~")
 
@@ -95,7 +96,12 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
     )
-    return transformers.CONFIG_MAPPING[kind](), [note] if name != kind else []
+    config = transformers.CONFIG_MAPPING[kind]()
+    text = text_of(config)
+    if getattr(text, "vocab_size", 0) is None:  # only a checkpoint says it, as of proteins
+        text.vocab_size = _USUAL_VOCABULARY
+        text.pad_token_id = text.pad_token_id or 0
+    return config, [note] if name != kind else []
 
 
 def _is_of_a_model(path: Path) -> bool:
