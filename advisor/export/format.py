@@ -84,16 +84,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file to write. ``title`` begins the sentence about it, ``remark`` ends it, ``more`` are lines after it.
-
-    ``more`` is read once the content is made.
-    """
+    """One file to write. ``title`` begins the sentence about it, ``remark`` ends it, ``more`` are lines after it."""
 
     title: str
     path: str
     content: Callable[[], str | bytes]
     remark: str = ""
-    more: Sequence[str] = ()
+    more: tuple[str, ...] = ()
 
 
 class Format(ABC):

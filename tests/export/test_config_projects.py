@@ -1,5 +1,6 @@
 """Configs in the styles of public projects: only the meant lines change, and nothing is lost."""
 
+import json
 import re
 
 import pytest
@@ -140,6 +141,23 @@ def test_a_contradiction_that_comes_by_a_merge_key_is_switched_off():
     assert (found["args"]["bf16"], found["args"]["fp16"]) == (True, False)
     DataLoader([1], num_workers=found["args"]["dataloader_num_workers"], prefetch_factor=None)
     assert found["args"]["dataloader_prefetch_factor"] is None
+
+
+def test_deepspeed_inside_training_arguments_says_the_same():
+    """The Trainer refuses values that differ; it puts its own in the place of ``auto``."""
+    section = {
+        "train_micro_batch_size_per_gpu": 8,
+        "gradient_accumulation_steps": "auto",
+        "fp16": {"enabled": True},
+        "bf16": {"enabled": False, "x": 1},
+        "zero_optimization": {"stage": 2},
+    }
+    text = json.dumps({"per_device_train_batch_size": 8, "fp16": True, "deepspeed": section})
+    settings = {"data.batch_size": 64, "step.accumulate": 2, "precision.autocast": "bfloat16"}
+    found = json.loads(patched(text, Wanted(settings), name="args.json", kind=ConfigKind.HUGGINGFACE).text)
+    changed = {"train_micro_batch_size_per_gpu": 64, "fp16": {"enabled": False}, "bf16": {"enabled": True, "x": 1}}
+    assert found.pop("deepspeed") == {**section, **changed}
+    assert found == {"per_device_train_batch_size": 64, "fp16": False, "bf16": True, "gradient_accumulation_steps": 2}
 
 
 def test_an_inference_session_changes_the_batch_size_of_inference():

@@ -1,7 +1,7 @@
 """Settings in the words of frameworks: by the table of words, or by rules that look at other values."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at, holds
@@ -108,6 +108,12 @@ def _checkpointing(switch: str) -> Rules:
 # Arguments of the Trainer that Axolotl drops without a word, and a mode of compilation that it refuses.
 _NOT_AXOLOTL = {"dataloader_persistent_workers", "use_cpu", "fsdp", "fsdp_config"}
 _NOT_AXOLOTL_MODE = "max-autotune-no-cudagraphs"
+_IN_DEEPSPEED = {
+    "bf16": ("bf16", "enabled"),
+    "fp16": ("fp16", "enabled"),
+    "per_device_train_batch_size": ("train_micro_batch_size_per_gpu",),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps",),
+}
 
 
 def _huggingface(config: Config) -> Iterator[Phrase]:
@@ -117,7 +123,10 @@ def _huggingface(config: Config) -> Iterator[Phrase]:
         written = [entry for entry in phrase.entries if not entry.only_there]
         refused = any(_NOT_AXOLOTL & {*one.path} or one.value == _NOT_AXOLOTL_MODE for one in written)
         if not axolotl or not refused:
-            yield phrase
+            # DeepSpeed's own section has to say the same, or `auto`.
+            pairs = [(("deepspeed", *_IN_DEEPSPEED.get(one.path[-1], ("",))), one.value) for one in phrase.entries]
+            inside = (Entry((*config.home, *path), word) for path, word in pairs if isinstance(config.get(*path), int))
+            yield replace(phrase, entries=(*phrase.entries, *inside))
 
 
 def _training_arguments(config: Config) -> Iterator[Phrase]:

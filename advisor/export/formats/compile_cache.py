@@ -22,14 +22,9 @@ class CompileCache(Format):
             raise UsageError(f"{path}: the settings that won compile nothing.", "Export them as they are: tuned.yaml.")
         from advisor.experiment.measuring.packaging import warm_start
 
-        said: list[str] = []  # known once the file is made
-
-        def content() -> bytes:
-            artifacts, cold_s, warm_s = warm_start(found.request, found.settings, found.catalog)
-            said.append(f"The first steps take {format_seconds(warm_s)} with it, {format_seconds(cold_s)} without it.")
-            return artifacts
-
-        yield File("Compile cache", path, content, found.remark, more=said)
+        artifacts, cold_s, warm_s = warm_start(found.request, found.settings, found.catalog)
+        said = f"The first steps take {format_seconds(warm_s)} with it, {format_seconds(cold_s)} without it."
+        yield File("Compile cache", path, lambda: artifacts, found.remark, more=(said,))
 
     def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
         return (
