@@ -61,9 +61,9 @@ def test_the_target_is_built_once_though_the_compiler_is_imported_beside_a_trial
 
 
 FORKS = """
-import os, torch
+import importlib, os, torch
 from advisor.trial import builder
-builder._import_compiler()
+importlib.import_module(builder._COMPILER)
 spoiled = torch.cuda.is_initialized()
 child = os.fork()
 if child == 0:

@@ -4,14 +4,14 @@ import forked
 from planted import TINY_TARGET
 
 IMPORTS_THE_COMPILER = """
-import os, sys
+import importlib, os, sys
 import torch
 from advisor.trial import builder
 
 torch.set_num_threads(1)
 threads = builder._thread_ids()
 assert builder._COMPILER not in sys.modules
-builder._import_compiler()
+importlib.import_module(builder._COMPILER)
 assert builder._COMPILER in sys.modules
 assert not builder._started_threads(threads)
 assert not torch.cuda.is_initialized()
@@ -29,7 +29,7 @@ def test_a_fork_of_a_process_that_has_imported_the_compiler_can_compile(tmp_path
 
 
 SERVES = """
-import multiprocessing, pathlib, sys, time, torch
+import multiprocessing, pathlib, sys, time, torch, types
 from multiprocessing.reduction import send_handle
 from advisor.records import Finished, Forked, TargetSpec, TrialSpec
 from advisor.trial import builder
@@ -38,7 +38,7 @@ from advisor.process.channel import receive_message
 folder = pathlib.Path(sys.argv[1])
 fork = multiprocessing.get_context("fork")
 torch.cuda.device_count, builder.usable_cores = lambda: 1, lambda: builder._FEWEST_CORES
-builder._import_compiler = lambda: (folder / "imported").open("a").write("once")
+builder.importlib = types.SimpleNamespace(import_module=lambda name: (folder / "imported").open("a").write("once"))
 target = TargetSpec("target.py", str(folder))  # on whatever there is
 ours, theirs = fork.Pipe()
 process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, str(folder / "build.log")))
