@@ -8,7 +8,7 @@ import torch
 
 
 def masks_nothing(name: Any, part: Any) -> bool:
-    """Whether a part of a batch masks nothing: 1 in an attention mask, 0 in one of padding or added to scores."""
+    """Whether a part of a batch is a mask without effect: all 1 for attention, all 0 for padding or added to scores."""
     is_plain = isinstance(part, torch.Tensor) and part.layout is torch.strided and not part.is_nested
     if not is_plain or not str(name).endswith(("attention_mask", "attn_mask", "padding_mask")):
         return False

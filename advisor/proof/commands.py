@@ -115,7 +115,7 @@ class Compared:
 
     @property
     def is_open(self) -> bool:
-        """Whether other programs leave one core at most, and one run of each, or less than a tenth, says nothing."""
+        """Whether it is too busy to decide: one core is free at most, with one run of each or less than a tenth."""
         cores, found = psutil.cpu_count() or 1, self.comparison
         differs = found.ci_low > _WHERE_BUSY or found.ci_high < 1 / _WHERE_BUSY
         return cores - round(self.foreign_cores) <= 1 < cores and not (differs and len(self.a.runs) > 1)

@@ -19,7 +19,7 @@ Position = tuple[int, int, int, int]
 Start = tuple[int, int]
 _COLLATES = "torch.utils.data.default_collate"  # a loader that is given no collate_fn
 _OF_LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
-_AS_MADE = {"num_workers": "0", "pin_memory": "False", "persistent_workers": "False", "prefetch_factor": "None"}
+_LOADER_DEFAULTS = {"num_workers": "0", "pin_memory": "False", "persistent_workers": "False", "prefetch_factor": "None"}
 _BETWEEN_IMPORTS = 4  # other statements that may stand between two imports at the top of a file; a count
 _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
@@ -128,7 +128,7 @@ class _Editor(cst.CSTTransformer):
             value = value.replace("{}", f'{inner}.get("{name}", {_COLLATES})')
             merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
             return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
-        if old is None and _AS_MADE.get(name) == value and self._code(call.func).endswith("DataLoader"):
+        if old is None and _LOADER_DEFAULTS.get(name) == value and self._code(call.func).endswith("DataLoader"):
             return call
         parsed = cst.parse_expression(value.replace("{}", self._code(old.value) if old else _COLLATES))
         if old is not None:

@@ -63,14 +63,13 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     last = step(first)
     if spec.steps:
         return _curve(lambda: step(next_batch()), last, loop, spec.steps)
-    trains = loop.mode is Mode.TRAIN
-    outputs = sample_of(first if trains else last)  # losses of other samples say nothing
-    epoch = (
-        None if loop.loader is None else length_of(loop.loader)
-    )  # the next one may have its samples in another order
-    scales = spec.settings.get("precision.autocast") == "float16"  # its scaler skips some of the first updates
-    most = min(_LOSSES, (epoch or _LOSSES + 1) - 1) if trains and not scales else 0
+    # The next epoch may have another order of samples, and a gradient scaler skips some of the first updates.
+    epoch = length_of(loop.loader) if loop.loader is not None else None
+    compares = loop.mode is Mode.TRAIN and spec.settings.get("precision.autocast") != "float16"
+    most = min(_LOSSES, (epoch or _LOSSES + 1) - 1) if compares else 0
     losses = tuple(_first_losses(lambda: step(next_batch()), most))
+    # With losses the first batch: those of other samples say nothing.
+    outputs = sample_of(first) if losses else () if loop.mode is Mode.TRAIN else sample_of(last)
 
     def run_steps(steps: int) -> int:
         nonlocal last

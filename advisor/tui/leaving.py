@@ -1,4 +1,4 @@
-"""What the app leaves behind: the words in the terminal, and the session to open next."""
+"""What the app returns when it closes: the text for the terminal, and the session to open next."""
 
 from __future__ import annotations
 

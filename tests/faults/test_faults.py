@@ -115,7 +115,7 @@ def test_a_file_where_the_state_folder_should_be_is_told_in_two_lines(tmp_path, 
 
 
 def command(folder, target, *, code=0, limits=(), **environment):
-    """What a whole session of the shortest budget prints on standard error; ``limits`` are arguments of setrlimit."""
+    """Run a session with the shortest budget and return its standard error; ``limits`` are arguments of setrlimit."""
     line = [sys.executable, "-m", "advisor", target, "--budget", "2s", "--only", "zero_grad", "--no-verify"]
     home = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

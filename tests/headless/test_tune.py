@@ -85,7 +85,7 @@ class TestWhatComesBack:
 class TestASession:
     @pytest.fixture
     def asked(self, monkeypatch):
-        """What is asked of sessions, which replay a recorded one."""
+        """The requests that sessions get; each session replays a recorded one."""
         asked = []
 
         def opened(request, past, emit):

@@ -1,4 +1,4 @@
-"""What people type, by families: names of models and objects of ``objects.py``."""
+"""Targets by family: names of models, and objects of ``objects.py``."""
 
 CASES: dict[str, tuple[str, ...]] = {
     "timm": (

@@ -213,7 +213,7 @@ def on_a_gpu(monkeypatch):
 
 @functools.cache
 def spread(mode):
-    """What two runs of the same steps differ by, relative to their largest number: atomic additions have no order."""
+    """The relative difference of two runs of the same steps: atomic additions have no fixed order."""
     first, second = run(mode, device="cuda"), run(mode, device="cuda")
     return ((first - second).abs().max() / first.abs().max()).item()
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 from advisor.errors import UsageError
 from advisor.experiment.measuring.verification import loop_spec
@@ -25,7 +25,7 @@ def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -
     path = scratch_folder() / "model.pt2"
     result = _run(request, settings, catalog, path)
     if result.outcome is Outcome.MEASURED:
-        return _taken(path)
+        return _read_once(path)
     raise UsageError(
         f"the model cannot be compiled to a file: {_why(result)}",
         "Export the settings instead, with --export tuned.yaml; or make the model one that torch.export takes.",
@@ -38,7 +38,7 @@ def warm_start(request: Request, settings: Mapping[str, Value], catalog: Catalog
 
     Raises UsageError with the reason where there are none.
     """
-    path, first_steps_s = scratch_folder() / "tuned.cache", list[float]()
+    path, first_steps_s = Path(mkdtemp(dir=scratch_folder())) / "tuned.cache", list[float]()
     for _ in range(2):  # the second process reads what the first one wrote
         with TemporaryDirectory() as empty:
             result = _run(request, settings, catalog, path, TORCHINDUCTOR_CACHE_DIR=empty)
@@ -47,7 +47,7 @@ def warm_start(request: Request, settings: Mapping[str, Value], catalog: Catalog
             raise UsageError(f"what was compiled cannot be kept: {_why(result)}", hint, result.details)
         first_steps_s.append(result.warmup_s or 0.0)
     cold_s, warm_s = first_steps_s
-    return _taken(path), cold_s, warm_s
+    return _read_once(path), cold_s, warm_s
 
 
 def _run(
@@ -69,7 +69,7 @@ def _run(
     return result
 
 
-def _taken(path: Path) -> bytes:
+def _read_once(path: Path) -> bytes:
     content = path.read_bytes()
     path.unlink()
     return content

@@ -1,4 +1,4 @@
-"""What PyTorch compiled for the settings that won, as a format: the next start finds it compiled."""
+"""PyTorch's compile cache as an export format: with it the next start does not compile again."""
 
 from collections.abc import Iterable
 
@@ -29,5 +29,5 @@ class CompileCache(Format):
     def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
         return (
             f'before anything is compiled: tuning = advisor.load("tuned.yaml", cache="{name}")',
-            "it fits this version of PyTorch and this kind of device, and holds code: read only your own",
+            "it is for this version of PyTorch and this kind of device; it holds code, so load only your own",
         )
