@@ -40,9 +40,9 @@ def main() -> None:
         return
     arguments.results.mkdir(parents=True, exist_ok=True)
     files = {workload.name: arguments.results / f"{workload.name}.json" for workload in arguments.chosen}
-    wanted = [w for w in arguments.chosen if not (arguments.goes_on and _finished(files[w.name]))]
+    wanted = [w for w in arguments.chosen if not (arguments.goes_on and _read(files[w.name]).get("finished"))]
     not_started = _measure(wanted, arguments)
-    print(_document([_read(file) for file in files.values() if file.exists()]))
+    print(_document(map(_read, files.values())))
     if not_started:
         print(f"\nNot started for lack of time: {' '.join(workload.name for workload in not_started)}")
 
@@ -70,13 +70,9 @@ def _document(results: Iterable[dict[str, Any]]) -> str:
     return document(rows)
 
 
-def _finished(file: Path) -> bool:
-    return file.exists() and bool(_read(file).get("finished"))
-
-
 def _read(file: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return result
+    """The result in a file; empty where there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def _options(arguments: argparse.Namespace, caches: Path) -> Options:
