@@ -23,7 +23,6 @@ from advisor.records import (
     GpuReadings,
     HabitRow,
     Hardware,
-    HostInfo,
     LoaderFacts,
     Numerics,
     NumericsResult,
@@ -80,7 +79,7 @@ def h200_machine() -> Hardware:
         cuda_driver_version="13.0",
         **IDLE,
     )
-    return Hardware(_host("Intel(R) Xeon(R) Platinum 8558", 16, 128), (gpu,))
+    return Hardware(host(cpu="Intel(R) Xeon(R) Platinum 8558"), (gpu,))
 
 
 def resnet_facts(hardware: Hardware) -> Facts:
@@ -272,7 +271,9 @@ DEMO_SKIPPED = {
 
 
 def cpu_machine() -> Hardware:
-    return Hardware(_host("AMD EPYC 7B13", 8, 32), gpu_note="No NVIDIA driver is installed on this machine.")
+    cores = {"physical_cores": 8, "logical_cores": 16, "usable_cores": 8}
+    found = host(cpu="AMD EPYC 7B13", memory_total_bytes=32 * GIB, memory_available_bytes=25 * GIB, **cores)
+    return Hardware(found, gpu_note="No NVIDIA driver is installed on this machine.")
 
 
 def demo_facts(hardware: Hardware) -> Facts:
@@ -310,20 +311,6 @@ def demo_trials(baseline: BaselineRecord) -> list[TrialRecord]:
         trial_of("threads", "cpu.threads", 4, baseline, 2.86, (1.196, 1.17, 1.22), same),
         trial_of("fused_optimizer", "optimizer.implementation", "fused", baseline, 3.39, (1.01, 0.99, 1.03), same),
     ]
-
-
-def _host(cpu: str, cores: int, memory_gib: int) -> HostInfo:
-    return host(
-        cpu=cpu,
-        physical_cores=cores,
-        logical_cores=2 * cores,
-        usable_cores=cores,
-        memory_total_bytes=memory_gib * GIB,
-        memory_available_bytes=(memory_gib - 7) * GIB,
-        cpu_features=("avx2", "avx512f", "fma"),
-        system="Linux 6.8.0-60-generic",
-        python="3.12.3",
-    )
 
 
 def baseline_of(step_ms: float, samples: int, noise: float, *, reserved: float) -> BaselineRecord:

@@ -157,7 +157,7 @@ def own_step(name, settings, **sizes):
 
 
 def loss_of(result):
-    return float(result["loss"] if isinstance(result, dict) else result)
+    return float((result["loss"] if isinstance(result, dict) else result).detach())
 
 
 SMALL = {"dcgan": {"width": 8, "batch": 8}, "dqn": {"width": 32, "batch": 16}, "wgan_gp": {"width": 8, "batch": 4}}

@@ -175,8 +175,9 @@ async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
 async def test_user_text_is_never_markup(nasty) -> None:
     record = histories.failed("batch_size", "data.batch_size", nasty, Outcome.FAILED, f"{nasty} is wrong", hint=nasty)
     ranked = histories.recommendations([histories.measured("autocast", "precision.autocast", nasty, 1.5, 5.0)])
+    planned, skipped = events.TrialsPlanned, {nasty: f"because of {nasty}"}
     history = [
-        *histories.whole()[:-1],
+        *(structs.replace(one, skipped=skipped) if isinstance(one, planned) else one for one in histories.whole()[:-1]),
         events.TrialMeasured(record),
         events.TrialStarted(f"stack {nasty}", ""),
         events.TrialActivity(f"stack {nasty}", nasty),
@@ -193,6 +194,10 @@ async def test_user_text_is_never_markup(nasty) -> None:
         await press(pilot, "1")
         await choose(pilot, "yours")
         assert f"A remark {nasty}" in " ".join(pane_text(app.query_one("#card")).split())
+        await press(pilot, "ctrl+p")
+        app.screen.query_one(Input).value = "not tried"
+        await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
+        assert f"because of {nasty}" in screen_text(app)
 
 
 @pytest.mark.parametrize("history", [histories.whole, histories.to_trials, histories.start])
@@ -271,22 +276,6 @@ async def choose_in_the_palette(pilot, app, typed: str) -> None:
     await press(pilot, "down", "enter") if found.highlighted is None else await pilot.press("enter")
     if isinstance(app.screen, CommandPalette):  # the first Enter has taken the highlighted one over into the input
         await press(pilot, "enter")
-
-
-async def test_the_palette_takes_names_and_reasons_literally() -> None:
-    nasty = "[red]x[/] [/nothing"
-    history = [
-        structs.replace(event, skipped={nasty: f"because of {nasty}"})
-        if isinstance(event, events.TrialsPlanned)
-        else event
-        for event in histories.whole()
-    ]
-
-    async with driven(history) as (pilot, app, _control):
-        await press(pilot, "ctrl+p")
-        app.screen.query_one(Input).value = "not tried red"
-        await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
-        assert f"because of {nasty}" in screen_text(app)
 
 
 @pytest.mark.usefixtures("own_state")
