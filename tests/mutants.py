@@ -97,7 +97,8 @@ def sites(tree: ast.AST) -> Iterator[tuple[ast.AST, str, Callable[[], None]]]:
     for node in _nodes(tree):
         if isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
             new = _OPERATORS[type(node.ops[0])]
-            yield node, f"{type(node.ops[0]).__name__} -> {new.__name__}", functools.partial(_swap, node.ops, 0, new())
+            swap = functools.partial(node.ops.__setitem__, 0, new())
+            yield node, f"{type(node.ops[0]).__name__} -> {new.__name__}", swap
         elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in _OPERATORS:
             new = _OPERATORS[type(node.op)]
             yield node, f"{type(node.op).__name__} -> {new.__name__}", functools.partial(setattr, node, "op", new())
@@ -144,10 +145,6 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from _nodes(child)
-
-
-def _swap(nodes: list[ast.cmpop], place: int, new: ast.cmpop) -> None:
-    nodes[place] = new
 
 
 # --- running --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from facts import IDLE, cpu_facts, h200, host, resnet50
+from facts import GIB, IDLE, cpu_facts, h200, host, resnet50
 
 from advisor.experiment import events
 from advisor.figures.samples import break_even_steps
@@ -38,8 +38,6 @@ from advisor.records import (
     Value,
 )
 
-GIB = 2**30
-GPU_UUID = "GPU-5f3c1a52-7d1e-4b0e-9a60-3f2f0c9f5a11"
 H200_NOISE = 0.006
 CPU_NOISE = 0.021
 SAMPLE_FINDINGS = (
@@ -72,7 +70,6 @@ RESNET_SKIPPED = {
 
 def h200_machine() -> Hardware:
     gpu = h200(
-        uuid=GPU_UUID,
         memory_total_bytes=150_754_820_096,
         memory_used_bytes=640 * 2**20,
         driver_version="580.65.06",
@@ -84,7 +81,6 @@ def h200_machine() -> Hardware:
 
 def resnet_facts(hardware: Hardware) -> Facts:
     workload = resnet50(
-        device_uuid=GPU_UUID,
         device_memory_bytes=150_754_820_096,
         batch_text="64 x 3 x 224 x 224 float32, 64 int64",
         data_kind="loader",

@@ -134,8 +134,7 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
 
 
 async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(40, 10)) as pilot:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         for width, height in ((40, 10), (80, 24), (120, 36), (200, 60), (80, 24)):
             await pilot.resize_terminal(width, height)
             await settle(pilot)
@@ -144,7 +143,6 @@ async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
             assert "warming up" in line, line
             assert (histories.BATCH.candidate.name in line) is (width >= 80), line
             assert ("━" in line) is (width >= 100), line
-        control.cancel()
 
 
 async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and_never_laid_out(monkeypatch) -> None:
@@ -216,19 +214,17 @@ def test_the_time_left_stands_still_while_the_session_is_held() -> None:
 
 
 async def test_the_preview_of_a_running_session_is_written_once_for_a_result(monkeypatch) -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
     written: list[str] = []
     real = ExportView._written_preview
 
     def preview(view: ExportView, chosen: Offer, state: SessionState) -> tuple[str, str]:
         assert threading.current_thread() is not threading.main_thread(), "keys would wait for it"
-        assert all("SessionState" not in worker.description for worker in app.workers), "it takes time to write out"
+        assert all("SessionState" not in worker.description for worker in view.app.workers), "it takes time"
         written.append(chosen.id)
         return real(view, chosen, state)
 
     monkeypatch.setattr(ExportView, "_written_preview", preview)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True) as (pilot, _app, _control):
         await press(pilot, "4")
         assert written == ["settings"]
         written.clear()
@@ -238,4 +234,3 @@ async def test_the_preview_of_a_running_session_is_written_once_for_a_result(mon
         assert written == [], "the clock changes nothing in a file"
         await tell(pilot, events.TrialMeasured(histories.AUTOCAST))
         assert written == ["settings"]
-        control.cancel()

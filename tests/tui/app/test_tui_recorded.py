@@ -100,21 +100,17 @@ async def test_the_only_session_has_no_other_to_open_and_leaving_says_how_to_ope
     assert (app.return_code, app.return_value) == (0, None)
 
 
-@pytest.mark.parametrize(("key", "budget_s"), [("c", None), ("plus", 60.0)])
-async def test_a_recorded_session_is_continued(key, budget_s):
-    session_id = journaled(sample_history())
-    app, _ = await shown(session_id, key)
-    assert app.return_value == Then(session_id, measures=True, budget_s=budget_s)
-
-
-async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
+@pytest.mark.parametrize(("key", "budget_s"), [("c", None), ("plus", 60.0), ("R", None)])
+async def test_a_recorded_session_is_continued_also_with_what_it_had_no_time_for(key, budget_s):
     record_of = next(event.record for event in sample_history() if isinstance(event, TrialMeasured))
     untried = replace(record_of, result=TrialResult(Outcome.SKIPPED, "it needs about 17 s"), comparison=None)
     session_id = journaled([*sample_history(), TrialMeasured(untried)])
-    app, text = await shown(session_id, "3")
-    assert "R Try the rest" in text
-    app, _ = await shown(session_id, "R")
-    assert app.return_value == Then(session_id, measures=True)
+    app = app_over(session_id)
+    async with app.run_test(size=LARGE) as pilot:
+        await settle(pilot)
+        assert "R Try the rest" in screen_text(app)
+        await press(pilot, key)
+    assert app.return_value == Then(session_id, measures=True, budget_s=budget_s)
 
 
 async def test_a_decision_is_kept_with_the_session():

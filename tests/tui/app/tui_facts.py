@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from facts import GIB
-from sample_parts import GPU_UUID, SAMPLE_FINDINGS, detailed_profile, h200_machine, resnet_facts
+from facts import GIB, GPU_UUID
+from sample_parts import SAMPLE_FINDINGS, detailed_profile, h200_machine, resnet_facts
 
 from advisor.experiment import events
 from advisor.records import GpuReading, HostSample, OperatorRow, SyncPlace
@@ -14,11 +14,8 @@ READING = Reading(
 )
 HARDWARE = h200_machine()
 RESNET = resnet_facts(HARDWARE).workload
-RESNET = replace(
-    RESNET,
-    current={**RESNET.current, "data.num_workers": 0},
-    notes=("the weights are random: no [pretrained] weights were asked for",),
-)
+NOTE = "the weights are random: no [pretrained] weights were asked for"
+RESNET = replace(RESNET, current={**RESNET.current, "data.num_workers": 0}, notes=(NOTE,))
 READS_LOSS = "total += loss.item()  # [red]"
 PROFILE = replace(
     detailed_profile(),
