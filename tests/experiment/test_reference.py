@@ -26,9 +26,8 @@ BASELINE = TrialResult(
 
 
 @pytest.fixture
-def spec(tmp_path, monkeypatch):
+def spec(tmp_path):
     """The spec of the reference for these facts, this baseline and this spread."""
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
     request = Request(TargetSpec("t.py", str(tmp_path)))
     journal = Journal.create(request)
 
