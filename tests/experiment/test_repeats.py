@@ -32,7 +32,8 @@ class Machine:
         return result_at(1.0, disturbed=self.answers.pop(0))
 
 
-def bench_on(machine, folder, total_s=100.0):
+def bench_on(machine, folder, monkeypatch, total_s=100.0):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(folder))
     request = Request(TargetSpec("target.py", str(folder)), budget_s=total_s)
     budget = Budget(total_s, machine)
     return Bench(request, machine, budget, Journal.create(request), emit=lambda event: None, catalog=CATALOG)
@@ -53,18 +54,18 @@ def test_a_disturbed_baseline_is_repeated_also_where_other_programs_keep_cores_b
         ([BUSY, BUSY, BUSY], 3),  # what disturbs goes on: the second is not repeated
     ],
 )
-def test_a_disturbed_trial_is_repeated_as_long_as_that_helps(tmp_path, answers, ran):
+def test_a_disturbed_trial_is_repeated_as_long_as_that_helps(tmp_path, monkeypatch, answers, ran):
     machine = Machine(answers)
-    bench = bench_on(machine, tmp_path)
+    bench = bench_on(machine, tmp_path, monkeypatch)
     for _ in range(2):
         bench.run(bench.spec("trial", {}))
     assert machine.ran == ran
 
 
-def test_a_repeat_that_takes_much_longer_is_given_up_and_the_first_run_counts(tmp_path):
+def test_a_repeat_that_takes_much_longer_is_given_up_and_the_first_run_counts(tmp_path, monkeypatch):
     """On a busy machine a baseline of 4 s was repeated for 23, until 5 s after the end of the budget."""
     machine = Machine([BUSY, BUSY], seconds=4.0)
-    bench = bench_on(machine, tmp_path, total_s=35.0)
+    bench = bench_on(machine, tmp_path, monkeypatch, total_s=35.0)
     run = machine.run
 
     def slower_and_slower(spec, listen):
