@@ -312,23 +312,3 @@ def test_what_the_script_compiles_itself_is_watched_as_it_is_written(script):
     batches(loop, 2)
     assert names["seen"] == ["compiled"]
     assert loop.model is names["model"]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("source", ["loader", "prompts"])
-def test_the_generation_of_text_is_a_step(source, script):
-    pytest.importorskip("transformers")
-    loop, names = script(f"""
-from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
-model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=50)).eval()
-prompts = [dict(input_ids=torch.randint(50, (2, 5)), attention_mask=torch.ones(2, 5).long()) for _ in range(3)]
-loader = DataLoader(prompts, batch_size=None)
-chosen = GenerationConfig(max_new_tokens=4, eos_token_id=None, pad_token_id=0)
-for batch in {source}:
-    with torch.no_grad():
-        seen.append(model.generate(**batch, generation_config=chosen, top_k=7))
-""")
-    assert loop.mode is Mode.INFER
-    assert (loop.step.new_tokens, loop.step.options["top_k"]) == (4, 7)
-    assert (loop.data is names["loader"]) is (source == "loader")
-    assert torch.equal(loop.step(names["prompts"][-1]), names["seen"][-1])

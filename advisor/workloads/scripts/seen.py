@@ -23,7 +23,7 @@ from advisor.workloads.scripts.running import Pause, Script
 class ModelCall:
     """A call of a module with parameters, outside any other such call, and the state of autograd and autocast.
 
-    ``trains`` is whether the module was in training mode, and ``places`` are the lines of the call, up the stack.
+    ``trains`` is whether the module was in training mode.
     """
 
     module: nn.Module
@@ -32,21 +32,11 @@ class ModelCall:
     autocast: str
     gradients: str = "grad"
     trains: bool = True
-    places: frozenset[tuple[CodeType, int]] = frozenset()
 
     @property
     def current(self) -> dict[str, Any]:
         """The settings that the call was made under, beside those of inference."""
         return {} if self.autocast == "none" else {"precision.autocast": self.autocast}
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateCall:
-    """A call of a library's ``generate``: its model, the tensors that it was given by name, and its other options."""
-
-    model: Any
-    inputs: dict[str, Any]
-    options: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -86,8 +76,7 @@ class Seen:
 
     The script: ``script`` is its stack, ``pause`` where it was left. ``fitted`` is what a library's trainer was asked
     to train. ``starts_processes``: other processes were started, or forked. ``trains_elsewhere``: one of them came to
-    an update. ``goes_on``: it was left while it predicted, without an end in sight. ``generates``: its last call of a
-    library's ``generate``.
+    an update. ``goes_on``: it was left while it predicted, without an end in sight.
     """
 
     script: Script
@@ -97,7 +86,6 @@ class Seen:
     reads: set[tuple[CodeType, int]] = field(default_factory=set)
     iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)
     calls: list[ModelCall] = field(default_factory=list)
-    backward: list[torch.Tensor] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     made: dict[Any, Place] = field(default_factory=dict)
     updates: list[Optimizer] = field(default_factory=list)
@@ -114,7 +102,6 @@ class Seen:
     starts_processes: bool = False
     trains_elsewhere: bool = False
     goes_on: bool = False
-    generates: GenerateCall | None = None
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -124,13 +111,18 @@ class Seen:
     @property
     def models(self) -> list[nn.Module]:
         """The modules that were called and have parameters of an optimizer; without an update, any parameters."""
-        trained = {id(p) for one in self.updates for group in one.param_groups for p in group["params"]}
+        trained = {id(p) for one in self.updates for p in parameters_in(one)}
         return [m for m in self.called if any(not trained or id(p) in trained for p in m.parameters())]
 
     @property
     def called(self) -> list[nn.Module]:
         """The modules with parameters that were called, each once."""
         return list({id(call.module): call.module for call in self.calls}.values())
+
+
+def parameters_in(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The parameters that an optimizer updates."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def autocast() -> str:

@@ -22,8 +22,8 @@ from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.found import NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, without_workers
-from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, Where, autocast, gradients, stack_from
+from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, users_lines, without_workers
+from advisor.workloads.scripts.seen import ModelCall, Seen, Where, autocast, gradients, parameters_in, stack_from
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
@@ -40,9 +40,9 @@ _GRACE_S = 5.0
 class Watch:
     """The hooks while a script runs. ``seen`` grows until the script is paused.
 
-    The script is paused where the round after that of the first update begins: where it reads the loader of the step
-    again; without one, behind the first backward pass at the place of the first one. An update outside of any loop, as
-    one that makes the optimizer's state, is passed over. From the first update on also new files lie aside.
+    The script is paused where the first round has come to its end: where it reads the loader of the step again; without
+    one, before the next update at the lines of the first. An update outside of any loop, as one that makes the
+    optimizer's state, is passed over. From the first update on also new files lie aside.
     """
 
     def __init__(self, script: Script) -> None:
@@ -57,7 +57,7 @@ class Watch:
         self._thread = threading.get_ident()
         self._owners = 0
         self._called: list[frozenset[Line]] = []
-        self._places: list[tuple[Line, ...]] = []  # of the backward passes since the batch was read
+        self._update_at: tuple[Line, ...] = ()  # the lines of the first update
         self._ahead: Any = None
 
     @contextlib.contextmanager
@@ -128,13 +128,10 @@ class Watch:
             return
         self.seen.called_at = stack_from(sys._getframe(1))
         at = frozenset(lines_up(sys._getframe(1)))
-        how = autocast(), gradients(), module.training, at
-        self.seen.calls.append(ModelCall(module, args, kwargs, *how))
+        self.seen.calls.append(ModelCall(module, args, kwargs, autocast(), gradients(), module.training))
         del self.seen.calls[:-MOST_CALLS]
-        if how[1] == "grad":
+        if gradients() == "grad":
             self._called.append(at)
-        if hasattr(module, "generate"):
-            self.seen.generates = generate_call(self.seen.called_at)
         self._look_for_endless_prediction()
 
     def _look_for_endless_prediction(self) -> None:
@@ -157,28 +154,17 @@ class Watch:
         if not self._is_ours():
             return function(loss, *args, **kwargs)
         self._look_for_update_by_hand()
-        place = lines_up(sys._getframe(2))
         self.seen.goes_backward = True
-        self.seen.backward.append(loss)
-        begins_anew = self.seen.loader is None and self._begins_anew(place)
-        if not begins_anew and len(self.seen.passes) < MOST_CALLS:
-            self.seen.passes.append(Pass(place, tuple(self._called)))
+        self.seen.passes.append(Pass(lines_up(sys._getframe(2)), tuple(self._called)))
         self._called.clear()
         if args or any(value is not None and value is not False for value in kwargs.values()):
             self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
-        if begins_anew:
-            self._leave(backward=() if self.seen.endless else place, passes=max(1, self._places.count(place)))
+        if self.seen.loader is None and (self.seen.endless or self.seen.by_hand):
+            self._leave(backward=() if self.seen.endless else users_lines(sys._getframe(2)))
         elif not self.seen.frames:
             self._at_backward = [(parameter, _norm(parameter)) for parameter in self._trained()]
-        self._places.append(place)
         return result
-
-    def _begins_anew(self, place: tuple[Line, ...]) -> bool:
-        """Whether a backward pass is the first of another round than that of the first update."""
-        if self.seen.endless:
-            return len(self._places) > 0
-        return bool(self.seen.updates or self.seen.by_hand) and place == self._places[0]
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -210,12 +196,10 @@ class Watch:
 
     def _begin_step(self) -> None:
         """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
-        if not self.seen.backward:
+        if not self.seen.passes:
             self.seen.calls.clear()
-        self.seen.backward.clear()
         self.seen.passes.clear()
         self._called.clear()
-        self._places.clear()
 
     # --- updates --------------------------------------------------------------------------------------------------
 
@@ -226,10 +210,11 @@ class Watch:
         iterations = [group.get("max_iter", 0) for group in optimizer.param_groups]  # of LBFGS
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
             return
-        if optimizer in self.seen.updates and not self._places and self.seen.loader is None:
-            self._leave(optimizer=optimizer)
+        place = users_lines(sys._getframe(1))
+        if self.seen.updates and self.seen.loader is None and place == self._update_at:
+            self._leave(update=place)
         elif not self.seen.frames:
-            frames = stack_from(sys._getframe(1))
+            frames, self._update_at = stack_from(sys._getframe(1)), place
             self.seen.fitted = fitted_by_library(frames)
             if self.seen.fitted is not None:
                 self.seen.frames = frames
@@ -253,7 +238,7 @@ class Watch:
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_ours() and self.seen.frames and _has_gradients(optimizer):
             self.seen.updates.append(optimizer)
-            self.seen.round = (tuple(self.seen.calls), len(self.seen.backward))
+            self.seen.round = (tuple(self.seen.calls), len(self.seen.passes))
 
     def _look_for_update_by_hand(self) -> None:
         """Note that weights have changed since the backward pass before, and by no optimizer."""
@@ -332,21 +317,6 @@ def fitted_by_library(frames: list[Where]) -> Any:
     return None
 
 
-def generate_call(stack: list[Where]) -> GenerateCall | None:
-    """The outermost call of transformers' ``generate`` on a stack; None without one."""
-    for frame in (where.frame for where in reversed(stack)):
-        if frame.f_code.co_name == "generate" and frame.f_globals.get("__name__") == "transformers.generation.utils":
-            names = frame.f_locals
-            plain = {
-                name: value for name, value in names["kwargs"].items() if isinstance(value, bool | int | float | str)
-            }
-            inputs = {name: value for name, value in names["kwargs"].items() if isinstance(value, torch.Tensor)}
-            if isinstance(names["inputs"], torch.Tensor):
-                inputs["inputs"] = names["inputs"]
-            return GenerateCall(names["self"], inputs, {"generation_config": names["generation_config"], **plain})
-    return None
-
-
 def _on_process_group(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Let the only rank of a script take any port: the other trials of a session run the script at the same time."""
     if os.environ.get("WORLD_SIZE") == "1":
@@ -370,7 +340,7 @@ def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+    return any(p.grad is not None for p in parameters_in(optimizer))
 
 
 def _norm(tensor: torch.Tensor) -> float:

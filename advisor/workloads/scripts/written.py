@@ -24,9 +24,8 @@ from advisor.python.trees import blocks, bound_in, clears, name_called
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.workloads.draws import as_before
-from advisor.workloads.loop import as_given
-from advisor.workloads.scripts.found import Again, FoundLoop, position_in
-from advisor.workloads.scripts.loops import is_in_some_rounds, varies
+from advisor.workloads.loop import GivenBatches
+from advisor.workloads.scripts.found import FoundLoop, is_in_some_rounds, position_in
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _Loss = Callable[[nn.Module, Any], torch.Tensor]
@@ -59,8 +58,6 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     used = [*_computing(_read([result]), before), result]
     if data is None:
         given, used, data = _made(statements, used, loop, seen, model)
-    if any(varies(one, loop.changing) for one in used):  # in another round it may be another loss
-        return None
     left = _read_first(used) & bound_in(loop.statement)
     in_place = _bound([one for one in used if isinstance(one, ast.Expr | ast.AugAssign)])
     if given is None or left - _stored(given) or in_place & _stored(given) or any("." in name for name in _bound(used)):
@@ -68,8 +65,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     taken = _Takes(loop, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
     loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
-    first_made = next(iter(data), None) if isinstance(data, Again) else data
-    batch = seen.batch if seen.loader is not None else as_given(first_made)
+    batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, GivenBatches) else data
     return (data, loss) if taken.found and _is_a_loss(loss, model, batch) else None
 
 
@@ -149,7 +145,8 @@ def _made(
         of_loss = _read(making) & _bound([one for one in statements if one not in making])
         if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
             return None, used, None
-        data = Again(_made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop))
+        row = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
+        data = GivenBatches(_made_by(making, row, loop), "the script's own loop")
     else:
         given = {id(one) for call in seen.calls if call.module is model for one in tensors_of((call.args, call.kwargs))}
         held = {name: loop.names.get(name) for name in read if isinstance(loop.names.get(name), torch.Tensor)}
