@@ -11,9 +11,8 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted, Adapter
-from advisor.workloads.resizing import batch_size_of, resize_batch
+from advisor.workloads.resizing import batch_size_of
 
 _PROGRAM = ".pt2"
 _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made from: mymodel:build."
@@ -46,7 +45,7 @@ class Exported(Adapter):
         return _of_program(value, spec) if isinstance(value, torch.export.ExportedProgram) else None
 
 
-def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
+def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Adapted:
     model = program.module()
     # Its own train() and eval() refuse; the flag that they set changes nothing in a program.
     program_module: Any = model
@@ -62,14 +61,10 @@ def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
             "Export it with all of them in one of these ways, or call it in a module of your own: mymodel:build.",
         )
     batch: Any = dict(kwargs) if kwargs else args[0] if len(args) == 1 else tuple(args)
-    if next(tensors_of(batch), None) is None:
-        return Adapted(model=model, mode=Mode.INFER.value)
-    notes = ["the program's own example inputs as its batch"]
-    if program.range_constraints and spec.batch_size:  # its batch may have any size
-        batch = resize_batch(batch, spec.batch_size)
-    elif spec.batch_size and spec.batch_size != batch_size_of(batch):
+    if spec.batch_size and spec.batch_size != batch_size_of(batch) and not program.range_constraints:
         raise TargetError(
             f"the program was exported for a batch of {batch_size_of(batch)} only.",
             "Leave --batch-size out, or export it with a dynamic batch dimension.",
         )
+    notes = ["the program's own example inputs as its batch"]
     return Adapted(model=model, data=batch, mode=Mode.INFER.value, notes=notes)

@@ -40,8 +40,6 @@ _SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
 # Words of names whose architecture is called otherwise.
 _MEANT = {"debertav3": "deberta-v2", "opus": "marian", "qwen": "qwen2", "donut": "donut-swin", "detrresnet": "detr"}
 _SHORT = 3  # letters of a name that is inside other words by chance, as `led` is in distilled
-# Parts of parts of a configuration that are looked at. A count: a configuration may have itself as a part.
-_DEPTH = 3
 
 
 def architecture_in(name: str, known: Iterable[str]) -> str | None:
@@ -132,15 +130,12 @@ def text_of(config: Any) -> Any:
         return config.get_text_config(encoder=True)
 
 
-def parts_of(config: Any, depth: int = _DEPTH) -> dict[str, Any]:
-    """A configuration, under an empty name, and all its parts, such as ``text_config``, by name."""
-    found = {"": config}
-    for name, part in vars(config).items() if depth else ():
-        if hasattr(part, "model_type"):
-            found |= {f"{name}.{inside}".rstrip("."): one for inside, one in parts_of(part, depth - 1).items()}
-    return found
+def parts_of(config: Any) -> list[Any]:
+    """A configuration, and all its parts, such as ``text_config``."""
+    parts = [part for name in config.sub_configs if (part := getattr(config, name, None)) is not None]
+    return [config, *(inner for part in parts for inner in parts_of(part))]
 
 
 def said_by(config: Any, name: str) -> Any:
     """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
-    return next((value for part in parts_of(config).values() if (value := getattr(part, name, None)) is not None), None)
+    return next((value for part in parts_of(config) if (value := getattr(part, name, None)) is not None), None)
