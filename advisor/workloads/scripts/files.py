@@ -27,7 +27,7 @@ from advisor.process.meanwhile import replaced
 _WITH_CACHES = tuple(f"{folder}{package}/" for folder in INSTALLED for package in ("torch", "triton"))
 # Times of change before this one are those of files that no trial has made. Seconds since the epoch.
 _BEGUN_S = time.time()
-# A larger file that a script changes in place, such as mapped data, is not copied first. Bytes.
+# A larger file that a script appends to, or changes in place, is not copied first. Bytes.
 _MOST_COPIED = 2**28
 
 _run_in_place: dict[str, str] = {}
@@ -95,14 +95,11 @@ def _folder() -> Path:
 
 
 def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    if {*mode} & {*"wx"}:
-        file = _put_aside(file)
-    elif {*mode} >= {*"r+"} and _is_there(file) and not _aside(file) and Path(file).stat().st_size <= _MOST_COPIED:
+    if {*mode} & {*"wxa+"} and not _aside(file):
         before, file = file, _put_aside(file)
-        if file is not before:
+        grows = file is not before and not {*mode} & {*"wx"}  # or is changed in place
+        if grows and Path(before).is_file() and Path(before).stat().st_size <= _MOST_COPIED:
             shutil.copyfile(before, file)
-    elif "a" in mode and not _aside(file):  # what this run has made grows on
-        file = os.devnull if _is_old(file) else file if _is_there(file) else _put_aside(file)
     return function(_aside(file) or file, mode, *args, **kwargs)
 
 
@@ -137,10 +134,6 @@ def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **k
 
 def _make_folder(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
     return None if _removed and Path(path).absolute() in _removed else function(path, *args, **kwargs)
-
-
-def _is_there(file: Any) -> bool:
-    return isinstance(file, str | os.PathLike) and Path(file).exists()
 
 
 def _is_old(file: Any) -> bool:

@@ -104,6 +104,7 @@ def watched(script: str, directory: str) -> Seen:
         finally:
             if os.getpid() != watch.seen.script.pid:
                 os._exit(0)  # a process that the script forked has come to its end
+            watch.looks_elsewhere()
 
     watch = Watch(Script(run))
     terminal_as_input()

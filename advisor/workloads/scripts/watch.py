@@ -53,8 +53,6 @@ class Watch:
         self._files = contextlib.ExitStack()
         self._makes_optimizers = False
         self._predicts_since: float | None = None
-        self._pid = os.getpid()
-        self._thread = threading.get_ident()
         self._owners = 0
         self._called: list[frozenset[Line]] = []
         self._update_at: tuple[Line, ...] = ()  # the lines of the first update
@@ -81,7 +79,6 @@ class Watch:
                 (torch.nn.utils, "clip_grad_value_", self._on_clip_values),
                 (threading.Thread, "start", _on_new_thread),
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
-                (multiprocessing.process.BaseProcess, "join", self._on_join),
                 (os, "fork", self._on_fork),
                 (torch.distributed, "init_process_group", _on_process_group),
                 (torch.multiprocessing, "start_processes", self._on_spawn),
@@ -204,7 +201,7 @@ class Watch:
     # --- updates --------------------------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.seen.script.pid:
             os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
         has_closure = len(args) > 1 or kwargs.get("closure") is not None
         iterations = [group.get("max_iter", 0) for group in optimizer.param_groups]  # of LBFGS
@@ -274,11 +271,6 @@ class Watch:
         function(process)
         self._started.append(process)
 
-    def _on_join(self, function: Callable[..., Any], process: Any, *args: Any, **kwargs: Any) -> None:
-        function(process, *args, **kwargs)
-        if self._is_ours() and self.looks_elsewhere():
-            self._leave()
-
     def _on_spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """End the search where ranks are started: the loops run in those processes."""
         if not self._is_ours() or self.seen.updates:
@@ -297,7 +289,7 @@ class Watch:
 
     def _is_ours(self) -> bool:
         """Whether this is the script's own thread in its own process, while it is watched."""
-        return self._is_on and threading.get_ident() == self._thread and os.getpid() == self._pid
+        return self._is_on and self.seen.script.runs and os.getpid() == self.seen.script.pid
 
 
 def fitted_by_library(frames: list[Where]) -> Any:
