@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import pickle
 import re
 import socket
@@ -91,7 +92,7 @@ _HINTS = (
     (_OWN_RANKS, _RANKS),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
-MOST_UPDATES = 100
+_MOST_UPDATES = 100
 
 
 def load_target(spec: TargetSpec) -> Loop:
@@ -280,10 +281,6 @@ def _import_file(path: Path, shown: str) -> ModuleType:
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    imported = sys.modules.get(path.stem)
-    is_library_of_torch = path.stem in (*sys.stdlib_module_names, "torch", "torchvision", "numpy")
-    if imported and is_library_of_torch and Path(getattr(imported, "__file__", None) or "").resolve() != path:
-        raise TargetError(f"{path} hides the library {path.stem!r}, which PyTorch imports.", "Rename the file.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{shown} is not a Python file.", "Give a file whose name ends in .py.")
@@ -350,12 +347,10 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
 @contextlib.contextmanager
 def refusing_to_train(module: str) -> Iterator[None]:
     """Raise TargetError from an optimizer's step once there were too many of them inside this context."""
-    updates = 0
+    updates = itertools.count(1)
 
     def count(*_: Any) -> None:
-        nonlocal updates
-        updates += 1
-        if updates > MOST_UPDATES:
+        if next(updates) > _MOST_UPDATES:
             script = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
             raise TargetError(
                 f"{module} trains while it is imported.",

@@ -151,10 +151,7 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> S
         return typed(noise(size, *shape), model)
 
     run = counted_run(model, images(_COUNTED)) if train else None
-    classes = getattr(model, "num_classes", None)  # of a model that cannot run so
     make = with_labels(images, run[0], _COUNTED) if run else None
-    if train and run is None and isinstance(classes, int) and classes > 0:
-        make = lambda size: (images(size), whole_numbers(classes, size))  # noqa: E731
     return Samples(images, trains=False) if make is None else Samples(make, trains=True, optimizer=momentum)
 
 

@@ -80,11 +80,6 @@ def _as_workload(value: Any, notes: list[str]) -> Workload:
         return _checked(_from_mapping(value, notes))
     if isinstance(value, tuple | list) and value and (parts := in_order(value, notes)):
         return _checked(Workload(**parts))
-    if isinstance(value, type):
-        raise TargetError(
-            f"the target returned the class {value.__name__}, not an instance.",
-            f"Return {value.__name__}(...), with its arguments.",
-        )
     raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
 
 
@@ -172,9 +167,6 @@ def _several(value: Any) -> list[Any]:
 
 def _check_model(model: Any) -> None:
     """Refuse a model that cannot run a step. Add a training mode to a frozen TorchScript model, which has none."""
-    if isinstance(model, type):
-        name = model.__name__
-        raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(model, nn.Module):
         raise TargetError(f"the target's model is {_kind(model)}, not an nn.Module.", _may_return(model))
     if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
@@ -183,18 +175,16 @@ def _check_model(model: Any) -> None:
 
 def _check_loss(loss: Any) -> None:
     """Refuse an object that is no loss. None is permitted."""
-    if isinstance(loss, type) and issubclass(loss, nn.Module):
-        name = loss.__name__
-        raise TargetError(f"the target's loss is the class {name}, not an instance.", f"Return {name}().")
-    if loss is not None and not callable(loss):
-        raise TargetError(
-            f"the target's loss is {_kind(loss)}, not a function.",
-            "Give loss(model, batch), loss(output, target) or loss(output).",
-        )
+    if isinstance(loss, type) or (loss is not None and not callable(loss)):
+        forms = "Give loss(model, batch), loss(output, target) or loss(output)."
+        hint = _may_return(loss) if isinstance(loss, type) else forms
+        raise TargetError(f"the target's loss is {_kind(loss)}, not a function.", hint)
 
 
 def _may_return(value: Any) -> str:
     """A hint for a value that is no workload: the forms that a build may return."""
+    if isinstance(value, type):
+        return f"Return {value.__name__}(...), with its arguments."
     if inspect.isfunction(value) or inspect.ismethod(value):
         return f"Return {_SHAPES}. A step of your own, a function of a batch, is {_EXAMPLE}."
     return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
@@ -341,6 +331,8 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 def _kind(value: Any) -> str:
     if value is None:
         return "nothing (None)"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     name = type(value).__name__

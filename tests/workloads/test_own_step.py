@@ -170,7 +170,7 @@ class TestWhatDoesNotFit:
         [
             ({"step": None}, "no step that uses them"),
             ({"models": None}, "without the models"),
-            ({"models": [nn.Linear]}, "the class Linear, not an instance"),
+            ({"models": [nn.Linear]}, "model is the class Linear, not an nn.Module"),
             ({"optimizers": [torch.optim.Adam]}, "not a torch.optim.Optimizer"),
             ({"data": None}, "no data"),
             ({"loss": nn.MSELoss()}, "a step of its own and a loss"),

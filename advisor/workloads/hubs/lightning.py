@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -46,14 +45,13 @@ class PytorchLightning(Lightning):
     package = "pytorch_lightning"
 
 
-@dataclass(slots=True)
-class _Given:
+class _Given(NamedTuple):
     """The Lightning objects that a target returned: the module, its DataModule or loader, and its Trainer."""
 
     module: Any
-    data: Any = None
-    trainer: Any = None
-    notes: list[str] = field(default_factory=list)
+    data: Any
+    trainer: Any
+    notes: list[str]
 
 
 def _given(value: Any, pytorch: Any) -> _Given | None:

@@ -48,7 +48,6 @@ class Watch:
     def __init__(self, script: Script) -> None:
         self.seen = Seen(script)
         self._is_on = True
-        self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
         self._files = contextlib.ExitStack()
         self._makes_optimizers = False
@@ -150,7 +149,8 @@ class Watch:
     def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not self._is_ours():
             return function(loss, *args, **kwargs)
-        self._look_for_update_by_hand()
+        if self.seen.goes_backward and not self._makes_optimizers and not self.seen.frames:
+            self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
         self.seen.goes_backward = True
         self.seen.passes.append(Pass(lines_up(sys._getframe(2)), tuple(self._called)))
         self._called.clear()
@@ -159,8 +159,6 @@ class Watch:
         result = function(loss, *args, **kwargs)
         if self.seen.loader is None and (self.seen.endless or self.seen.by_hand):
             self._leave(backward=() if self.seen.endless else users_lines(sys._getframe(2)))
-        elif not self.seen.frames:
-            self._at_backward = [(parameter, _norm(parameter)) for parameter in self._trained()]
         return result
 
     # --- data -----------------------------------------------------------------------------------------------------
@@ -237,23 +235,14 @@ class Watch:
             self.seen.updates.append(optimizer)
             self.seen.round = (tuple(self.seen.calls), len(self.seen.passes))
 
-    def _look_for_update_by_hand(self) -> None:
-        """Note that weights have changed since the backward pass before, and by no optimizer."""
-        if self.seen.frames or all(_norm(parameter) == norm for parameter, norm in self._at_backward):
-            return
-        self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
-
-    def _trained(self) -> list[nn.Parameter]:
-        found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
-        return list({id(p): p for p in found}.values())
-
     def _on_clip_norm(
         self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
     ) -> Any:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         options = args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm)
         clipped = {id(p) for p in parameters if p.grad is not None}
-        if options or (self._is_ours() and clipped != set(map(id, self._trained()))):
+        trained = {id(p) for one in self.seen.called for p in one.parameters() if p.grad is not None}
+        if options or (self._is_ours() and clipped != trained):
             self.seen.changes_gradients = True
         self.seen.clip_norm = float(max_norm)
         return function(parameters, max_norm, *args, **kwargs)
@@ -333,10 +322,6 @@ def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
 
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for p in parameters_in(optimizer))
-
-
-def _norm(tensor: torch.Tensor) -> float:
-    return float(tensor.detach().float().norm())
 
 
 def _has_parameters(module: nn.Module) -> bool:
