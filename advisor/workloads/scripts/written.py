@@ -31,6 +31,7 @@ _Loss = Callable[[nn.Module, Any], torch.Tensor]
 _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
 # Contexts that change nothing in a step that trains.
 _PLAIN_CONTEXTS = frozenset({"enable_grad", "no_grad", "set_grad_enabled", "nullcontext", "record_function"})
 
@@ -78,38 +79,29 @@ def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     function: Any = scope_of(users[place - 1].frame.f_code) if place else None
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return loop
-    calls = [node for node in ast.walk(loop.statement) if isinstance(node, ast.Call)]
+    calls = (node for node in ast.walk(loop.statement) if isinstance(node, ast.Call))
     called = next((one for one in calls if name_called(one) == function.name), None)
     if called is None:
         return loop
-    several = function.args.vararg or function.args.kwarg or any(one.arg is None for one in called.keywords)
-    if several or any(isinstance(one, ast.Starred) for one in called.args):
+    try:
+        signature = inspect.signature(value_of(called.func, loop.names))
+        given = signature.bind(*called.args, **{one.arg or "": one.value for one in called.keywords}).arguments
+    except TypeError:  # such as of `**options`
         return loop
-    inner, outer = users[place - 1].frame, users[place].frame
-    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    if inspect.ismethod(value_of(called.func, loop.names)):
-        del parameters[0]
-    given = dict(zip(parameters, called.args, strict=False)) | {one.arg or "": one.value for one in called.keywords}
-    changing = bound_in(loop.statement)
-    changed = {name: value for name, value in given.items() if _read([value]) & changing}
+    if any(isinstance(one, ast.Starred) or not isinstance(one, ast.expr) for one in given.values()):
+        return loop
+    changed = {name: value for name, value in given.items() if _read([value]) & bound_in(loop.statement)}
     target = ast.Tuple([ast.Name(name, ast.Store()) for name in changed], ast.Store())
     begin = ast.Assign([target], ast.Tuple([*changed.values()], ast.Load()))
-    body = ast.If(ast.Constant(value=True), [begin, *function.body], [])
-    statement = copy.deepcopy(loop.statement)
-    _put_in_place(body, called, statement)
+    body = ast.copy_location(ast.If(ast.Constant(value=True), [begin, *function.body], []), called)
+    copies: dict[int, Any] = {}
+    statement = copy.deepcopy(loop.statement, copies)
+    for block in (part for node in ast.walk(statement) if isinstance(node, ast.stmt) for part in blocks(node)):
+        made = (isinstance(one, _SIMPLE) and copies[id(called)] in ast.walk(one) for one in block)
+        block[:] = [body if calls_it else one for one, calls_it in zip(block, made, strict=True)]
+    inner, outer = users[place - 1].frame, users[place].frame
     names = {**inner.f_globals, **outer.f_globals, **outer.f_locals, **inner.f_locals}
     return replace(loop, statement=ast.fix_missing_locations(statement), names=names)
-
-
-def _put_in_place(body: ast.stmt, of: ast.Call, statement: ast.stmt) -> None:
-    """Put a statement in the place of the one within another that makes a call."""
-    for block in (part for node in ast.walk(statement) if isinstance(node, ast.stmt) for part in blocks(node)):
-        for at, one in enumerate(block):
-            simple = isinstance(one, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign)
-            calls = (node for node in ast.walk(one) if isinstance(node, ast.Call)) if simple else ()
-            if any((call.lineno, call.col_offset) == (of.lineno, of.col_offset) for call in calls):
-                block[at] = ast.copy_location(body, one)
-                return
 
 
 def _computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
