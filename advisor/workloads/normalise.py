@@ -114,7 +114,11 @@ def _checked(workload: Workload) -> Workload:
     if workload.step is not None or workload.models is not None or workload.optimizers is not None:
         workload = replace(workload, model=_models_of_step(workload), models=None)
     _check_model(workload.model)
-    _check_loss(workload.loss)
+    loss = workload.loss
+    if isinstance(loss, type) or (loss is not None and not callable(loss)):
+        forms = "Give loss(model, batch), loss(output, target) or loss(output)."
+        hint = _may_return(loss) if isinstance(loss, type) else forms
+        raise TargetError(f"the target's loss is {_kind(loss)}, not a function.", hint)
     if workload.mode not in (None, *(mode.value for mode in Mode)):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
     clip = workload.clip_grad
@@ -171,14 +175,6 @@ def _check_model(model: Any) -> None:
         raise TargetError(f"the target's model is {_kind(model)}, not an nn.Module.", _may_return(model))
     if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
         model.eval()
-
-
-def _check_loss(loss: Any) -> None:
-    """Refuse an object that is no loss. None is permitted."""
-    if isinstance(loss, type) or (loss is not None and not callable(loss)):
-        forms = "Give loss(model, batch), loss(output, target) or loss(output)."
-        hint = _may_return(loss) if isinstance(loss, type) else forms
-        raise TargetError(f"the target's loss is {_kind(loss)}, not a function.", hint)
 
 
 def _may_return(value: Any) -> str:

@@ -47,7 +47,11 @@ def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetS
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
-    fits = max(1, int(work / step_flops(model, samples, mode)))
+    counted = counted_run(model, samples.make(_COUNTED))
+    of_parameters = 2 * _POSITIONS * sum(parameter.numel() for parameter in model.parameters())
+    passes = _TRAIN_PASSES if mode is Mode.TRAIN else 1
+    flops = passes * (counted[1] / _COUNTED if counted and counted[1] else of_parameters)
+    fits = max(1, int(work / max(1.0, flops)))
     size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
     machine = "this GPU" if on_gpu else "this CPU"
     note = f"a batch of {size} {samples.counts}, sized for {machine}; --batch-size N sets another, --input its samples"
@@ -57,14 +61,6 @@ def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetS
 def runs_on_gpu(spec: TargetSpec) -> bool:
     """Whether batches are made for a GPU, as far as the options and the machine say."""
     return spec.device != "cpu" and torch.cuda.is_available()
-
-
-def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:
-    """Floating-point operations of one step with one sample, at least one. Estimated where they cannot be counted."""
-    counted = counted_run(model, samples.make(_COUNTED))
-    passes = _TRAIN_PASSES if mode is Mode.TRAIN else 1
-    of_parameters = 2 * _POSITIONS * sum(parameter.numel() for parameter in model.parameters())
-    return max(1.0, passes * (counted[1] / _COUNTED if counted and counted[1] else of_parameters))
 
 
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:

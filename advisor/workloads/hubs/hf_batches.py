@@ -293,7 +293,9 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
     """Makes labels for the model's head; None where their form is not known."""
     classes = partial(_classes, about.config)
     makers: dict[str, MakeLabels] = {
-        "tokens": lambda size, batch: {"labels": _next_tokens(about, size, batch)},
+        "tokens": lambda size, batch: (
+            {"labels": batch["input_ids"].clone()} if "input_ids" in batch else makers["decoded tokens"](size, batch)
+        ),
         "decoded tokens": lambda size, batch: {"labels": about.tokens(size, _decoded(about, batch))},
         "characters": lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)},
         "class": lambda size, batch: {"labels": classes(size)},
@@ -311,12 +313,6 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
         kind = "tokens"
     named = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}.get(kind, "labels")
     return makers.get(kind) if named in about.accepted else None
-
-
-def _next_tokens(about: ModelInputs, size: int, batch: Batch) -> torch.Tensor:
-    """Labels: the tokens of the text; for a model of images or sound, of the text that it decodes."""
-    ids: torch.Tensor | None = batch.get("input_ids")
-    return about.tokens(size, _decoded(about, batch)) if ids is None else ids.clone()
 
 
 def _classes(config: Any, *shape: int) -> torch.Tensor:

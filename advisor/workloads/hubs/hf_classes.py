@@ -74,7 +74,9 @@ def class_for(transformers: Any, config: Any) -> Any:
 def _kinds_for(transformers: Any, config: Any) -> Iterator[Any]:
     """The classes of a configuration's architecture; those whose head has known labels come first."""
     heads = [name for task in _TASKS for name in _names(f"MODEL_FOR_{task}", config.model_type)]
-    beside = sorted(_beside(transformers, config), key=_without_head)
+    # Models with a head come before others, and whole models before parts.
+    order = lambda kind: 0 if "For" in kind.__name__ else 1 if kind.__name__.endswith("Model") else 2  # noqa: E731
+    beside = sorted(_beside(transformers, config), key=order)
     yield from filter(None, (getattr(transformers, name, None) for name in heads))
     yield from filter(_forecasts, beside)
     yield from filter(None, (getattr(transformers, name, None) for name in _names("MODEL", config.model_type)))
@@ -91,11 +93,6 @@ def _beside(transformers: Any, config: Any) -> Iterator[Any]:
         is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
         if is_model and kind.config_class is type(config) and kind.forward is not nn.Module.forward:
             yield kind
-
-
-def _without_head(kind: Any) -> int:
-    """A sort key: models with a head come before others, and whole models before parts."""
-    return 0 if "For" in kind.__name__ else 1 if kind.__name__.endswith("Model") else 2
 
 
 def _forecasts(kind: Any) -> bool:

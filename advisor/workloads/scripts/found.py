@@ -93,16 +93,14 @@ def reads_loader(loop: FoundLoop, seen: Seen) -> bool:
     return any(code is loop.code and line in lines for code, line in seen.reads)
 
 
-def _makes_optimizer(loop: FoundLoop) -> bool:
-    """Whether an optimizer is made beside a loop, as in each round of one of several seeds or folds."""
-    stored = (node for one in loop.beside for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
-    return any(isinstance(value_of(node, loop.names), Optimizer) for node in stored if isinstance(node.ctx, ast.Store))
-
-
 def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
     """The optimizers that a loop names."""
-    named = (node for node in ast.walk(loop.statement) if isinstance(node, ast.Name | ast.Attribute))
-    found = (value_of(node, loop.names) for node in named)
+    return _optimizers_named([loop.statement], loop.names, ast.Load)
+
+
+def _optimizers_named(statements: Iterable[ast.AST], names: dict[str, Any], context: type) -> list[Optimizer]:
+    nodes = (node for one in statements for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
+    found = (value_of(node, names) for node in nodes if isinstance(node.ctx, context))
     return [value for value in found if isinstance(value, Optimizer)]
 
 
@@ -112,7 +110,7 @@ def step_of(loop: FoundLoop, seen: Seen) -> tuple[ScriptStep, Any]:
     heads: list[Head] = []
     for one in loops_around_update(seen):
         heads += filter(None, [Head.latest.get((one.code, one.statement.lineno))])
-        if _makes_optimizer(one):  # a loop around it, as of several seeds, goes on with another model
+        if _optimizers_named(one.beside, one.names, ast.Store):  # a loop around it, as of several seeds, makes another
             break
     for head in heads:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)

@@ -187,17 +187,19 @@ class ScriptStep:
 
     @contextlib.contextmanager
     def _hooked(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            stack.callback(register_optimizer_step_pre_hook(self._on_update).remove)
-            for owner, name, wrapper in (
-                (_BaseDataLoaderIter, "__next__", self._on_next_batch),
-                (DataLoader, "__iter__", self._on_iter),
-                (torch.Tensor, "backward", self._on_backward),
-                (OneCycleLR, "step", _step_schedule),
-                (torch.cuda.CUDAGraph, "replay", self._on_replay),
-            ):
-                stack.enter_context(patched(owner, name, wrapper))
-            yield
+        hook = register_optimizer_step_pre_hook(self._on_update)
+        wrappers = (
+            (_BaseDataLoaderIter, "__next__", self._on_next_batch),
+            (DataLoader, "__iter__", self._on_iter),
+            (torch.Tensor, "backward", self._on_backward),
+            (OneCycleLR, "step", _step_schedule),
+            (torch.cuda.CUDAGraph, "replay", self._on_replay),
+        )
+        try:
+            with patched(*wrappers):
+                yield
+        finally:
+            hook.remove()
 
     def _on_next_batch(self, read: Callable[..., Any], iterator: Any) -> Any:
         loader = self._iterators.get(iterator) if self.script.runs else None
@@ -243,15 +245,21 @@ def _step_schedule(step: Callable[..., Any], schedule: OneCycleLR, *args: Any) -
     step(schedule, *args)
 
 
-def patched(owner: Any, name: str, wrapper: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """Have ``wrapper(function, *args)`` called in place of a function."""
-    function = getattr(owner, name)
+@contextlib.contextmanager
+def patched(*wrappers: tuple[Any, str, Callable[..., Any]]) -> Iterator[None]:
+    """Have ``wrapper(function, *args)`` called in place of functions, each given by its owner and its name."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, wrapper in wrappers:
+            stack.enter_context(replaced(owner, name, _wrapped(getattr(owner, name), wrapper)))
+        yield
 
+
+def _wrapped(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(function, *args, **kwargs)
 
-    return replaced(owner, name, call)
+    return call
 
 
 @contextlib.contextmanager

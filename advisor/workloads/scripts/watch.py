@@ -26,7 +26,7 @@ from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, 
 from advisor.workloads.scripts.seen import ModelCall, Seen, Where, autocast, gradients, parameters_in, stack_from
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
-MOST_CALLS = 64
+_MOST_CALLS = 64
 # Modules of TensorBoard whose threads write what is logged.
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
@@ -68,7 +68,7 @@ class Watch:
                 optimizer_hooks.register_optimizer_step_post_hook(self._after_update),
             ):
                 stack.callback(handle.remove)
-            for owner, name, wrapper in (
+            wrappers = (
                 (torch.Tensor, "backward", self._on_backward),
                 (Optimizer, "__init__", self._on_new),
                 (DataLoader, "__init__", self._on_new),
@@ -83,8 +83,8 @@ class Watch:
                 (torch.multiprocessing, "start_processes", self._on_spawn),
                 # A module, not the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
-            ):
-                stack.enter_context(patched(owner, name, wrapper))
+            )
+            stack.enter_context(patched(*wrappers))
             stack.callback(self._stop_watching)
             stack.enter_context(writing_aside(new_ones_too=False))
             stack.enter_context(self._files)
@@ -123,20 +123,13 @@ class Watch:
         if output is None or self._owners:
             return
         self.seen.called_at = stack_from(sys._getframe(1))
-        at = frozenset(lines_up(sys._getframe(1)))
         self.seen.calls.append(ModelCall(module, args, kwargs, autocast(), gradients(), module.training))
-        del self.seen.calls[:-MOST_CALLS]
+        del self.seen.calls[:-_MOST_CALLS]
         if gradients() == "grad":
-            self._called.append(at)
-        self._look_for_endless_prediction()
-
-    def _look_for_endless_prediction(self) -> None:
-        """Leave a script that has called its models for long, and has nothing to train them with."""
-        if self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes:
-            return
-        now = time.monotonic()
-        self._predicts_since = self._predicts_since or now
-        if now - self._predicts_since > _PREDICTS_S:
+            self._called.append(frozenset(lines_up(sys._getframe(1))))
+        self._predicts_since = self._predicts_since or time.monotonic()
+        trains = self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes
+        if not trains and time.monotonic() - self._predicts_since > _PREDICTS_S:
             self.seen.goes_on = True
             self._leave()
 
@@ -182,19 +175,15 @@ class Watch:
         # A script that trains evaluates where it computes no gradients, as within a round.
         evaluates = self._makes_optimizers and gradients() != "grad" and self.seen.loader not in (None, loader)
         if self._is_ours() and loader is not None and not self.seen.updates and not evaluates:
-            self._begin_step()
+            if not self.seen.passes:  # of an earlier batch, as of a validation before the training
+                self.seen.calls.clear()
+            self.seen.passes.clear()
+            self._called.clear()
             if loader is not self.seen.loader:
                 self.seen.reads.clear()
             self.seen.reads.update(lines_up(sys._getframe(1)))
             self.seen.loader, self.seen.batch = loader, given
         return batch
-
-    def _begin_step(self) -> None:
-        """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
-        if not self.seen.passes:
-            self.seen.calls.clear()
-        self.seen.passes.clear()
-        self._called.clear()
 
     # --- updates --------------------------------------------------------------------------------------------------
 
@@ -273,7 +262,9 @@ class Watch:
 
     def looks_elsewhere(self) -> bool:
         """Whether a process that the script started has come to an update, and the script itself to none."""
-        self.seen.trains_elsewhere = not self.seen.updates and any(map(_has_trained, self._started))
+        for process in self._started if not self.seen.updates else ():
+            with contextlib.suppress(ValueError):  # the script has closed it
+                self.seen.trains_elsewhere |= process.exitcode == TRAINED
         return self.seen.trains_elsewhere
 
     def _is_ours(self) -> bool:
@@ -311,13 +302,6 @@ def _on_new_thread(function: Callable[..., Any], thread: Any) -> None:
         thread._queue.put = thread.join = lambda *_, **__: None
     else:
         function(thread)
-
-
-def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
-    try:
-        return process.exitcode == TRAINED
-    except ValueError:  # the script has closed it
-        return False
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:

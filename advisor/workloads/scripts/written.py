@@ -66,7 +66,11 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
     loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
     batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, GivenBatches) else data
-    return (data, loss) if taken.found and _is_a_loss(loss, model, batch) else None
+    try:
+        value = loss(model, batch) if taken.found else None
+    except Exception:  # a name that only the whole round gives a value to
+        return None
+    return (data, loss) if value is not None and is_number(value) and value.requires_grad else None
 
 
 def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
@@ -231,15 +235,6 @@ def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.ex
             del block[place]
             return read.targets[0]
     return None
-
-
-def _is_a_loss(loss: Callable[..., Any], model: nn.Module, batch: Any) -> bool:
-    """Whether a function computes a number that goes backward of a batch."""
-    try:
-        value = loss(model, batch)
-    except Exception:  # a name that only the whole round gives a value to
-        return False
-    return is_number(value) and value.requires_grad
 
 
 def _backward_in(loop: FoundLoop, seen: Seen) -> ast.Call | None:
