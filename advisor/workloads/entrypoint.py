@@ -115,7 +115,10 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
         hint = _OPTIONS if spec.arguments else _BY_NAME
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), hint)
     if spec.target.endswith(WORKLOAD_SUFFIX):
-        return in_user_code("reading the workload", lambda: _handed_over(spec))
+        sys.path.insert(0, spec.directory)  # of what `advisor.tune` was called with, which wrote it for this process
+        found = in_user_code("reading the workload", lambda: pickle.loads(Path(spec.target).read_bytes()))  # noqa: S301
+        what = getattr(found, "__name__", "the workload")
+        return in_user_code(what, lambda: _build(found, spec, what))
     module_name, attribute = parse_target(spec.target)
     file = Path(spec.directory, *module_name.split(".")).with_suffix(".py")  # known before the import
     names_module = not _is_file(module_name) and is_file(file)
@@ -139,13 +142,6 @@ def load_function(name: str, directory: str) -> Any:
     if not module or Path(getattr(module, "__file__", None) or "").resolve() != path:  # a file may be the target's own
         module = _import(module_name, directory)
     return in_user_code(name, lambda: _attribute(module, module_name, attribute))
-
-
-def _handed_over(spec: TargetSpec) -> Any:
-    """The workload that ``advisor.tune`` was called with, from the file that it wrote for this process."""
-    sys.path.insert(0, spec.directory)
-    found = pickle.loads(Path(spec.target).read_bytes())  # noqa: S301 - of the same user and session
-    return _build(found, spec, getattr(found, "__name__", "the workload"))
 
 
 def _is_file(module: str) -> bool:

@@ -64,10 +64,12 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         whole_round=workload.whole_round,
     )
     if loop.step is not None:
-        loop.optimizer = _optimizers_of_step(workload)
-    elif mode is Mode.TRAIN:
+        loop.optimizer, loop.loss_text = _optimizers_of_step(workload), "inside your own step"
+        return loop
+    if mode is Mode.TRAIN:
         loop.optimizer = _optimizer(workload, notes)
-    loop.loss_text = _loss_text(loop)
+    unnamed = "none" if mode is Mode.INFER else "chosen by the outputs and targets"
+    loop.loss_text = unnamed if loop.loss is None else losses.describe_loss(loop.loss)
     return loop
 
 
@@ -195,7 +197,9 @@ def _for_several(parts: Iterable[Any]) -> str:
 def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
     if isinstance(data, DataLoader):
         return _sized_loader(data, spec), None
-    if callable(data) and not _is_batch(data):
+    # A batch may be callable, as PyTorch Geometric's ``Data`` is: it can be moved.
+    is_batch = hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
+    if callable(data) and not is_batch:
         if inspect.isfunction(data) and not losses.is_callable_with(inspect.signature(data), 1):
             raise TargetError(
                 f"the target's data function {data.__name__} takes no batch size.",
@@ -219,18 +223,16 @@ def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[An
         ) from error
 
 
-def _is_batch(data: Any) -> bool:
-    """Whether data is a batch, though it may be callable as PyTorch Geometric's ``Data`` is: it can be moved."""
-    return hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
-
-
 def _checked_batch(batch: Any, what: str) -> Any:
-    if isinstance(batch, Dataset) or (_has_items(batch) and next(tensors_of(batch), None) is None):
+    has_tensors = next(tensors_of(batch), None) is not None
+    known = isinstance(batch, Mapping | list | tuple | str) or hasattr(batch, "__array__")
+    has_items = not known and hasattr(type(batch), "__getitem__") and hasattr(type(batch), "__len__")
+    if isinstance(batch, Dataset) or (has_items and not has_tensors):
         raise TargetError(
             f"{what} is {_kind(batch)}, a dataset without a loader.",
             "Give DataLoader(dataset, batch_size=...), with batch_size=None where each item is a batch already.",
         )
-    if next(tensors_of(batch), None) is None or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
+    if not has_tensors or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
         arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
         raise TargetError(
             f"{what} is {_kind(batch)} and holds no tensor.",
@@ -239,12 +241,6 @@ def _checked_batch(batch: Any, what: str) -> Any:
             else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
     return batch
-
-
-def _has_items(data: Any) -> bool:
-    """Whether data is an object with items by index, such as a dataset."""
-    known = isinstance(data, Mapping | list | tuple | str) or hasattr(data, "__array__")
-    return not known and hasattr(type(data), "__getitem__") and hasattr(type(data), "__len__")
 
 
 def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
@@ -310,14 +306,6 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if updated.isdisjoint(map(id, parameters)):
         notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
     return made
-
-
-def _loss_text(loop: Loop) -> str:
-    if loop.step is not None:
-        return "inside your own step"
-    if loop.loss is not None:
-        return losses.describe_loss(loop.loss)
-    return "none" if loop.mode is Mode.INFER else "chosen by the outputs and targets"
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:

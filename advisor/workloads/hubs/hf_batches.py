@@ -270,18 +270,14 @@ def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
 def _batch(about: ModelInputs, make: Make, size: int, labels: MakeLabels | None) -> Batch:
     """Inputs in the model's floating-point type, with labels or a decoder's start tokens."""
     batch = make(size)
-    batch |= labels(size, batch) if labels else _decoder_inputs(about, size, batch)
+    if labels:
+        batch |= labels(size, batch)
+    elif about.config.is_encoder_decoder and "decoder_input_ids" in about.accepted:
+        tokens = about.tokens(size, _decoded(about, batch))
+        tokens[:, 0] = about.get("decoder_start_token_id", default=0)
+        batch["decoder_input_ids"] = tokens
     made: Batch = map_tensors(lambda tensor: typed(tensor, about.model), batch)
     return made
-
-
-def _decoder_inputs(about: ModelInputs, size: int, batch: Batch) -> Batch:
-    """The decoder's inputs where there are no labels that it could start from."""
-    if not about.config.is_encoder_decoder or "decoder_input_ids" not in about.accepted:
-        return {}
-    tokens = about.tokens(size, _decoded(about, batch))
-    tokens[:, 0] = about.get("decoder_start_token_id", default=0)
-    return {"decoder_input_ids": tokens}
 
 
 def _decoded(about: ModelInputs, batch: Batch) -> int:
