@@ -6,7 +6,7 @@ import pytest
 from facts import CONV, LINEAR, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
 
-from advisor.records import Hardware, Mode, Numerics
+from advisor.records import Hardware, Mode, Numerics, Place
 
 
 def test_a_captured_step_promises_the_same_numbers_in_inference_only():
@@ -195,3 +195,12 @@ def test_one_thread_on_two_cores_is_tried_first_beside_a_program_that_keeps_one_
     assert proposed("threads", facts) == ([1] if threads == 2 else [1, 2])
     assert CATALOG["threads"].suits(facts, 1) is suits
     assert not CATALOG["threads"].suits(facts, 2)
+
+
+def test_the_trainer_of_a_script_gets_only_what_its_arguments_say():
+    facts = gpu_facts(trainer="transformers", empty_masks=1, places=(Place("arguments", "train.py", 3, 0, 3, 9),))
+    assert "the Trainer runs the steps" in reason("step_graph", facts)
+    assert "compiles the whole model" in reason("compile_scope", facts)
+    assert "data_collator" in reason("attention_mask", facts)
+    assert "reduce-overhead" in proposed("compile", facts)
+    assert proposed("step_graph", gpu_facts(trainer="transformers")) == [True]
