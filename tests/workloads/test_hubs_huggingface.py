@@ -10,6 +10,8 @@ from advisor.workloads.hubs.hf_classes import architecture_in
 from advisor.workloads.hubs.huggingface import _config, _with_options
 from advisor.workloads.normalise import normalise
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def transformers(monkeypatch):
