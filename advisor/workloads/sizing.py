@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.machine.host import usable_cores
 from advisor.records import Mode, TargetSpec
-from advisor.step.batch import map_tensors, splitter
+from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.workloads.hubs.contract import Samples
 
 # Largest batch by default: samples.
@@ -30,9 +30,7 @@ _GPU_STEP_FLOPS = 4e12
 _TRAIN_PASSES = 3
 # Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
 _COUNTED = 2
-# Positions of a sample that each parameter of a model is used for, where its operations cannot be counted. A count;
-# of an image of 224 by 224 it has 196 patches.
-_POSITIONS = 200
+_PATCH = 3 * 16 * 16  # numbers of a patch of an image
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -47,11 +45,13 @@ def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetS
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
-    counted = counted_run(model, samples.make(_COUNTED))
-    of_parameters = 2 * _POSITIONS * sum(parameter.numel() for parameter in model.parameters())
-    passes = _TRAIN_PASSES if mode is Mode.TRAIN else 1
-    flops = passes * (counted[1] / _COUNTED if counted and counted[1] else of_parameters)
-    fits = max(1, int(work / max(1.0, flops)))
+    batch = samples.make(_COUNTED)
+    counted = counted_run(model, batch)
+    # What cannot be counted uses each parameter for every position: a token id, or a patch of an image.
+    positions = (one.numel() // (_PATCH if one.is_floating_point() else 1) for one in tensors_of(batch))
+    estimated = 2 * (max(positions, default=0) or _COUNTED) * sum(one.numel() for one in model.parameters())
+    flops = (counted[1] if counted and counted[1] else estimated) / _COUNTED
+    fits = max(1, int(work / max(1.0, flops * (_TRAIN_PASSES if mode is Mode.TRAIN else 1))))
     size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
     machine = "this GPU" if on_gpu else "this CPU"
     note = f"a batch of {size} {samples.counts}, sized for {machine}; --batch-size N sets another, --input its samples"
