@@ -100,6 +100,7 @@ def write_files(patched):
         Path(file).write_bytes(text)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_changed_script_computes_the_same_losses_and_in_bfloat16_nearly_the_same(name, tmp_path):
     path = copies(name, tmp_path)

@@ -12,6 +12,8 @@ from advisor.step import compile as compiling
 from advisor.step.compile import collect_rarely_while_compiling, compile_in_place, compile_model
 from advisor.step.tuning import Tuning
 
+pytestmark = pytest.mark.compile
+
 
 def test_a_model_of_generated_code_is_compiled():
     """As torch.fx and torch.export make them: their forward names no module that it is from."""

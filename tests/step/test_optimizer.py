@@ -347,6 +347,7 @@ def test_a_fused_step_over_weights_of_another_layout_finds_its_state(own, loaded
     assert optimizer.state[model.weight]["exp_avg"].stride() == model.weight.stride()
 
 
+@pytest.mark.process
 def test_a_wrapper_without_hooks_of_its_own_saves_what_the_optimizer_in_it_does():
     lookahead = pytest.importorskip("timm.optim.lookahead").Lookahead
     states = []

@@ -202,10 +202,14 @@ def in_fabric(model):
     return fabric.setup_module(model)
 
 
-WRAPPERS = [lambda model: torch.compile(model, backend="eager"), nn.DataParallel, in_fabric]
-
-
-@pytest.mark.parametrize("wrap", WRAPPERS)
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.DataParallel,
+        pytest.param(lambda model: torch.compile(model, backend="eager"), marks=pytest.mark.compile),
+        pytest.param(in_fabric, marks=pytest.mark.process),
+    ],
+)
 def test_a_model_that_was_wrapped_after_it_was_prepared_is_the_prepared_one(wrap):
     """To evaluate with it does not end its training, as it would for a model of which nothing is known."""
     torch.manual_seed(0)

@@ -128,6 +128,7 @@ def test_the_probe_leaves_the_model_as_it_is_and_trains_it_as_a_plain_loop_would
     assert not probed.model._forward_hooks
 
 
+@pytest.mark.compile
 def test_a_model_that_is_compiled_in_place_is_not_hooked():
     step = train_step()
     step.model.compile(backend="eager")
@@ -136,6 +137,7 @@ def test_a_model_that_is_compiled_in_place_is_not_hooked():
     assert len(probe.losses) == 2
 
 
+@pytest.mark.compile
 def test_a_step_whose_owner_compiled_its_forward_pass_as_one_graph_can_be_probed():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

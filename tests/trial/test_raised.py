@@ -75,9 +75,9 @@ def test_a_backward_pass_that_keeps_its_graph_is_told_by_pytorchs_text():
 @pytest.mark.parametrize(
     ("call", "cause"),
     [
-        (compiles_a_branch, Cause.COMPILER),
-        (breaks_a_backend, Cause.COMPILER),
-        (derives_twice, Cause.DOUBLE_BACKWARD),
+        pytest.param(compiles_a_branch, Cause.COMPILER, marks=pytest.mark.compile),
+        pytest.param(breaks_a_backend, Cause.COMPILER, marks=pytest.mark.compile),
+        pytest.param(derives_twice, Cause.DOUBLE_BACKWARD, marks=pytest.mark.compile),
         (lambda: randn(2, 3, 4).permute(2, 0, 1).view(-1), Cause.LAYOUT),
         (lambda: randn(2, 3).to(memory_format=torch.channels_last), Cause.LAYOUT),
         (lambda: randn(2, 3) @ randn(3, 2).bfloat16(), Cause.OPERATION),

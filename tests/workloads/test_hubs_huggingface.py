@@ -12,6 +12,8 @@ from advisor.workloads.hubs.hf_classes import architecture_in
 from advisor.workloads.hubs.huggingface import _config, _with_options
 from advisor.workloads.normalise import normalise
 
+pytestmark = pytest.mark.process
+
 _no_network = pytest.fixture(autouse=True)(refuse_the_network)
 
 
