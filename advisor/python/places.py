@@ -294,9 +294,15 @@ class LoopPlaces:
         behind = _only_noting(inside, after)
         piece = _Piece([one for one in inside if one not in behind], self.loop, scope_of(code))
         place = piece.place("step", code.co_filename, names, on_device=True)
-        place = replace(place, behind=tuple(one.lineno for one in behind))
-        problem = place.problem if code is self.code else "it is in a function that the loop calls"
-        return replace(place, name=next(_names_of(self.model, names), ""), problem=problem)
+        owners = [call.func.value for call in _calls(piece.statements, "step") if isinstance(call.func, ast.Attribute)]
+        optimizers = {ast.unparse(one) for one in owners if isinstance(value_of(one, names), Optimizer)}
+        model, problem = next(_names_of(self.model, names), ""), place.problem
+        if not (model and optimizers):
+            problem = "no name of the model, or no call of its optimizer's step(), was seen in the loop"
+        if code is not self.code:
+            problem = "it is in a function that the loop calls"
+        name = ", ".join([model, *sorted(optimizers)])
+        return replace(place, name=name, problem=problem, behind=tuple(one.lineno for one in behind))
 
 
 def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
@@ -372,13 +378,14 @@ class _Piece:
         takes = tuple(name for name in read if name in bound)
         later = _named(self._outside(self.whole), ast.Load)
         made = {one.name for one in others if isinstance(one, _FUNCTIONS | ast.ClassDef) and one is not self.scope}
-        tensors = {name for name in takes if isinstance(names.get(name), torch.Tensor)} if on_device else {*takes}
         gives = tuple(name for name in stored if name in later)
+        tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
         problems = (
             *(f"`{name}` is defined anew in each round" for name in read if name in made),
             *(f"`{name}` is carried from round to round" for name in read if name in stored),
             *(f"`{name}` gets a value in some rounds only" for name in gives if name not in used.bound),
             *(f"`{name}` is no tensor and changes from round to round" for name in takes if name not in tensors),
+            *(f"`{name}` is no tensor and is read later" for name in gives if name not in tensors),
         )
         problem = next(iter((*self._on_host(on_device=on_device), *problems)), "")
         return _at(kind, file, self.statements[0], self.statements[-1], takes=takes, gives=gives, problem=problem)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from graph_stand_in import record_on_cpu
 from tiny_mnist import write_mnist
 
 from advisor.cli.main import main
@@ -217,10 +218,19 @@ class TestPlaces:
         settings = {"step.cuda_graph": True, "optimizer.implementation": "fused", "data.pin_memory": True}
         text = changed(path, settings, device="cuda").files[str(path)].decode()
         compile(text, "mnist.py", "exec")
-        assert text.index("class OwnStep:") < text.index("def train(") < text.index("    def train_step(batch):")
-        assert "    train_step = OwnStep(train_step, model)\n" in text
-        assert "        loss = train_step((data, target))\n        if batch_idx" in text
+        assert text.index("class CapturedStep:") < text.index("def train(") < text.index("    def train_step(data, ")
+        assert "    train_step = CapturedStep(train_step, model, optimizer)\n" in text
+        assert "        loss = train_step(data, target)\n        if batch_idx" in text
         assert "data.to(device, non_blocking=True)" in text
+        assert text.count("\n") - path.read_text().count("\n") < 80, "a person reviews it"
+
+    def test_a_captured_script_computes_the_same_losses(self, tmp_path, monkeypatch):
+        path = copies("mnist", tmp_path)
+        settings = {"step.cuda_graph": True, "optimizer.implementation": "fused"}
+        patched, before = changed(path, settings, device="cuda"), losses_of(path)
+        write_files(patched)
+        record_on_cpu(monkeypatch)
+        assert losses_of(path) == pytest.approx(before, rel=1e-4)
 
     def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
         step = (
@@ -230,7 +240,7 @@ class TestPlaces:
         script = f"{HEAD}total = 0\nfor x, y in loader:\n    {step}\n"
         text, _ = written(script, {"step.cuda_graph": True}, device="cuda")
         noted = "    losses = [loss.item()]\n    # so far\n    total += loss.item()\n"
-        assert f"    loss = train_step((x, y))\n{noted}" in text
+        assert f"    loss = train_step(x, y)\n{noted}" in text
         assert "    loss.backward()\n    optimizer.step()\n    return loss\n" in text
 
     @pytest.mark.parametrize(
@@ -251,7 +261,7 @@ class TestPlaces:
             {"step.cuda_graph": True},
             device="cuda",
         )
-        assert "OwnStep" not in text
+        assert "CapturedStep" not in text
         assert "on the host" in patched.left_out[0]
 
     def test_float16_scales_the_gradients(self, tmp_path):
@@ -305,7 +315,7 @@ class TestPlaces:
         text, patched = written(
             f"{HEAD}{drawn}for x, y in loader:\n    {step}\n", {"step.cuda_graph": True}, device="cuda"
         )
-        assert ("OwnStep(" in text) is captured
+        assert ("CapturedStep(" in text) is captured
         assert captured or "the rounds of the loop" in patched.left_out[0]
 
     def test_the_arguments_of_a_trainer_say_the_settings(self, tmp_path):
