@@ -13,20 +13,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import BatchForm, Mode, Place, Value, WorkloadFacts
 
 LINE = 100  # columns of the longest line
-_KINDS = {
-    "train": {
-        "DOES": "step(batch) trains on a batch and returns its loss.",
-        "TAKES": "model, optimizer, loss_fn",
-        "RESULT": "loss",
-    },
-    "infer": {"DOES": "step(batch) returns the model's output.", "TAKES": "model", "RESULT": "output"},
-    "own": {"DOES": "step(batch) returns what your step returns.", "TAKES": "step, model", "RESULT": "result"},
-}
-_IN_SCRIPT = """Replays a step in CUDA graphs, one for each shape of a batch.
-
-A graph repeats Python numbers as they were; learning rates are followed. When another number changes
-that the step reads, or a checkpoint was loaded, call recapture().
-"""
+_TAKES = {"train": "model, optimizer, loss_fn", "infer": "model", "own": "step, model"}  # the class of a step
 _USUAL_BATCHES = {
     "output_target": BatchForm("list", ("batch[0]",), "batch[1]"),
     "model_batch": BatchForm("list", (), "batch"),
@@ -111,6 +98,7 @@ class StepText:
         """The conditions of the template that hold for this step, besides those of its expressions."""
         plan, kind, batch = self.plan, self.kind, self.batch.kind
         train, script = kind == "train", self.workload.place is not None
+        gives = len(self.workload.place.gives) if self.workload.place else 0
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
         inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
         several = graph or plan.device_prefetch or plan.converts_batches or self.transforms  # calls, or lines
@@ -118,6 +106,8 @@ class StepText:
         holds = {
             "graph": graph,
             "script": script,
+            "gives_one": gives == 1,
+            "gives_several": gives > 1,
             "transformer": bool(blocks & _TRANSFORMERS),
             "inside": inside,
             "apart": graph and train and not inside,
@@ -169,19 +159,11 @@ class StepText:
         ddp_arguments += [f"{name}={getattr(plan, name)}" for name in chosen]
         ddp = call("model = torch.nn.parallel.DistributedDataParallel", ddp_arguments, indent=8)
         own, place = self.kind == "own", self.workload.place
-        takes = _KINDS[self.kind]["TAKES"] + ("=None" if self.form == "own" else "")
-        copied = "result.clone()" if train else "on_tensors(torch.clone, result)"
-        if place is not None:
-            copied = ["", "result.clone()", "tuple(one.clone() for one in result)"][min(len(place.gives), 2)]
+        takes = _TAKES[self.kind] + ("=None" if self.form == "own" else "")
         return {
-            **_KINDS[self.kind],
-            **({"DOES": _IN_SCRIPT} if place else {}),
             "CLASS": "CapturedStep" if place else f"{self.kind.title()}Step",
             "TAKES": f"{takes}, *optimizers" if place else takes,
-            "OPTIMIZERS": "optimizers" if place else "optimizers_of(step)" if own else "[optimizer]",
             "STAR": "*" if place else "",
-            "RUN_ON": "self.step" if place else "self.run",
-            "COPIED": copied,
             "HOW": how,
             "LAST": str(self.transforms or ""),
             "RANK": "5" if plan.memory_format.endswith("3d") else "4",
