@@ -27,7 +27,6 @@ from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, spreads_itself, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before
-from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.judging.judge import Judge
@@ -223,8 +222,7 @@ class Session:
         random = known.judge.spread.random
         before = knowledge_before(self._bench, known.found, facts, gpus, consent, random=random)
         scaling = RankSearch(self._bench, before, known.found, self._consented).run()
-        if not scaling.measured(ONE):
-            one = scaling.runs[ONE][-1]
+        if scaling.judge is not None and not (one := scaling.judge.baseline).measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
 
     def _announce(self) -> None:

@@ -131,9 +131,8 @@ class Bench:
     def expected_s(self, settings: Mapping[str, Value]) -> float:
         """The expected duration of a trial of these settings, in seconds."""
         expected_s = self.budget.expected_s(Settings(settings))
-        if self.catalog.compiles(settings):
-            begun_s = self.compiling_s if self.compiles_beside(settings) else 0.0
-            expected_s = max(expected_s, self._compile_s(Settings(settings)) - begun_s)
+        if cost := self.catalog.cost(settings):
+            expected_s = max(expected_s, self.budget.expected_s(self.catalog.compiled_code(settings), cost=cost))
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
         return expected_s + (self.budget.interpreter_s if self.catalog.environment(settings) else 0.0)
@@ -179,9 +178,9 @@ class Bench:
 
     # --- compiling beside the trials ------------------------------------------------------------------------------
 
-    def compile_beside(self, settings: Mapping[str, Value]) -> None:
+    def compile_beside(self, settings: Settings) -> None:
         """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
-        self.compiling, self._compiling_since_s = Settings(settings), self.budget.spent_s
+        self.compiling, self._compiling_since_s = settings, self.budget.spent_s
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
@@ -208,17 +207,6 @@ class Bench:
     def compiling_s(self) -> float:
         """The seconds since the latest compilation beside the trials began."""
         return self.budget.spent_s - self._compiling_since_s
-
-    @property
-    def compiling_left_s(self) -> float:
-        """The seconds that what compiles beside the trials should still take; 0 where nothing does, or it is late."""
-        if self.has_compiled_beside() or self.compiling is None:
-            return 0.0
-        return max(0.0, self._compile_s(self.compiling) - self.compiling_s)
-
-    def _compile_s(self, settings: Settings) -> float:
-        """The expected duration of a trial that compiles the code of these settings, in seconds."""
-        return self.budget.expected_s(self.catalog.compiled_code(settings), cost=self.catalog.cost(settings))
 
     def wait_until_compiled(self, name: str, within_s: float) -> bool:
         """Wait so long for the end of what compiles beside the trials; whether it has ended."""

@@ -78,50 +78,39 @@ class MoveTrials:
         return move.has_priority or (move.kind is Kind.STACK and self.bench.has_compiled(move.settings))
 
     def affords(self, move: Move, known: Known) -> bool:
-        """Whether a move is wanted, and there is time for it and for the stack's turns behind it."""
-        budget, cost_s = self.bench.budget, self.cost_s(move, known)
-        if self.bench.steering.ending or not self.wanted(move) or self._is_behind_a_stack(move, known):
+        """Whether a move is wanted, and there is time for it and for the stack's turns behind it.
+
+        While a stack compiles beside the trials, nothing else compiles.
+        """
+        bench, budget, cost_s = self.bench, self.bench.budget, self.cost_s(move, known)
+        if bench.steering.ending or not self.wanted(move):
             return False
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)
         if move.kind is Kind.STACK:
             return self._affords_stack(move, known)
+        stacks = [other for other in moves(known) if other.kind is Kind.STACK]
         if not move.has_priority:
-            return budget.allows(cost_s, reserve_s=self.reserve_s(known))
+            waits = bench.catalog.compiles(move.settings) and any(bench.compiles_beside(one.settings) for one in stacks)
+            return not waits and budget.allows(cost_s, reserve_s=self.reserve_s(known))
         # The baseline again takes a small part of the budget, and leaves stacks behind it their time.
-        stacks_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.STACK]
         takes_little = cost_s <= POLICY.baseline_share * budget.total_s or move.kind is Kind.CONTROL
-        return takes_little and budget.allows(cost_s + POLICY.safe * sum(stacks_s))
+        return takes_little and budget.allows(cost_s + POLICY.safe * sum(self.cost_s(one, known) for one in stacks))
 
     def _affords_stack(self, move: Move, known: Known) -> bool:
         """Whether there is time for a whole stack; one with priority starts even if it may end too late.
 
         While its code compiles beside the trials, it waits as long as there is something else to measure.
         """
-        cost_s, reserve_s = self.cost_s(move, known), self._reserve_s_beside(move, known)
-        beside = self.bench.compiles_beside(move.settings)
+        bench, cost_s = self.bench, self.cost_s(move, known)
+        beside = bench.compiles_beside(move.settings)
         if beside and any(other.kind is not Kind.STACK and self.affords(other, known) for other in moves(known)):
             return False
-        if beside or self.bench.has_compiled(move.settings):
-            cost_s = self.bench.expected_s(BASELINE)
+        if beside or bench.has_compiled(move.settings):
+            cost_s = bench.expected_s(BASELINE)
         elif move.has_priority:
             cost_s *= POLICY.start_share
-        return self.bench.budget.allows(cost_s, reserve_s=reserve_s)
-
-    def _is_behind_a_stack(self, move: Move, known: Known) -> bool:
-        """Whether a whole stack compiles beside the trials, and a move would compile as well, or make its code wait.
-
-        Turns only wait for code that should be measured before they have to begin.
-        """
-        if move.has_priority or move.kind is Kind.STACK:
-            return False
-        if not any(other.kind is Kind.STACK and self.bench.compiles_beside(other.settings) for other in moves(known)):
-            return False
-        wait_s, cost_s = self.bench.compiling_left_s, self.cost_s(move, known)
-        too_long = 0 < wait_s < cost_s
-        if move.kind is Kind.TURNS:
-            return too_long and self.bench.budget.allows(wait_s + self.bench.expected_s(BASELINE) + cost_s)
-        return too_long or bool(self.bench.catalog.compiles(move.settings))
+        return bench.budget.allows(cost_s, reserve_s=self._reserve_s_beside(move, known))
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
         """The seconds that a stack with priority leaves to the turns: none where its code is ready."""
@@ -174,8 +163,8 @@ class MoveTrials:
     def _is_compiled(self, move: Move, known: Known) -> bool:
         """Whether a stack can be measured: have its code compiled beside the trials first, where that can be.
 
-        Where that began already, nothing else is to be measured meanwhile: it waits as long as that should take, or,
-        once that is late, until the turns of the stack have to begin.
+        Where that began already, nothing else is to be measured meanwhile: it waits until the turns of the stack have
+        to begin.
         """
         bench = self.bench
         to_do = has_to_compile(bench, move.settings) and not bench.has_compiled(move.settings)
@@ -184,8 +173,7 @@ class MoveTrials:
             return False
         if not bench.compiles_beside(move.settings):
             return True
-        left_s = bench.budget.left_s - self._reserve_s_beside(move, known)
-        return bench.wait_until_compiled(move.name, min(left_s, bench.compiling_left_s or left_s))
+        return bench.wait_until_compiled(move.name, bench.budget.left_s - self._reserve_s_beside(move, known))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
         """One trial; beside that of a stack that compiles nothing, its compiled form is compiled for the next."""

@@ -13,7 +13,10 @@ from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.results import ONE, Scaling, Setup
+from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
+from advisor.judging.judge import BASELINE
+from advisor.judging.runs import Turns
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, SINGLE, STRATEGY, why_not_sharded
@@ -91,31 +94,30 @@ class Move(NamedTuple):
     """One thing to measure next, once or ``in_turn`` with one GPU, and the gain expected of it."""
 
     gain: float
-    setup: Setup
+    settings: Settings
     in_turn: bool = False
 
     @property
-    def trials(self) -> tuple[Setup, ...]:
+    def trials(self) -> tuple[Settings, ...]:
         """The trials that it takes."""
-        return (self.setup, ONE, ONE, self.setup) if self.in_turn else (self.setup,)
+        return (self.settings, BASELINE, BASELINE, self.settings) if self.in_turn else (self.settings,)
 
 
 def moves(known: Scaling) -> list[Move]:
     """All that could be measured next, by expected gain (as a logarithm) per trial; empty if one GPU failed."""
-    if not known.measured(ONE):
+    if not known.measured(BASELINE):
         return []
-    kinds = (_strategies, _options, _again, _of_the_leading)
-    found = [move for kind in kinds for move in kind(known)]
+    found = [move for kind in (_strategies, _options, _again, _of_the_leading) for move in kind(known)]
     return sorted(found, key=lambda move: math.log(move.gain) / len(move.trials), reverse=True)
 
 
-def leading(known: Scaling) -> Setup | None:
-    """The fastest usable settings over several GPUs, even if one GPU is as fast; None before any has run."""
+def leading(known: Scaling) -> Settings:
+    """The fastest usable settings over several GPUs, even if one GPU is as fast; empty before any has run."""
     if known.stack:
-        return Setup(known.stack)
-    compared = {one: known.compare(one) for one in known.runs if one != ONE and not one.weak}
+        return known.stack
+    compared = {one: known.compare(one) for one in known.tried if one and BATCH not in one}
     rates = {one: ratio.speedup for one, ratio in compared.items() if ratio and not known.why_unusable(one)}
-    return max(rates, key=lambda one: rates[one], default=None)
+    return max(rates, key=lambda one: rates[one], default=BASELINE)
 
 
 def _strategies(known: Scaling) -> Iterator[Move]:
@@ -123,26 +125,24 @@ def _strategies(known: Scaling) -> Iterator[Move]:
     for candidate in known.candidates:
         if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
             continue
-        setup = Setup(_fitting(known, Settings(candidate.settings)))
-        while setup in known.runs and not known.measured(setup) and (other := _mended(known, setup)):
-            setup = other
-        if setup not in known.runs:
-            yield Move(_expected(known, candidate, Settings()), setup)
+        settings = _fitting(known, Settings(candidate.settings))
+        while settings in known.tried and not known.measured(settings):
+            settings = _mended(known, settings)
+        if settings not in known.tried:
+            yield Move(_expected(known, candidate, BASELINE), settings)
 
 
-def _mended(known: Scaling, setup: Setup) -> Setup | None:
-    """A failed strategy, changed according to the reason: find unused parameters, no graph, then no compiling."""
-    if UNUSED_PARAMETERS in known.runs[setup][-1].reason and _UNUSED not in setup.settings:
-        return Setup(_fitting(known, setup.settings.with_value(_UNUSED, True)))
-    if _is_captured(known, setup):
-        return Setup(setup.settings.with_value(_GRAPH, False))
-    plain = _not_compiled(known, setup)
-    return plain if plain != setup else None
+def _mended(known: Scaling, failed: Settings) -> Settings:
+    """A failed strategy, changed according to the reason: find unused parameters, no graph, then no compiling.
 
-
-def _is_captured(known: Scaling, setup: Setup) -> bool:
-    """Whether the step is one CUDA graph, the exchange of gradients in it."""
-    return bool(known.carried.merged(setup.settings).get(_GRAPH))
+    Empty where nothing is left to change.
+    """
+    if UNUSED_PARAMETERS in known.row_of(failed).reason and _UNUSED not in failed:
+        return _fitting(known, failed.with_value(_UNUSED, True))
+    if known.carried.merged(failed).get(_GRAPH):
+        return failed.with_value(_GRAPH, False)
+    plain = _not_compiled(known, failed)
+    return plain if plain != failed else BASELINE
 
 
 def _fitting(known: Scaling, settings: Settings) -> Settings:
@@ -157,27 +157,22 @@ def _fitting(known: Scaling, settings: Settings) -> Settings:
     return settings
 
 
-def _not_compiled(known: Scaling, setup: Setup) -> Setup | None:
-    """The same without compiling; None where nothing is compiled."""
+def _not_compiled(known: Scaling, settings: Settings) -> Settings:
+    """The same without compiling what the carried stack compiles."""
     off = {key: value for key, value in NOT_COMPILED.items() if known.carried.get(key, value) != value}
-    return Setup(setup.settings.merged(off), setup.weak) if off else None
+    return settings.merged(off)
 
 
 def _options(known: Scaling) -> Iterator[Move]:
     """Moves that add one option to the leading settings; opt-in ones are measured for their price."""
     lead = leading(known)
-    if lead is None:
-        return
+    # Measured under this strategy, on whatever else the stack held then.
+    tried = {item for one in known.tried if strategy_of(one) == strategy_of(lead) for item in one.items()}
     for candidate in known.candidates:
-        if candidate.key == STRATEGY or candidate.key in lead.settings or known.consent.rejects(candidate.recipe):
-            continue
-        settings = lead.settings.merged(candidate.settings)
-        # Measured under this strategy, on whatever else the stack held then.
-        alike = (one.settings for one in known.runs if one.strategy == lead.strategy)
-        tried = any(other.get(candidate.key) == candidate.value for other in alike)
-        if tried or known.catalog.conflict(known.carried.merged(settings)):
-            continue
-        yield Move(_expected(known, candidate, lead.settings), Setup(settings))
+        settings = lead.merged(candidate.settings)
+        fits = lead and candidate.key not in lead and not known.catalog.conflict(known.carried.merged(settings))
+        if fits and (candidate.key, candidate.value) not in tried and not known.consent.rejects(candidate.recipe):
+            yield Move(_expected(known, candidate, lead), settings)
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
@@ -191,14 +186,13 @@ def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
 
 def _again(known: Scaling) -> Iterator[Move]:
     """Run settings again that seem better than the stack while the interval leaves it open."""
-    for setup in known.runs:
-        if setup in (ONE, Setup(known.stack)) or setup.weak or known.why_unusable(setup):
+    for settings in known.tried:
+        comparison = known.compare(settings, known.stack)
+        if comparison is None or settings in (BASELINE, known.stack) or BATCH in settings:
             continue
-        comparison = known.compare(setup, Setup(known.stack))
-        if comparison is None or comparison.ci_low > 1 or len(known.runs[setup]) >= _MOST_RUNS:
-            continue
-        if comparison.speedup > POLICY.least_gain:
-            yield Move(min(comparison.speedup, POLICY.small_gain), setup)
+        is_open = comparison.ci_low <= 1 and len(known.measured(settings)) < _MOST_RUNS
+        if is_open and comparison.speedup > POLICY.least_gain and not known.why_unusable(settings):
+            yield Move(min(comparison.speedup, POLICY.small_gain), settings)
 
 
 def _of_the_leading(known: Scaling) -> Iterator[Move]:
@@ -208,15 +202,17 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
     use several; it is not comparable with the same global batch. The turns are for the figure that is reported.
     """
     lead = leading(known)
-    if lead is None:
+    if not lead:
         return
-    plain = None if _is_captured(known, lead) else _not_compiled(known, lead)
-    if plain and plain not in known.runs:
+    plain = _not_compiled(known, lead)
+    if plain not in known.tried and not known.carried.merged(lead).get(_GRAPH):
         yield Move(POLICY.not_compiled, plain)
-    if not any(one.weak and one.strategy == lead.strategy for one in known.runs):
-        yield Move(POLICY.proof, Setup(lead.settings, weak=True))
+    weak = any(BATCH in one and strategy_of(one) == strategy_of(lead) for one in known.tried)
+    if not weak and known.facts is not None and known.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
+        own = known.carried.get(BATCH) or known.facts.workload.batch_size
+        yield Move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.gpus))
     if known.stack and not known.confirmed:
-        yield Move(POLICY.proof, Setup(known.stack), in_turn=True)
+        yield Move(POLICY.proof, known.stack, in_turn=True)
 
 
 # --- the loop -------------------------------------------------------------------------------------------------
@@ -242,35 +238,40 @@ class RankSearch:
 
         One GPU runs first, on torchrun as all others: without it there is nothing to compare with.
         """
-        self._measure(Move(1.0, ONE))
+        self._measure(Move(1.0, BASELINE))
         while move := next(filter(self._affords, moves(self.known)), None):
             self._measure(move)
-        if untried := {move.setup.name: _NO_TIME for move in moves(self.known) if move.setup not in self.known.runs}:
+        if untried := {
+            name_of(move.settings): _NO_TIME for move in moves(self.known) if move.settings not in self.known.tried
+        }:
             record = replace(self.known, passed_over={**self.known.passed_over, **untried}).record()
             self.bench.emit(events.ScalingMeasured(record))
         return self.known
 
     def _measure(self, move: Move) -> None:
         """Run the trials of a move, as many of its turns as there is time for; then follow the person's decisions."""
-        for place, setup in enumerate(move.trials):
-            result = self._run(setup)
-            self.known = self.known.with_run(setup, result)
-            if not result.measured or (place % 2 and not self._has_time(2)):
+        turns = Turns()
+        for place, settings in enumerate(move.trials):
+            result = self._run(settings)
+            self.known = self.known.with_run(settings, result)
+            if not result.measured:
+                break
+            turns = turns.with_more(Turns((result,)) if settings else Turns(old=(result,)))
+            if place % 2 and not self._has_time(2):
                 break
         if move.in_turn and result.measured:
-            self.known = replace(self.known, in_turn=move.setup.settings)
+            self.known = self.known.with_turns(move.settings, turns)
         self.bench.emit(events.ScalingMeasured(self.known.record()))
         self.bench.post_progress(sum(len(other.trials) for other in moves(self.known)) * self._once_s)
         self.known = replace(self.known, consent=self._consented(self.known.consent))
 
-    def _run(self, setup: Setup) -> TrialResult:
-        request, stack = self.bench.request, self._one_gpu if setup == ONE else self.known.carried
-        spec = self.bench.spec(self.known.row_of(setup).trial, stack.merged(setup.settings))
+    def _run(self, settings: Settings) -> TrialResult:
+        request, stack = self.bench.request, self.known.carried if settings else self._one_gpu
+        spec = self.bench.spec(self.known.row_of(settings).trial, stack.merged(settings))
         limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s) + (_MEETING_S if request.machines > 1 else 0.0)
         world = World(1)
-        if setup.strategy != SINGLE:
-            here = self.known.gpus // request.machines
-            world = World(here, weak=setup.weak, options=request.launch, machines=request.machines)
+        if strategy_of(settings) != SINGLE:
+            world = World(self.known.gpus // request.machines, options=request.launch, machines=request.machines)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
