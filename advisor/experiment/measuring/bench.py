@@ -313,8 +313,10 @@ class Bench:
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
+            self.emit(events.Paused(True))
             with self.budget.stopped():
-                self.steering.wait_while_paused(lambda waiting: self.emit(events.Paused(waiting)))
+                self.steering.wait_while_paused()
+            self.emit(events.Paused(False))
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A trial's result; where it was ended from outside, the result says that the person skipped it.
