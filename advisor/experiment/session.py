@@ -78,7 +78,7 @@ class Session:
         # Seconds of the budget that are kept for the search on several GPUs.
         is_kept = request.wants_several and not self._in_ranks
         self._several_s = request.budget_s * (1 - POLICY.one_gpu) if is_kept else 0.0
-        budget = Budget(request.budget_s - self._several_s, clock)
+        budget = Budget(request.budget_s - self._several_s, clock, self.catalog)
         emit = self._reporter.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
         self._trials = MoveTrials(self._bench, consent=self._consented, report=self._report)

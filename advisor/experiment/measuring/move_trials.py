@@ -15,7 +15,6 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.experiment.stacks import compiled_next
 from advisor.judging.judge import BASELINE
-from advisor.recipe.settings import Settings
 from advisor.records import TrialKind, TrialSpec, Value
 
 # The time of an instrumented pass beyond that of an ordinary trial, and what each operation of the forward pass adds.
@@ -114,7 +113,7 @@ class MoveTrials:
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
         """The seconds that a stack with priority leaves to the turns: none where its code is ready."""
-        return self.reserve_s(known) if has_to_compile(self.bench, move.settings) else 0.0
+        return self.reserve_s(known) if self.bench.budget.has_to_compile(move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -167,7 +166,7 @@ class MoveTrials:
         to begin.
         """
         bench = self.bench
-        to_do = has_to_compile(bench, move.settings) and not bench.has_compiled(move.settings)
+        to_do = bench.budget.has_to_compile(move.settings) and not bench.has_compiled(move.settings)
         if to_do and bench.has_compiled_beside() and may_compile_beside(bench, known, move.settings):
             bench.compile_beside(move.settings)
             return False
@@ -179,7 +178,7 @@ class MoveTrials:
         """One trial; beside that of a stack that compiles nothing, its compiled form is compiled for the next."""
         bench, spec = self.bench, self._spec(move, known)
         coming = compiled_next(known, move.settings) if move.kind is Kind.STACK else BASELINE
-        possible = not bench.catalog.compiles(move.settings) and has_to_compile(bench, coming)
+        possible = not bench.catalog.compiles(move.settings) and bench.budget.has_to_compile(coming)
         undisturbed = possible and all(may_compile_beside(bench, known, one) for one in (move.settings, coming))
         if undisturbed and bench.has_compiled_beside():
             bench.compile_beside(coming)
@@ -261,12 +260,6 @@ def runs_of(move: Move, evidence: Evidence) -> Iterator[events.Event]:
 _CORES_FOR_TWO = 8
 # Two that compile take about as much memory as two of the baseline, which may be this share of the device at most.
 _MEMORY_SHARE = 0.8
-
-
-def has_to_compile(bench: Bench, settings: Settings) -> bool:
-    """Whether settings compile code that no trial has compiled yet."""
-    code = bench.catalog.compiled_code(settings)
-    return bool(code) and not bench.budget.has_compiled(code)
 
 
 def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]) -> bool:
