@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from facts import cpu_facts, gpu_facts
 from fake_trials import FakeTrials
-from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, result_at
+from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, reporter_to, result_at
 from stopped_clock import Clock
 
 from advisor.experiment.known import Kind, Move
@@ -38,7 +38,7 @@ def trials(monkeypatch, tmp_path):
     bench = Bench(request, Runner(), budget, Journal.create(request), emit=told.append, catalog=CATALOG)
     budget.learn(Settings(), 3.0)
     budget.learn(WHOLE, 20.0)
-    made = MoveTrials(bench, consent=lambda consent: consent, report=lambda known: None)
+    made = MoveTrials(bench, reporter_to(told.append))
     made.clock, made.told = clock, told
     return made
 

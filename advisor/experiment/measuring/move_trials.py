@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from advisor.experiment import events
-from advisor.experiment.consent import Consent
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -13,6 +12,7 @@ from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, sid
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
+from advisor.experiment.reporting import Reporter
 from advisor.experiment.stacks import compiled_next
 from advisor.judging.judge import BASELINE
 from advisor.records import TrialKind, TrialSpec, Value
@@ -42,14 +42,14 @@ _STAGES = {
 class MoveTrials:
     """Implements ``search.Trials`` with trial processes.
 
-    ``wanted`` are the moves that the search may take. ``consent`` gives the consent under the decisions so far, and
-    ``report`` tells of what is new in what is known.
+    ``wanted`` are the moves that the search may take, and ``known`` is what was published last: a cancelled session
+    goes on from there.
     """
 
-    def __init__(self, bench: Bench, *, consent: Callable[[Consent], Consent], report: Callable[[Known], None]) -> None:
+    def __init__(self, bench: Bench, reporter: Reporter) -> None:
         self.bench = bench
-        self._consent = consent
-        self._report = report
+        self.known: Known | None = None
+        self._reporter = reporter
         self._stage = ""
         self.wanted: Callable[[Move], bool] = lambda move: True
 
@@ -225,13 +225,11 @@ class MoveTrials:
 
     def publish(self, known: Known) -> Known:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
+        self.known = known
         self.post_progress(known)  # first: the lines that are written of what is new carry it
-        self._report(known)
-        followed = known.with_consent(self._consent(known.plan.consent))
-        if followed is not known:
-            self.post_progress(followed)
-            self._report(followed)
-        return followed
+        self._reporter.report(known)
+        followed = known.with_consent(self._reporter.consented(known.plan.consent))
+        return known if followed is known else self.publish(followed)
 
     def enter(self, stage: str) -> None:
         """Begin a stage, unless it has begun."""
