@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from facts import adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts
-from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, failed, known_of, result_at
+from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, failed, known_of, known_with, result_at
 
 from advisor.experiment.control import Decision
 from advisor.experiment.known import Evidence, Kind, Move
@@ -16,14 +16,6 @@ from advisor.records import Hardware, Mode, Objective, Outcome, TrialResult
 
 PAIR = Settings({**BF16.settings, **GRAPH.settings})
 THREE = PAIR.merged(LAST.settings)
-
-
-def known_with(*runs, stack=BASELINE):
-    """Knowledge after some runs, as pairs of settings and a result."""
-    known = known_of()
-    for settings, result in runs:
-        known = replace(known, judge=known.judge.with_run(settings, result))
-    return replace(known, stack=stack)
 
 
 AT_ONCE = loader_facts(on_device_problem="")

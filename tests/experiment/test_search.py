@@ -17,6 +17,7 @@ from made_up import (
     WHOLE,
     WITH_LOSS,
     MadeUpTrials,
+    decided,
     failed,
     found_by,
     known_of,
@@ -25,7 +26,6 @@ from made_up import (
     together,
 )
 
-from advisor.experiment.control import Decision
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import why_not
 from advisor.experiment.search import search
@@ -190,10 +190,6 @@ def test_turns_that_leave_it_open_are_taken_again_and_are_no_proof():
 
 
 # --- decisions ------------------------------------------------------------------------------------------------
-
-
-def decided(known, **decisions):
-    return known.with_consent(replace(known.plan.consent, decisions={k: Decision(v) for k, v in decisions.items()}))
 
 
 def test_a_rest_that_fails_leaves_the_best_that_was_measured():
