@@ -23,7 +23,6 @@ from advisor.records import (
     Outcome,
     Profile,
     Profiled,
-    TargetSpec,
     TrialKind,
     TrialMessage,
     TrialResult,
@@ -74,31 +73,13 @@ class Replay:
         self.overhead = _Overhead.of(landscape, self.predictor.catalog)
         self._seed = seed
         self._imported = False
-        self._built = False
         self._compiled: set[Settings] = set()
         self._beside: _Beside | None = None
 
-    def build_once(
-        self,
-        target: TargetSpec,
-        seed: int,
-        log_path: str,
-        timeout_s: float,
-        within_s: float = 0.0,
-        *,
-        imports_slowly: Callable[[], None] = lambda: None,
-    ) -> str:
-        """Build the target for later trials; why that cannot be done, as it was recorded."""
-        needed_s = self.landscape.times.build_once_s
-        self.clock.until(self.clock() + min(needed_s, timeout_s))
-        if needed_s > timeout_s:
-            return "building the model takes too long"
-        self._built = not self.landscape.builds_anew
-        return self.landscape.builds_anew
-
-    def forget_build(self) -> None:
-        """Have each trial build the target again."""
-        self._built = False
+    def build_once(self, *_: object, **__: object) -> str:
+        """Build the target for later trials."""
+        self.clock.until(self.clock() + self.landscape.times.build_once_s)
+        return ""
 
     def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
         """The result of a trial, after the time that it takes."""
@@ -145,9 +126,8 @@ class Replay:
 
     def build_s(self, spec: TrialSpec) -> float:
         """Seconds until a trial has its model on the device."""
-        if self._built and not spec.environment:
-            return min(self.landscape.times.build_s, self.overhead.forked_build_s)
-        return self.landscape.times.build_s
+        anew_s = self.landscape.times.build_s
+        return anew_s if spec.environment else min(anew_s, self.overhead.forked_build_s)
 
     def warm_up_s(self, answer: Answer) -> float:
         """Seconds of a trial's warm-up, with what of its code is in the cache."""
@@ -313,27 +293,18 @@ class _Trial:
         )
 
     def _measured(self) -> TrialResult:
-        steps_ms = sorted(block.step_ms for block in self._blocks)
-        ends = (steps_ms[0], steps_ms[len(steps_ms) // 2], steps_ms[-1]) if steps_ms else None
         template = self._with_stream(self._answer.result)
         measuring_s = sum(block.seconds for block in self._blocks) + self._runner.overhead.looking_s
         return replace(
             template,
             blocks=tuple(self._blocks),
-            event_step_ms=ends,
             startup_s=self._startup_s,
             build_s=self._build_s,
             prepare_s=self._prepare_s,
             warmup_s=self._warmup_s,
             measuring_s=measuring_s,
-            phases=self._phases(),
             log_path=self.spec.log_path,
         )
-
-    def _phases(self) -> dict[str, float]:
-        if not self.spec.times_phases or not self._blocks:
-            return {}
-        return self._runner.predictor.phases(self._answer.settings, median(block.step_ms for block in self._blocks))
 
     def _with_stream(self, template: TrialResult) -> TrialResult:
         """The numerics under another random stream, where such runs of these settings were recorded."""
