@@ -8,13 +8,12 @@ that changes. `true` leaves sizes open from the start; `false` compiles for ever
 
 Why it helps
 ------------
-Batches of many lengths make `auto` compile at least twice, and code for one size is faster than code for any. `false`
-suits few sizes; `true` starts sooner with many.
+Batches of many lengths make `auto` compile at least twice; `true` compiles once.
 
 When it does not
 ------------
-Batches of one shape leave nothing to choose. With `false`, more than eight shapes reach the compiler's limit, and the
-rest runs uncompiled. Padding the batches to few lengths is better than either.
+Batches of one shape leave nothing to choose. Code for one size is faster than code for any: padding the batches to few
+lengths is better. `false` is not tried: from the ninth shape on nothing is compiled.
 
 Numerics
 ------------
@@ -41,4 +40,4 @@ class CompileDynamic(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         same = Skip("every batch that was looked at has the same shapes")
-        return [True, False] if facts.workload.varying_shapes else same
+        return [True] if facts.workload.varying_shapes else same

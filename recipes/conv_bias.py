@@ -26,7 +26,7 @@ References
 PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide. Ioffe and Szegedy, Batch Normalization, 2015.
 """
 
-from advisor.recipe import Components, Recipe, Stage, code_of
+from advisor.recipe import Recipe, Stage
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
@@ -38,23 +38,13 @@ class ConvBias(Recipe):
     stage = Stage.MODEL
     order = -20  # before layers change their type, and before folding puts a bias back
     codes = {True: "# convolutions keep their biases\n"}
+    calls = (("pairs", "pairs = layers_in_a_row(model)"), ("conv_bias", "remove_conv_biases(model, pairs)"))
     gain = 1.02  # tests/gpu/RESULTS.md: 1.08x on an autoencoder, 1.01x and less elsewhere
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.biased_conv_norm_pairs:
             return [False]
         return Skip("no convolution with a bias was found whose result goes to a batch norm only")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if not value:
-            from advisor.step.conv_bias import remove_conv_biases
-            from advisor.step.pairs import layers_in_a_row
-
-            remove_conv_biases(workload.model, layers_in_a_row(workload.model))
-
-    def code(self, value: Value) -> str:
-        found = code_of("pairs", "pairs = layers_in_a_row(model)")
-        return super().code(value) if value else found + code_of("conv_bias", "remove_conv_biases(model, pairs)")
 
     def why(self, facts: Facts, value: Value) -> str:
         count = facts.workload.biased_conv_norm_pairs

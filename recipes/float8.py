@@ -64,6 +64,13 @@ class Float8(Recipe):
     stage = Stage.MODEL
     order = 1
     roundings = {"tensorwise": 2.0**-4, "rowwise": 2.0**-4}
+    codes = {
+        "none": "# the linear layers keep their type\n",
+        **{
+            value: _CODE.format(multiple=_MULTIPLE, large=_LARGE, value=value, granularity=granularity)
+            for value, granularity in _GRANULARITY.items()
+        },
+    }
     package = "torchao"
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
 
@@ -92,8 +99,3 @@ class Float8(Recipe):
         parts = replace(workload, optimizer=workload.optimizer or workload.plan.mode is Mode.TRAIN or None)
         self.run_code(parts, value)
         workload.model = parts.model
-
-    def code(self, value: Value) -> str:
-        if value == self.default:
-            return "# the linear layers keep their type\n"
-        return _CODE.format(multiple=_MULTIPLE, large=_LARGE, value=value, granularity=_GRANULARITY[str(value)])

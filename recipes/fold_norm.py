@@ -26,7 +26,7 @@ References
 PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser with torch.fx.
 """
 
-from advisor.recipe import INFERENCE, Components, Recipe, Stage, code_of
+from advisor.recipe import INFERENCE, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 
@@ -38,23 +38,13 @@ class FoldNorm(Recipe):
     stage = Stage.MODEL
     order = -10  # while the weights still have their precision
     codes = {False: "# batch norms stay as they are\n"}
+    calls = (("pairs", "pairs = layers_in_a_row(model)"), ("fold_norm", "fold_batch_norms(model, pairs)"))
     gain = 1.1  # tests/gpu/RESULTS.md: 1.31x at batch 1, 1.23x on a CPU, 1.02x at batch 128
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.conv_norm_pairs:
             return [True]
         return Skip("no convolution or linear layer was found whose result goes to a batch norm only")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if value:
-            from advisor.step.fold_norm import fold_batch_norms
-            from advisor.step.pairs import layers_in_a_row
-
-            fold_batch_norms(workload.model, layers_in_a_row(workload.model))
-
-    def code(self, value: Value) -> str:
-        found = code_of("pairs", "pairs = layers_in_a_row(model)")
-        return found + code_of("fold_norm", "fold_batch_norms(model, pairs)") if value else super().code(value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("model.conv_bias_before_norm") is False:

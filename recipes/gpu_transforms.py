@@ -50,6 +50,7 @@ class GpuTransforms(LoaderRecipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     usual = frozenset({True})
+    codes = {True: _CODE, False: "# the dataset runs its transforms, sample by sample\n"}
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
@@ -74,9 +75,6 @@ class GpuTransforms(LoaderRecipe):
                 raise RefusedError(_NONE)
             workload.data = rebuild(workload.data, dataset=dataset)
             workload.plan = replace(workload.plan, device_transform=OnDevice(moved))
-
-    def code(self, value: Value) -> str:
-        return _CODE if value else "# the dataset runs its transforms, sample by sample\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         loader = facts.workload.loader

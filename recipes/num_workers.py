@@ -28,7 +28,7 @@ PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDI
 
 import math
 
-from advisor.recipe import Components, WholeNumbers, gain_from
+from advisor.recipe import WholeNumbers, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
@@ -88,12 +88,6 @@ class NumWorkers(LoaderRecipe):
         wait = facts.profile.share(Phase.DATA_WAIT)
         loading = present / workers if present else wait / workers
         return gain_from(1 - max(1 - wait, loading))
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-
-        if workload.has_loader:
-            workload.data = rebuild(workload.data, **self.options(value))
 
 
 def _ladder(most: int) -> list[Value]:

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import Components, code_of, gain_from
+from advisor.recipe import Components, gain_from
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
@@ -51,6 +51,8 @@ class OnDevice(LoaderRecipe):
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     spares = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch", "gpu_transforms"})
     imported = "from advisor.loading.on_device import collated, kept_on_device"
+    module = "loading.on_device"
+    codes = {False: "# the dataset is read sample by sample\n"}
     order = -1  # it looks at the dataset as its owner made it
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
@@ -82,8 +84,3 @@ class OnDevice(LoaderRecipe):
             dataset = kept_on_device(workload.data.dataset, workload.plan.device)
             options = {**self.options(value), "dataset": dataset, "collate_fn": collated}
             workload.data = rebuild(workload.data, **options)
-
-    def code(self, value: Value) -> str:
-        if not value:
-            return "# the dataset is read sample by sample\n"
-        return code_of("loading.on_device", super().code(value))

@@ -26,7 +26,7 @@ PyTorch documentation, torch.utils.data.DataLoader. PyTorch Performance Tuning G
 """
 
 from advisor.figures.formatting import format_seconds
-from advisor.recipe import Components, gain_from
+from advisor.recipe import gain_from
 from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds
 from advisor.records import Facts, LoaderFacts, Proposal, Skip, Value
 
@@ -53,9 +53,3 @@ class PersistentWorkers(WorkerRecipe):
         # tests/gpu/RESULTS.md: 1.16x and 1.69x with epochs of less than a second, nothing with long ones.
         epoch_s = epoch_seconds(facts)
         return 1.05 if epoch_s is None else gain_from(min(0.5, _START_S / epoch_s))
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-
-        if workload.has_loader and workload.data.num_workers:
-            workload.data = rebuild(workload.data, **self.options(value))

@@ -23,7 +23,7 @@ References
 PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Components, gain_from
+from advisor.recipe import CUDA, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Value, Values
 
@@ -43,13 +43,6 @@ class PinMemory(LoaderRecipe):
         # tests/gpu/RESULTS.md: 3.60x where the step copies only, 1.27x and 1.54x in stacks of images. Copies from
         # pinned memory take less than half as long and do not stop the host.
         return max(1.02, gain_from(0.7 * facts.profile.share(Phase.HOST_TO_DEVICE))) if facts.profile else 1.1
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-
-        if workload.has_loader:
-            workload.data = rebuild(workload.data, **self.options(value))
-            super().apply(workload, value)
 
     def implies(self, value: Value) -> Values:
         return {"data.non_blocking": bool(value)}

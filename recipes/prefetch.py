@@ -22,9 +22,9 @@ References
 PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide.
 """
 
-from advisor.recipe import Components, WholeNumbers
+from advisor.recipe import WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe
-from advisor.records import Facts, LoaderFacts, Proposal, Value
+from advisor.records import Facts, LoaderFacts, Proposal
 
 
 class Prefetch(WorkerRecipe):
@@ -37,9 +37,3 @@ class Prefetch(WorkerRecipe):
 
     def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         return [4, 8]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-
-        if workload.has_loader and workload.data.num_workers:
-            workload.data = rebuild(workload.data, **self.options(value))

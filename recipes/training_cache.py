@@ -25,8 +25,8 @@ References
 Hugging Face documentation, Caching; TrainingArguments, use_cache.
 """
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.recipe import TRAINING, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Proposal, Skip
 
 
 class TrainingCache(Recipe):
@@ -38,17 +38,9 @@ class TrainingCache(Recipe):
     gain = 1.01
     usual = frozenset({False})
     codes = {True: "# the model's configuration says whether it keeps keys and values\n"}
+    calls = (("training_cache", "keep_no_cache(model)"),)
 
     def candidates(self, facts: Facts) -> Proposal:
         if self.key not in facts.workload.current:
             return Skip("no part of the model is a Hugging Face decoder, which keeps keys and values in training")
         return [False] if facts.current(self.key, True) else Skip("the model keeps no keys and values already")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if not value:
-            from advisor.step.training_cache import keep_no_cache
-
-            keep_no_cache(workload.model)
-
-    def code(self, value: Value) -> str:
-        return super().code(value) if value else code_of("training_cache", "keep_no_cache(model)")

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+from advisor.recipe.code import code_of, full_name
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value, Values
 from advisor.records.kinds import DEVICES
@@ -136,6 +137,8 @@ class Recipe(ABC):
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
     ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` need not write ``apply``: its code is run. One of
     the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
+    ``calls``: the functions of this project that all values but the default call, each by its module (``code_of``) and
+    the call, with ``{value}`` in the value's place. A trial calls them, and the code shows them with their calls.
     """
 
     id: ClassVar[str]
@@ -170,6 +173,7 @@ class Recipe(ABC):
     excludes: ClassVar[Mapping[str, str]] = {}
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
+    calls: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     def __init_subclass__(cls) -> None:
         if "key" in vars(cls):
@@ -209,6 +213,11 @@ class Recipe(ABC):
             workload.plan = replace(workload.plan, **field)
         elif self.stage is Stage.GLOBAL:
             self.run_code(workload, value)
+        elif self.calls:
+            names = {"model": workload.model}
+            for module, call in self.calls if value != self.default else ():
+                names |= vars(import_module(full_name(module)))
+                exec(call.replace("{value}", str(value)), names)  # noqa: S102 - our own code
         elif self.stage is not Stage.ENVIRONMENT:
             raise NotImplementedError(f"the recipe {self.id} has no apply")
 
@@ -230,6 +239,8 @@ class Recipe(ABC):
             return self.codes[value]
         if self.shown:
             return self.shown.replace("{value}", str(value))
+        if self.calls:
+            return "".join(code_of(module, call.replace("{value}", str(value))) for module, call in self.calls)
         assert self.stage is Stage.ENVIRONMENT, "the catalogue takes no other recipe without code"
         variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
         return f"# start the script with {variables}\n"

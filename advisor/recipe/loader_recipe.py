@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import Components, Recipe, Stage, code_of
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.
@@ -41,9 +41,11 @@ class LoaderRecipe(Recipe):
     """A recipe that rebuilds a DataLoader with other constructor arguments.
 
     ``imported`` is an import of what ``code`` defines, for a script in which a person reviews every line.
+    ``module``: the module with the functions that the arguments call, named as for ``code_of``.
     """
 
     imported: ClassVar[str] = ""
+    module: ClassVar[str] = ""
 
     attacks = frozenset({Bottleneck.INPUT})
     phases = frozenset({Phase.DATA_WAIT})
@@ -66,9 +68,20 @@ class LoaderRecipe(Recipe):
         """
         return {self.key.partition(".")[2]: value}
 
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.loading.loader import rebuild
+
+        if workload.has_loader:
+            workload.data = rebuild(workload.data, **self.options(value))
+            if self.plan_field:
+                super().apply(workload, value)
+
     def code(self, value: Value) -> str:
+        if value in self.codes:
+            return self.codes[value]
         arguments = ", ".join(f"{name}={option!r}" for name, option in self.options(value).items())
-        return f"loader = torch.utils.data.DataLoader(..., {arguments})\n"
+        call = f"loader = torch.utils.data.DataLoader(..., {arguments})\n"
+        return code_of(self.module, call) if self.module else call
 
 
 class WorkerRecipe(LoaderRecipe):
@@ -85,6 +98,10 @@ class WorkerRecipe(LoaderRecipe):
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         return self.values_for_workers(loader, facts) if loader.num_workers else Skip(self.without_workers)
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if workload.has_loader and workload.data.num_workers:
+            super().apply(workload, value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         alone = value != self.default and settings.get("data.num_workers") == 0

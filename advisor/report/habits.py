@@ -74,7 +74,7 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
 def _waits(profile: Profile) -> Iterator[Block]:
     """Lines that make the host wait for the device, and tensors that are made on the host in each step."""
     if profile.sync_places:
-        yield Paragraph("Lines of the step that make the host wait for the device:")
+        yield Paragraph("Lines of the step that make the host wait for the device; only you can rewrite them:")
         rows = tuple(
             (place.place, Code(place.text), format_count(place.calls_per_step), format_ms(place.blocked_ms))
             for place in profile.sync_places

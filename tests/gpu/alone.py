@@ -1,7 +1,7 @@
 """What each candidate does alone, or on top of given settings: one trial each, without a search.
 
     python tests/gpu/alone.py reports/habits.json tests/gpu/workloads/habits.py
-    python tests/gpu/alone.py reports/gpt2.json tests/gpu/workloads/gpt2.py --on precision.autocast=bfloat16 --only sdpa
+    python tests/gpu/alone.py reports/gpt2.json tests/gpu/workloads/gpt2.py --on compile.mode=default --only pad_dims
     python tests/gpu/recipe_table.py reports/*.json
 
 A session spends its budget on the best stack and may not reach what helps few; this tries all that applies here. The

@@ -18,7 +18,7 @@ from advisor.step.tuning import apply_settings
 pytestmark = pytest.mark.usefixtures("flags_kept")
 # Compared in tests of their own: a part of the loop though `apply` is overridden; from timm; for
 # Hugging Face decoders.
-OWN_WAY = {*("control", "eval_no_grad", "gpu_prefetch", "host_sync", "large_batch_optimizer", "sdpa"), "training_cache"}
+OWN_WAY = {"control", "eval_no_grad", "gpu_prefetch", "large_batch_optimizer", "training_cache"}
 
 
 # --- objects and process --------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def is_compared(recipe):
     environment starts Python anew, what compiles is in the tier for that. The code for a loader is the call that makes
     it, with ``...`` for the arguments that stay.
     """
-    own_way = recipe.stage is Stage.GLOBAL or type(recipe).apply is not Recipe.apply
+    own_way = recipe.stage is Stage.GLOBAL or recipe.calls or type(recipe).apply is not Recipe.apply
     changes_objects = own_way and recipe.id not in OWN_WAY
     apart = recipe.stage in (Stage.ENVIRONMENT, Stage.DATA)
     return changes_objects and not recipe.expensive and not recipe.package and not apart

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("flags_kept")
         ("pin_memory", True, "non_blocking", True),
         ("inference_mode", "no_grad", "grad_mode", "no_grad"),
         ("half_weights", "bfloat16", "input_dtype", "bfloat16"),
-        ("sdpa", "efficient", "attention_backend", "efficient"),
     ],
 )
 def test_the_plan_says_how_the_step_runs(recipe_id, value, field, expected):

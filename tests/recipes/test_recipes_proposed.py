@@ -15,21 +15,11 @@ def test_a_captured_step_promises_the_same_numbers_in_inference_only():
 
 
 def test_tf32_needs_ampere_and_float32_products():
-    assert proposed("tf32", gpu_facts()) == ["high", "medium"]
+    assert proposed("tf32", gpu_facts()) == ["high"]
     assert "7.5 has no TensorFloat-32" in reason("tf32", gpu_facts(capability=(7, 5)))
     assert "no parameter is in float32" in reason("tf32", gpu_facts(parameter_dtypes=("bfloat16",)))
     assert "no linear" in reason("tf32", gpu_facts(families={"embedding": 1}))
     assert "autocast" in reason("tf32", gpu_facts(current={"precision.autocast": "bfloat16"}))
-
-
-def test_float32_products_in_bfloat16_need_amx():
-    assert proposed("tf32", cpu_facts()) == ["medium"]
-    without = Hardware(host=host(cpu_features=("avx2", "avx512f", "avx512_bf16")))
-    assert "has no AMX units" in reason("tf32", cpu_facts(hardware=without))
-    assert CATALOG["tf32"].rounding("medium") == 2.0**-8
-    assert CATALOG["tf32"].numerics_of("medium", Mode.TRAIN) is Numerics.CLOSE
-    assert CATALOG.expected_gain("tf32", cpu_facts(), "medium") > 1.1
-    assert CATALOG.expected_gain("tf32", cpu_facts(), "high") == 1.0
 
 
 def test_channels_last_follows_the_convolutions():
@@ -101,7 +91,6 @@ def test_implementations_other_than_the_default_one():
         ("channels_last", "conv2d"),
         ("channels_last", "conv3d"),
         ("tf32", "batched_product"),
-        ("sdpa", "attention"),
     ],
 )
 def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):
