@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import TOPICS
-from advisor.cli.parser import Parser, launch_of, split_arguments, target_of
+from advisor.cli.parser import Parser, given, launch_of, split_arguments, target_of
 from advisor.errors import UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, DEFAULT_EVAL_STEPS, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.files.paths import DEMO
-from advisor.judging.objective import DEFAULT_KEEP_SPEED
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
-from advisor.records import Mode, Objective, TargetSpec
+from advisor.records import Mode, Objective
 from advisor.version import __version__
 
 if TYPE_CHECKING:
@@ -106,33 +105,34 @@ def measure_parser(about: str) -> Parser:
 
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
     """The session that a command line without a command asks for. ``about`` is what its help begins with."""
-    parser = measure_parser(about)
     own, targets = split_arguments(arguments)
-    options = parser.parse(own)
+    options = measure_parser(about).parse(own)
     target, resume = _target_and_resume(options.target or None, options.resume, commands)
-    key_map = dict(options.map)
-    check_recipes(options.recipes, key_map, options.only, options.skip, options.accept)
-    if options.keep_speed is not None and options.objective is not Objective.MEMORY:
+    check_recipes(options)
+    outputs, spec = outputs_of(options), target_of(target or "", targets, options)
+    request = given(
+        Request,
+        options,
+        target=spec,
+        budget_s=options.budget_s or (_DEMO_BUDGET_S if spec.target == DEMO else DEFAULT_BUDGET_S),
+        launch=launch_of(options),
+        config_path=str(Path(options.config_path).resolve()) if options.config_path and spec.target else None,
+        key_map=dict(outputs.key_map),
+    )
+    if options.keep_speed is not None and request.objective is not Objective.MEMORY:
         raise UsageError(
-            f"--keep-speed says what speed less memory must keep, and the objective is {options.objective}.",
+            f"--keep-speed says what speed less memory must keep, and the objective is {request.objective}.",
             "Leave it out, or add --objective memory.",
         )
-    if options.latency_limit is not None and options.mode is Mode.TRAIN:
+    if request.latency_limit_ms is not None and spec.mode is Mode.TRAIN:
         raise UsageError("--latency-limit is for calls of a model in inference.", "Leave it out, or add --mode infer.")
-    if options.gpus != 1 and ":" in options.device:
+    if request.gpus != 1 and ":" in spec.device:
         raise UsageError(
-            f"--gpus asks for several GPUs, and --device {options.device} for one.",
+            f"--gpus asks for several GPUs, and --device {spec.device} for one.",
             "Leave one of them out; CUDA_VISIBLE_DEVICES chooses among several.",
         )
-    outputs = outputs_of(options, key_map)
-    return Measure(
-        request=_request(target_of(target or "", targets, options), options, key_map),
-        outputs=outputs,
-        headless=options.headless or outputs.json_to_stdout,
-        resume=resume,
-        budget_s=options.budget,
-        force=options.force,
-    )
+    headless = bool(options.headless) or outputs.json_to_stdout
+    return Measure(request, outputs, headless, resume, options.budget_s, bool(options.force))
 
 
 def _target_and_resume(
@@ -158,29 +158,3 @@ def _target_and_resume(
             f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",
         )
     return target, resume
-
-
-def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, str]) -> Request:
-    return Request(
-        target=spec,
-        budget_s=options.budget or (_DEMO_BUDGET_S if spec.target == DEMO else DEFAULT_BUDGET_S),
-        objective=options.objective,
-        keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
-        allow=options.allow,
-        memory_limit_bytes=options.memory_limit,
-        latency_limit_ms=options.latency_limit,
-        evaluate=options.eval or "",
-        min_score=options.min_score,
-        max_drop=options.max_drop,
-        eval_steps=options.steps or DEFAULT_EVAL_STEPS,
-        only=tuple(dict.fromkeys(options.only)),
-        skip=tuple(dict.fromkeys(options.skip)),
-        recipe_folders=tuple(options.recipes),
-        gpus=options.gpus,
-        machines=options.nnodes,
-        launch=launch_of(options),
-        config_path=str(Path(options.config).resolve()) if options.config and spec.target else None,
-        key_map=key_map,
-        scripts=tuple(options.script),
-        accept=tuple(options.accept),
-    )
