@@ -1,26 +1,21 @@
 """Compiled optimizer step
 
-What it does
-------------
+What it does:
 Compiles `optimizer.step()`: the update of all parameters becomes few generated kernels. Learning rates and step counts
 go into tensors on the device, so schedules work. A scheduler that assigns plain numbers makes it compile again.
 
-Why it helps
-------------
+Why it helps:
 An update of hundreds of small tensors takes a few kernels that read and write each value once. Classes without a fused
 step gain too.
 
-When it does not
-------------
+When it does not:
 The gain is at most the optimizer's share of the step, which is small in most. Compiling the update of many tensors
 takes tens of seconds. A fused implementation is as fast without compiling.
 
-Numerics
-------------
+Numerics:
 close: the same formula, with intermediate results rounded at other places.
 
-References
-------------
+References:
 PyTorch tutorials, Compiling the optimizer with torch.compile, and Running the compiled optimizer with an LR scheduler.
 """
 

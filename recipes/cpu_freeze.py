@@ -1,26 +1,21 @@
 """Frozen parameters
 
-What it does
-------------
+What it does:
 The compiler takes the parameters as constants: it folds what depends on them alone (a batch norm into the convolution
 before it), and stores weights in the order in which kernels read them. Without `compile.mode` it compiles in the mode
 `default`. Inference then runs under `no_grad` unless `infer.grad` is set.
 
-Why it helps
-------------
+Why it helps:
 Convolutions and matrix products read packed weights without rearranging them, and folded operations are gone.
 
-When it does not
-------------
+When it does not:
 The weights are copied, so they take memory twice. Parameters that change after the first call have no effect; loading a
 state dict compiles everything again.
 
-Numerics
-------------
+Numerics:
 close: folded constants are rounded once where the original rounds at every step.
 
-References
-------------
+References:
 PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch tutorials on Inductor's CPU backend.
 """
 

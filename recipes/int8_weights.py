@@ -1,26 +1,21 @@
 """Integer weights
 
-What it does
-------------
+What it does:
 Stores the weights of linear layers as 8-bit integers and computes in the model's type (`int8wo`), with torchao's
 `quantize_`.
 
-Why it helps
-------------
+Why it helps:
 Where few rows meet large layers, as in generating text, reading the weights is most of the work: a half or a quarter of
 the bytes takes that much less time.
 
-When it does not
-------------
+When it does not:
 Without torch.compile an operation of its own expands the weights before each product, which costs more than it saves.
 With many rows per layer it slows the products down. Convolutions and embeddings stay as they are.
 
-Numerics
-------------
+Numerics:
 changed: weights are rounded to 256 levels. Measure the accuracy of your task before you serve it.
 
-References
-------------
+References:
 torchao documentation, torchao.quantization. Dettmers et al., LLM.int8(), NeurIPS 2022.
 """
 

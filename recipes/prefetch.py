@@ -1,24 +1,19 @@
 """Batches prepared ahead by each worker
 
-What it does
-------------
+What it does:
 Sets how many batches each DataLoader worker prepares ahead (`prefetch_factor`). PyTorch's default is 2.
 
-Why it helps
-------------
+Why it helps:
 Where some batches take much longer to prepare than others, a longer queue bridges the slow ones.
 
-When it does not
-------------
+When it does not:
 Workers that are too slow on average stay too slow: more workers help. Each batch in the queue takes host memory, pinned
 memory too when the loader pins. Without workers there is no queue.
 
-Numerics
-------------
+Numerics:
 exact: the same batches in the same order.
 
-References
-------------
+References:
 PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide.
 """
 

@@ -27,6 +27,7 @@ from advisor.records.kinds import DEVICES
 from advisor.records.workload import TENSOR_CORES_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
+_HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):?\n(?:-+\n)?", re.M)  # with a colon, or underlined
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
 TRAINING = frozenset({Mode.TRAIN})
 INFERENCE = frozenset({Mode.INFER})
@@ -426,7 +427,7 @@ def _numbers(installed: str) -> tuple[int, ...]:
 
 
 def card(recipe: Recipe) -> str:
-    """The recipe's module docstring: the text that the app and ``perf-advisor recipes ID`` show."""
+    """The recipe's module docstring, its headings underlined: the app and ``perf-advisor recipes ID`` show it."""
     return _card_of(sys.modules[type(recipe).__module__])
 
 
@@ -435,7 +436,7 @@ def _card_of(module: ModuleType) -> str:
     if not text:  # ``python -OO`` leaves docstrings out
         with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
             text = ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
-    return (text or "").strip()
+    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (text or "").strip())
 
 
 def card_section(recipe: Recipe, heading: str) -> str:

@@ -188,14 +188,6 @@ def test_settings_are_applied_in_the_order_of_their_stages():
     assert [recipe.id for recipe, _ in catalog.in_order(settings)] == ["fused_optimizer", "compile", "zero_grad"]
 
 
-def test_conflicts_are_found_whichever_is_named_first():
-    catalog = load_catalog()
-    both = {"compile.mode": "reduce-overhead", "step.cuda_graph": True}
-    assert "CUDA graphs" in str(catalog.conflict(both))
-    assert "CUDA graphs" in str(catalog.conflict(dict(reversed(both.items()))))
-    assert catalog.conflict({"compile.mode": "default", "step.cuda_graph": True}) is None
-
-
 def test_only_compilation_costs():
     catalog = load_catalog()
     assert catalog.cost({"step.zero_grad": "zeros"}) == 0

@@ -4,9 +4,7 @@ import copy
 
 import pytest
 import torch
-from facts import gpu_facts, loader_facts, profile_facts
 from loaders import LOADERS, Numbers, every_loader, first_tensor, samples_of
-from proposals import proposed, reason
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -55,30 +53,3 @@ def test_prepare_returns_a_loader_that_the_loop_can_use_as_before():
     tuning = Tuning({"data.device_prefetch": True})
     _, same = tuning.prepare(model, LOADERS["map-style"]())
     assert isinstance(same, DataLoader)  # on the CPU there is nothing to copy ahead
-
-
-def test_copying_ahead_is_tried_where_copies_show():
-    assert proposed("gpu_prefetch", gpu_facts(loader=loader_facts(), profile=profile_facts())) == [True]
-
-
-def test_copies_that_do_not_block_need_pinned_memory():
-    assert proposed("non_blocking", gpu_facts(loader=loader_facts(pin_memory=True))) == [True]
-    assert "pin_memory tries both" in reason("non_blocking", gpu_facts(loader=loader_facts()))
-    assert "DataLoader" in reason("non_blocking", gpu_facts())
-
-
-@pytest.mark.parametrize("recipe_id", ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size"])
-def test_no_option_is_tried_of_a_loader_that_cannot_be_copied(recipe_id):
-    loader = loader_facts(num_workers=2, copy_problem="Mine reads from an iterator")
-    facts = gpu_facts(loader=loader, current={"data.num_workers": 0})
-    assert reason(recipe_id, facts) == "Mine reads from an iterator"
-
-
-def test_an_iterable_dataset_gets_the_workers_that_it_is_made_for():
-    waits = profile_facts(step_ms=100.0, phases={"data wait": 90.0, "forward": 10.0})
-
-    def values(**changes):
-        return proposed("num_workers", gpu_facts(loader=loader_facts(iterable_dataset=True, **changes), profile=waits))
-
-    assert values() == [1]
-    assert values(divides_samples=True)[:2] == [1, 2]

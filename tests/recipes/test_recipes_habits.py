@@ -3,8 +3,6 @@ import warnings
 
 import pytest
 import torch
-from facts import cpu_facts, gpu_facts, loader_facts
-from proposals import proposed, reason
 from torch import nn
 
 from advisor.python.file import python_source
@@ -49,47 +47,6 @@ def train_step(loss=None, model=None, **plan):
 
 
 # --- which values are tried -----------------------------------------------------------------------------------
-
-
-def test_bad_habits_are_priced_where_the_loop_is_good():
-    facts = gpu_facts(loader=loader_facts())
-    assert proposed("loss_sync", facts) == ["every_step", "accumulated"]
-    assert proposed("empty_cache", facts) == ["every_step", "every_step_with_del"]
-    assert proposed("debug_off", facts) == ["anomaly", "profiler", "nvtx"]
-    assert all(CATALOG[name].habit for name in ("loss_sync", "empty_cache", "debug_off", "eval_no_grad"))
-
-
-@pytest.mark.parametrize(
-    ("recipe_id", "key", "bad", "good"),
-    [
-        ("loss_sync", "loop.loss_item", "every_step", "never"),
-        ("empty_cache", "loop.empty_cache", "every_step", "never"),
-        ("debug_off", "debug.switches", "anomaly", "none"),
-    ],
-)
-def test_the_good_way_is_measured_where_the_loop_has_the_bad_habit(recipe_id, key, bad, good):
-    facts = gpu_facts(current={key: bad})
-    candidates = CATALOG.propose(facts, only=[recipe_id]).candidates
-    assert bad not in [candidate.value for candidate in candidates]
-    assert [candidate.value for candidate in candidates if candidate.already_on] == [good]
-
-
-def test_what_needs_a_gpu_is_left_out_on_the_cpu():
-    for recipe_id in ("loss_sync", "empty_cache"):
-        assert "needs a CUDA GPU" in reason(recipe_id, cpu_facts())
-    assert proposed("debug_off", cpu_facts()) == ["anomaly", "profiler"]
-
-
-def test_anomaly_detection_does_nothing_where_nothing_is_recorded():
-    assert proposed("debug_off", cpu_facts(mode=Mode.INFER)) == ["anomaly", "profiler"]
-    assert proposed("debug_off", cpu_facts(mode=Mode.INFER, current={"infer.grad": "no_grad"})) == ["profiler"]
-
-
-def test_anomaly_detection_cannot_be_captured():
-    recipe = CATALOG["debug_off"]
-    assert "cannot be captured" in recipe.conflict("anomaly", {"step.cuda_graph": True})
-    assert recipe.conflict("profiler", {"step.cuda_graph": True}) is None
-    assert recipe.conflict("anomaly", {"step.cuda_graph": False}) is None
 
 
 # --- how a step obeys -----------------------------------------------------------------------------------------

@@ -50,11 +50,6 @@ def test_integer_weights_need_linear_layers_and_inference(monkeypatch):
     assert "applies to inference only" in reason("int8_weights", gpu_facts(linear_shapes=LARGE))
 
 
-def test_what_quantized_weights_cannot_be_combined_with():
-    settings = {"precision.quantize": "int8wo", "precision.float8": "tensorwise"}
-    assert "both replace the weights" in CATALOG.conflict(settings)
-
-
 class Wide(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 4))

@@ -1,9 +1,8 @@
 """Recipes for the workers of a DataLoader: how many there are, how far ahead they read, how long they live."""
 
 import pytest
-from facts import cpu_facts, loader_facts, profile_facts
 from loaders import LOADERS, Numbers, applied, every_loader, samples_of
-from proposals import CATALOG, proposed
+from proposals import CATALOG
 from torch.utils.data import DataLoader
 
 OF_WORKERS = ["persistent_workers", "prefetch"]
@@ -40,9 +39,3 @@ def test_a_loader_without_workers_is_left_alone(recipe_id):
     key = CATALOG[recipe_id].key
     assert "about workers" in CATALOG.conflict({key: value, "data.num_workers": 0})
     assert CATALOG.conflict({key: value, "data.num_workers": 2}) is None
-
-
-def test_values_for_a_loader_with_workers():
-    facts = cpu_facts(loader=loader_facts(num_workers=4, length=20), profile=profile_facts())
-    assert proposed("prefetch", facts) == [4, 8]
-    assert proposed("persistent_workers", facts) == [True]
