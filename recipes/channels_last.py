@@ -51,11 +51,8 @@ class ChannelsLast(Recipe):
         return 1.2 if facts.on_cuda and (runs_in_half(facts) or not is_host_bound(facts)) else 1.05
 
     def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
         from advisor.step.optimizer import follow_parameters
 
-        name = "contiguous_format" if value == "contiguous" else str(value)
-        workload.model = workload.model.to(memory_format=getattr(torch, name))
+        self.run_code(workload, value)
         follow_parameters(workload.optimizer)
         workload.plan = replace(workload.plan, memory_format="none" if value == "contiguous" else str(value))

@@ -18,7 +18,7 @@ Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, A
 """
 
 from advisor.recipe import Recipe, Stage
-from advisor.records import Facts, Proposal, Value
+from advisor.records import Facts, Value
 
 
 class Control(Recipe):
@@ -27,9 +27,6 @@ class Control(Recipe):
     keeps_code = True  # it changes nothing
     gain = 1.0  # tests/gpu/RESULTS.md: it changes nothing
     shown = "# the control changes nothing\n"
-
-    def candidates(self, facts: Facts) -> Proposal:
-        return [True]
 
     def why(self, facts: Facts, value: Value) -> str:
         return "It changes nothing; its distance from the baseline is the noise of this machine and workload."

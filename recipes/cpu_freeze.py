@@ -20,7 +20,7 @@ PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch tut
 """
 
 from advisor.recipe import CPU, INFERENCE, Recipe, unless_computed
-from advisor.records import Bottleneck, Facts, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal
 
 _CODE = """\
 import torch._inductor.config
@@ -39,15 +39,12 @@ class CpuFreeze(Recipe):
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY, Bottleneck.LAUNCH})
     gain = 1.15  # tests/gpu/RESULTS.md: 1.63x on a served network, of which compiling alone gives a part
+    conflicts = (
+        (True, "infer.grad", "grad", "parameters can be frozen only where no gradient is recorded: use no_grad"),
+        (True, "compile.scope", "regional", "with frozen parameters no two blocks have the same code to compile once"),
+    )
     codes = {True: _CODE, False: "# parameters stay parameters\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         nothing = "the step computes no convolution or linear layer whose weights could be packed"
         return unless_computed(facts, "conv1d", "conv2d", "conv3d", "linear", reason=nothing) or [True]
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        if value and settings.get("infer.grad") == "grad":
-            return "parameters can be frozen only where no gradient is recorded; set infer.grad to no_grad"
-        if value and settings.get("compile.scope") == "regional":
-            return "with frozen parameters no two blocks have the same code, so compile.scope regional saves nothing"
-        return None

@@ -19,7 +19,7 @@ References:
 torchao documentation, torchao.quantization. Dettmers et al., LLM.int8(), NeurIPS 2022.
 """
 
-from advisor.recipe import INFERENCE, Components, Recipe, Stage, is_compiled, without_package
+from advisor.recipe import INFERENCE, Recipe, Stage, is_compiled, without_package
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 # Up to this batch size reading the weights takes longer than multiplying them. Samples; 1 gained, 64 lost (RESULTS.md).
@@ -56,6 +56,3 @@ quantize_(model, Int8WeightOnlyConfig())
         # tests/gpu/RESULTS.md: 1.52x for one sample and compiled, 0.68x otherwise, 1.20x on a CPU.
         few = not facts.on_cuda or (is_compiled(facts) and (facts.workload.batch_size or 1) <= _FEW_SAMPLES)
         return 1.2 if few else 0.7
-
-    def apply(self, workload: Components, value: Value) -> None:
-        self.run_code(workload, value)

@@ -20,7 +20,7 @@ PyTorch Performance Tuning Guide. PyTorch documentation, CUDA semantics, Asynchr
 """
 
 from advisor.recipe import CUDA, TRAINING, Recipe
-from advisor.records import Bottleneck, Facts, Proposal
+from advisor.records import Bottleneck
 
 
 class LossSync(Recipe):
@@ -39,6 +39,3 @@ class LossSync(Recipe):
     habit = True
     # tests/gpu/RESULTS.md: 1.00x on an encoder; a host-bound step waits
     gains = {"every_step": 0.99, "accumulated": 1.0}
-
-    def candidates(self, facts: Facts) -> Proposal:
-        return ["every_step", "accumulated"]

@@ -54,6 +54,15 @@ fully_shard(model)
     numerics = Numerics.CLOSE
     inside_step = True
     saves_memory = True
+    conflicts = tuple(
+        ("fully_shard", key, value, reason)
+        for key, value, reason in (
+            ("precision.autocast", "float16", "the gradient scaler of float16 does not see the other ranks' shards"),
+            ("model.memory_format", "channels_last", "fully_shard takes no parameters in channels-last format"),
+            ("compile.optimizer", True, "a compiled optimizer step does not take sharded parameters"),
+            ("compile.scope", "with_loss", "fully_shard gathers parameters in hooks between model and loss"),
+        )
+    )
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.gpus == 1:
@@ -64,7 +73,7 @@ fully_shard(model)
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == "fully_shard" and (reason := _conflict_of_shards(settings)):
+        if reason := super().conflict(value, settings):
             return reason
         if value == self.default or not settings.get("step.cuda_graph"):
             return None
@@ -73,16 +82,3 @@ fully_shard(model)
         if settings.get("parallel.find_unused_parameters"):
             return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
         return None
-
-
-def _conflict_of_shards(settings: Values) -> str | None:
-    """The reason why ``fully_shard`` does not go with settings."""
-    if settings.get("precision.autocast") == "float16":
-        return "the gradient scaler of float16 does not see the other ranks' shards; bfloat16 needs none"
-    if settings.get("model.memory_format") == "channels_last":
-        return "fully_shard takes no parameters in channels-last format"
-    if settings.get("compile.optimizer"):
-        return "a compiled optimizer step does not take the sharded parameters of fully_shard"
-    if settings.get("compile.scope") == "with_loss":
-        return "fully_shard gathers parameters in hooks between model and loss, so they cannot be compiled as one"
-    return None

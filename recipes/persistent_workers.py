@@ -36,7 +36,7 @@ class PersistentWorkers(WorkerRecipe):
     usual = frozenset({True})
     without_workers = "the loader has no workers that could live on: num_workers tries some first"
 
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.hears_of_epochs:
             return Skip("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
         epoch_s = epoch_seconds(facts)

@@ -20,7 +20,7 @@ PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_b
 
 from advisor.recipe import CUDA, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe
-from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Phase, Value, Values
 
 
 class PinMemory(LoaderRecipe):
@@ -30,9 +30,6 @@ class PinMemory(LoaderRecipe):
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     usual = frozenset({True})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
-
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        return [True]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 3.60x where the step copies only, 1.27x and 1.54x in stacks of images. Copies from

@@ -30,5 +30,5 @@ class Prefetch(WorkerRecipe):
     without_workers = "only workers prepare batches ahead, and the loader has none: num_workers tries some first"
     gains = {4: 1.05, 8: 1.06}  # tests/gpu/RESULTS.md: 1.35x and 1.38x for batches in bursts, 0.96x to 0.99x elsewhere
 
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         return [4, 8]

@@ -26,7 +26,7 @@ PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating P
 
 from advisor.recipe import CUDA, Recipe
 from advisor.recipe.plan import AROUND_LOSS
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # Largest expected speed-up, a factor: beyond it a profiled share is mostly the profiler's own overhead.
 _MOST_GAINED = 8.0
@@ -57,6 +57,9 @@ class StepGraph(Recipe):
     usual = frozenset({True})
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
+    conflicts = (
+        (AROUND_LOSS, "compile.scope", "with_loss", "around_loss records a step that is compiled without its loss"),
+    )
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, AROUND_LOSS: _CAPTURE_AROUND}
 
     def candidates(self, facts: Facts) -> Proposal:
@@ -75,8 +78,3 @@ class StepGraph(Recipe):
             return 1.3
         share /= facts.gpus  # each computes a part of the batch, and its host launches as many kernels as before
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == AROUND_LOSS and settings.get("compile.scope") == "with_loss":
-            return "compile.scope with_loss compiles the loss into what step.cuda_graph: around_loss records without it"
-        return None

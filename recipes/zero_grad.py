@@ -21,7 +21,7 @@ PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuni
 """
 
 from advisor.recipe import TRAINING, Recipe
-from advisor.records import Bottleneck, Facts, Proposal
+from advisor.records import Bottleneck
 
 
 class ZeroGrad(Recipe):
@@ -39,6 +39,3 @@ class ZeroGrad(Recipe):
     saves_memory = True
     habit = True
     gains = {"zeros": 0.97, "manual": 1.0}  # tests/gpu/RESULTS.md: zeros 0.98x, by hand 1.00x
-
-    def candidates(self, facts: Facts) -> Proposal:
-        return ["zeros", "manual"]

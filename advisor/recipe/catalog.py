@@ -252,7 +252,7 @@ def _module_in(path: Path) -> ModuleType:
 
 
 def _add_recipes_of(module: ModuleType, recipes: dict[str, Recipe]) -> None:
-    """Add a recipe for each class of the module that has a key. Raises TypeError for a class that lacks a method."""
+    """Add a recipe for each class of the module that has a key."""
     classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Recipe)]
     for recipe in [cls() for cls in classes if "key" in vars(cls) and cls.__module__ == module.__name__]:
         _check(recipe, recipes)

@@ -11,7 +11,6 @@ import functools
 import inspect
 import re
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -101,7 +100,7 @@ class WholeNumbers:
         return type(value) is int and self.least <= value <= 1_000_000
 
 
-class Recipe(ABC):
+class Recipe:
     """One optimization. Class attributes describe it; the module docstring explains it.
 
     A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
@@ -130,14 +129,15 @@ class Recipe(ABC):
     ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
     ``roundings``: the unit round-off of the arithmetic that single values bring in (bfloat16: 2**-8).
     ``excludes``: keys of settings that no value but the default goes with, and the reason, where they are on.
+    ``conflicts``: a value, a key and a value of another setting that do not go together, and the reason.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
-    ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` need not write ``apply``: its code is run. One of
-    the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
+    ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code
+    is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
     ``calls``: the functions of this project that all values but the default call, each by its module (``code_of``) and
     the call, with ``{value}`` in the value's place. A trial calls them, and the code shows them with their calls.
     """
@@ -172,6 +172,7 @@ class Recipe(ABC):
     gains: ClassVar[Mapping[Value, float]] = {}
     roundings: ClassVar[Mapping[Value, float]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
+    conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
     calls: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -198,27 +199,27 @@ class Recipe(ABC):
             cls.expensive = True
             NOT_COMPILED[cls.key] = cls.default
 
-    @abstractmethod
     def candidates(self, facts: Facts) -> Proposal:
-        """The values worth trying here, or the reason why there are none. The present value may be among them.
+        """The values worth trying here, or the reason why there are none: all but the default, unless it is overridden.
 
         ``facts.profile`` is None at first, then perhaps the phases alone; ``facts.instrumented`` is None until the
         instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
-        that pass skips with ``NEEDS_PROFILE`` and is asked again later.
+        that pass skips with ``NEEDS_PROFILE`` and is asked again later. The present value may be among the values.
         """
+        return [value for value in self.examples if value != self.default]
 
     def apply(self, workload: Components, value: Value) -> None:
         """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
         if self.plan_field:
             field: dict[str, Any] = {self.plan_field: value}
             workload.plan = replace(workload.plan, **field)
-        elif self.stage is Stage.GLOBAL:
-            self.run_code(workload, value)
         elif self.calls:
             names = {"model": workload.model}
             for module, call in self.calls if value != self.default else ():
                 names |= vars(import_module(full_name(module)))
                 exec(call.replace("{value}", str(value)), names)  # noqa: S102 - our own code
+        elif self.stage in (Stage.GLOBAL, Stage.MODEL):
+            self.run_code(workload, value)
         elif self.stage is not Stage.ENVIRONMENT:
             raise NotImplementedError(f"the recipe {self.id} has no apply")
 
@@ -310,6 +311,9 @@ class Recipe(ABC):
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict of ``value`` with these other settings, or None."""
+        for own, key, other, reason in self.conflicts:
+            if value == own and settings.get(key) == other:
+                return reason
         if value == self.default:
             return None
         return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)

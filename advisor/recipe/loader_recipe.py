@@ -1,6 +1,5 @@
 """Common parts of recipes for a DataLoader: the cases with nothing to set, and those with nothing to gain."""
 
-from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
@@ -51,9 +50,9 @@ class LoaderRecipe(Recipe):
     phases = frozenset({Phase.DATA_WAIT})
     stage = Stage.DATA
 
-    @abstractmethod
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values to try for a loader that can be rebuilt."""
+        """The values to try for a loader that can be rebuilt: all but the default, unless it is overridden."""
+        return super().candidates(facts)
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader
@@ -92,12 +91,10 @@ class WorkerRecipe(LoaderRecipe):
 
     without_workers: ClassVar[str]
 
-    @abstractmethod
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values to try for a loader that has workers."""
-
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        return self.values_for_workers(loader, facts) if loader.num_workers else Skip(self.without_workers)
+    def candidates(self, facts: Facts) -> Proposal:
+        loader = facts.workload.loader
+        idle = loader is not None and not loader.copy_problem and not loader.num_workers
+        return Skip(self.without_workers) if idle else super().candidates(facts)
 
     def apply(self, workload: Components, value: Value) -> None:
         if workload.has_loader and workload.data.num_workers:

@@ -1,10 +1,11 @@
-"""Batches on their way to the device: copied ahead, without blocking, from pinned memory."""
+"""Loaders: their workers, and batches on their way to the device, copied ahead from pinned memory."""
 
 import copy
 
 import pytest
 import torch
-from loaders import LOADERS, Numbers, every_loader, first_tensor, samples_of
+from loaders import LOADERS, Numbers, applied, every_loader, first_tensor, samples_of
+from proposals import CATALOG
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -53,3 +54,35 @@ def test_prepare_returns_a_loader_that_the_loop_can_use_as_before():
     tuning = Tuning({"data.device_prefetch": True})
     _, same = tuning.prepare(model, LOADERS["map-style"]())
     assert isinstance(same, DataLoader)  # on the CPU there is nothing to copy ahead
+
+
+# --- workers ------------------------------------------------------------------------------------------------------
+
+
+def test_workers_get_their_options():
+    assert applied("prefetch", 5, LOADERS["map-style"]()).prefetch_factor == 5
+    assert applied("persistent_workers", True, LOADERS["map-style"]()).persistent_workers is True
+    assert "persistent_workers=True" in CATALOG["persistent_workers"].code(True)
+    assert CATALOG["num_workers"].code(8) == "loader = torch.utils.data.DataLoader(..., num_workers=8)\n"
+
+
+@pytest.mark.parametrize("stay", [True, False])
+def test_more_workers_live_on_between_epochs_as_the_present_ones_do(stay):
+    changed = applied("num_workers", 2, DataLoader(Numbers(), num_workers=1, persistent_workers=stay))
+    assert (changed.num_workers, changed.persistent_workers) == (2, stay)
+
+
+@pytest.mark.process
+@every_loader
+def test_every_kind_of_loader_yields_the_same_samples(kind):
+    loader = LOADERS[kind]()
+    for recipe_id, value in {"prefetch": 3, "persistent_workers": True}.items():
+        loader = applied(recipe_id, value, loader)
+    assert loader.num_workers == 1
+    assert samples_of(loader) == [float(number) for number in range(10)]
+
+
+@pytest.mark.parametrize(("recipe_id", "value"), [("prefetch", 4), ("persistent_workers", True)])
+def test_a_loader_without_workers_is_left_alone(recipe_id, value):
+    loader = DataLoader(Numbers(), batch_size=4)
+    assert applied(recipe_id, value, loader) is loader

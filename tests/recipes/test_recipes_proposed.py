@@ -126,10 +126,10 @@ PROPOSED = [
     ("cpu_freeze", gpu_facts(**INFER), "CPU only"),
     ("cpu_freeze", cpu_facts(**INFER, **EMBEDDING), "no convolution or linear layer"),
     # the optimizer
-    ("fused_optimizer", gpu_facts(), ["fused", "for-loop"]),
+    ("fused_optimizer", gpu_facts(), ["fused"]),
     ("fused_optimizer", cpu_facts(), ["fused", "foreach"]),
-    ("fused_optimizer", gpu_facts(optimizer=rmsprop(implementations=("for-loop", "foreach"))), ["for-loop"]),
-    ("fused_optimizer", gpu_facts(optimizer=sgd_facts(name="LBFGS", implementations=("for-loop",))), "has neither"),
+    ("fused_optimizer", gpu_facts(optimizer=rmsprop(implementations=("for-loop", "foreach"))), "RMSprop has no"),
+    ("fused_optimizer", gpu_facts(optimizer=sgd_facts(name="LBFGS", implementations=("for-loop",))), "LBFGS has no"),
     ("fused_optimizer", gpu_facts(optimizer=None), "no optimizer"),
     ("grad_accumulation", gpu_facts(profile=profile_facts()), [2, 4, 8]),
     ("grad_accumulation", gpu_facts(profile=profile_facts(phases={"forward": 99.0, "optimizer": 1.0})), "1.0 % of the"),

@@ -230,6 +230,7 @@ def test_the_stack_before_and_after(told):
 
 def test_the_baselines_gpu_and_energy(told):
     rows = {row[0]: row[1] for row in table_rows(told, "Baseline")}
+    assert rows["Step"] == "26.3 ms, ±0.6 % (2 runs)"
     assert rows["Energy"] == "252 mJ a sample, whole GPU"
     assert rows["GPU"] == (
         "61 °C at most, SM clock 1755 (lowest 1710) MHz, 612 W on average; at its power cap; slowed down (software "

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import TOPICS
 from advisor.cli.parser import Parser, given, launch_of, split_arguments, target_of
-from advisor.errors import UsageError
+from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.files.paths import DEMO
@@ -77,17 +76,6 @@ class Measure:
         return (request if self.budget_s is None else replace(request, budget_s=self.budget_s)), past
 
 
-class _ShowVersion(argparse.Action):
-    """Prints the version, and in a second line those of what it runs on."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print, and exit."""
-        from advisor.machine.versions import versions_line
-
-        print(f"perf-advisor {__version__}\n{versions_line()}")
-        parser.exit()
-
-
 def measure_parser(about: str) -> Parser:
     """All options of measuring."""
     parser = Parser("perf-advisor", about, usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]")
@@ -97,7 +85,7 @@ def measure_parser(about: str) -> Parser:
         metavar="TARGET",
         help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
     )
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show what is installed, and exit")
+    parser.add_argument("--version", action="store_true", help="show what is installed, and exit")
     for topic in TOPICS:
         parser.add_topic(topic)
     return parser
@@ -107,6 +95,11 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     """The session that a command line without a command asks for. ``about`` is what its help begins with."""
     own, targets = split_arguments(arguments)
     options = measure_parser(about).parse(own)
+    if options.version:
+        from advisor.machine.versions import versions_line
+
+        print(f"perf-advisor {__version__}\n{versions_line()}")
+        raise SystemExit(ExitCode.OK)
     target, resume = _target_and_resume(options.target or None, options.resume, commands)
     check_recipes(options)
     outputs, spec = outputs_of(options), target_of(target or "", targets, options)
