@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from advisor.recipe.code import code_of, full_name
+from advisor.recipe.code import code_of, names_in
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value, Values
 from advisor.records.kinds import DEVICES
@@ -216,7 +216,7 @@ class Recipe:
         elif self.calls:
             names = {"model": workload.model}
             for module, call in self.calls if value != self.default else ():
-                names |= vars(import_module(full_name(module)))
+                names |= names_in(module)
                 exec(call.replace("{value}", str(value)), names)  # noqa: S102 - our own code
         elif self.stage in (Stage.GLOBAL, Stage.MODEL):
             self.run_code(workload, value)

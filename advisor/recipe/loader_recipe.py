@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from advisor.figures.formatting import format_percent
 from advisor.recipe import Components, Recipe, Stage, code_of
+from advisor.recipe.code import names_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.
@@ -68,10 +69,8 @@ class LoaderRecipe(Recipe):
         return {self.key.partition(".")[2]: value}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-
         if workload.has_loader:
-            workload.data = rebuild(workload.data, **self.options(value))
+            workload.data = names_in("loading.loader")["rebuild"](workload.data, **self.options(value))
             if self.plan_field:
                 super().apply(workload, value)
 
