@@ -48,6 +48,8 @@ class AttentionMask(Recipe):
         loader = facts.workload.loader
         if not facts.workload.empty_masks:
             return Skip("the first batches are no dicts with a mask that masks nothing in any of them")
+        if facts.workload.takes_arguments_only:
+            return Skip("the Trainer makes its loader itself; drop the masks in its data_collator")
         return Skip(loader.copy_problem) if loader and loader.copy_problem else ["dropped"]
 
     def options(self, value: Value) -> dict[str, Any]:

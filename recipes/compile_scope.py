@@ -24,7 +24,7 @@ PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA ECCV
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.recipe import Components, Recipe, code_of
-from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value, Values
 
 # Low enough for both shares that sessions on an H200 measured of a small encoder: less than 0.5 %, and 0.9 %.
 _LEAST_SHARE = 0.001
@@ -52,6 +52,8 @@ class CompileScope(Recipe):
     codes = {"model": "# torch.compile takes the whole model\n", "regional": _REGIONAL, "with_loss": _WITH_LOSS}
 
     def candidates(self, facts: Facts) -> Proposal:
+        if facts.workload.takes_arguments_only:
+            return Skip("the Trainer compiles the whole model, as compile.mode says")
         # Blocks of many shapes take as long as the whole model: the eight shapes of a ResNet-50's blocks more than 37 s
         # on an H200's host, the model 33 s.
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes

@@ -137,6 +137,11 @@ class WorkloadFacts:
         """Whether the loop runs on a CUDA device."""
         return self.device_type == "cuda"
 
+    @property
+    def takes_arguments_only(self) -> bool:
+        """Whether the loop is that of a script's Trainer, which settings reach as its arguments alone."""
+        return bool(self.trainer) and any(place.kind == "arguments" for place in self.places)
+
     def has(self, *families: str) -> bool:
         """Whether the model has a module of one of these families."""
         return any(self.families.get(family, 0) for family in families)

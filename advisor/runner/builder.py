@@ -12,7 +12,7 @@ from pathlib import Path
 from advisor.process.channel import receive_message, send_message
 from advisor.process.household import kill
 from advisor.process.stacks import innermost_calls
-from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
+from advisor.records import BuilderReady, Forked, ForkEnded, Imported, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
 
@@ -57,20 +57,24 @@ class ForkedTrial:
 class Builder:
     """One builder process for one target. It forks trials, and ends with the process that made it.
 
-    ``helpers`` are processes that building started outside its group, such as a data server; None before a look.
+    With ``imports`` it only imports these; ``imported`` are those for such another builder. ``helpers`` are processes
+    that building started outside its group, such as a data server; None before a look.
     """
 
-    def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:
+    def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: Imported | None = None) -> None:
         self.target = target
         self.seed = seed
         self.usable = False
+        self.imported: Imported | None = None
         self.helpers: set[int] | None = None
         self._log_path = log_path
         self._ends: dict[int, int | None] = {}
         self._leaving: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path), daemon=False)
+        self._process = CONTEXT.Process(
+            target=_enter, args=(target, seed, self._theirs, log_path, imports), daemon=False
+        )
 
     @property
     def pid(self) -> int | None:
@@ -115,7 +119,7 @@ class Builder:
             while time.monotonic() < until and not cancelled():
                 ready = receive_message(self._connection, _LOOK_EVERY_S)
                 if isinstance(ready, BuilderReady):
-                    self.usable = not ready.problem
+                    self.usable, self.imported = not ready.problem, ready.imported
                     return ready.problem
             if self.pid is not None and not cancelled():
                 innermost_calls(self.pid, self._log_path)  # for who reads the log
@@ -186,7 +190,7 @@ class Builder:
             self._process.join(1.0)
 
 
-def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
+def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: Imported | None) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
     try:
         from advisor.trial.builder import builder_main
@@ -194,4 +198,4 @@ def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str)
         with contextlib.suppress(OSError):
             send_message(connection, BuilderReady(f"PyTorch cannot be imported ({type(error).__name__})"))
         return
-    builder_main(target, seed, connection, log_path)
+    builder_main(target, seed, connection, log_path, imports)

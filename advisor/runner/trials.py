@@ -4,7 +4,8 @@ A fork server that has torch imported starts a trial in tens of milliseconds. Ea
 so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
 
 A trial starts in one of three ways: forked from the process that has built the target once; in a process of the fork
-server's, which builds the target; or in a fresh interpreter, where settings must be in its environment.
+server's, or forked from one that has imported the target's libraries, which builds the target; or in a fresh
+interpreter, where settings must be in its environment.
 """
 
 import contextlib
@@ -56,6 +57,10 @@ class Runner:
         builder = Builder(target, seed, log_path)
         with log_files.bounded(log_path):
             problem = builder.build(timeout_s, lambda: self.cancelled, within_s, imports_slowly=imports_slowly)
+            if builder.imported and not self.cancelled:
+                builder.close()
+                builder = Builder(target, seed, log_path, builder.imported)
+                builder.build(timeout_s, lambda: self.cancelled)
         if builder.usable:
             self._builder = builder
         else:
@@ -63,12 +68,13 @@ class Runner:
         self._end_strays()
         return problem
 
-    def forget_build(self) -> None:
-        """End the process that holds the built target, if there is one."""
-        if self._builder is not None:
-            self._builder.close()
-        self._builder = None
+    def forget_build(self) -> bool:
+        """End the process from which trials are forked; whether there was one."""
+        builder, self._builder = self._builder, None
+        if builder is not None:
+            builder.close()
         self._end_strays()
+        return builder is not None
 
     def _end_strays(self) -> None:
         """End processes that left their trial's process group and outlived it, except those that building started."""

@@ -23,6 +23,7 @@ _TEXTS = {
     "double backward": Cause.DOUBLE_BACKWARD,
     "donated buffers": Cause.DOUBLE_BACKWARD,  # of a backward pass that keeps its graph
     "view size is not compatible": Cause.LAYOUT,
+    "to use channels_last": Cause.LAYOUT,
 }
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 _CUDA_MEMORY = "CUDA error: out of memory"

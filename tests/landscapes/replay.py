@@ -104,9 +104,10 @@ class Replay:
         self._built = not self.landscape.builds_anew
         return self.landscape.builds_anew
 
-    def forget_build(self) -> None:
-        """Have each trial build the target again."""
-        self._built = False
+    def forget_build(self) -> bool:
+        """Have each trial build the target again; whether it was built once."""
+        built, self._built = self._built, False
+        return built
 
     def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
         """The result of a trial, after the time that it takes."""

@@ -7,7 +7,7 @@ import pytest
 from facts import CONV, GIB, LINEAR, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
 
-from advisor.records import Hardware, Mode
+from advisor.records import Hardware, Mode, Place
 
 INFER = {"mode": Mode.INFER}
 EMBEDDING = {"families": {"embedding": 1}}
@@ -20,6 +20,8 @@ LARGE_STATE = {"optimizer": adamw_facts(state_bytes=30 * GIB), "parameter_bytes"
 VERY_LARGE_BATCH = {"batch_size": 8192}
 PADDABLE = {"paddable_outputs": ((8, 1, 50257), (64, 1, 50257))}
 SIX_CORES = Hardware(host(usable_cores=6))
+# The Trainer of a script gets only what its arguments can say.
+ARGUMENTS = {"trainer": "transformers", "places": (Place("arguments", "train.py", 3, 0, 3, 9),)}
 
 
 def rmsprop(**changes):
@@ -100,6 +102,11 @@ PROPOSED = [
     ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad")), [True]),
     ("step_graph", gpu_facts(optimizer=sgd_facts(name="Lion", builtin=False)), [True]),
     ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad"), own_step=True), "Adagrad counts its steps"),
+    ("step_graph", gpu_facts(**ARGUMENTS), "the Trainer runs the steps"),
+    ("step_graph", gpu_facts(trainer="transformers"), [True]),
+    ("attention_mask", gpu_facts(**ARGUMENTS, empty_masks=1), "data_collator"),
+    ("compile_scope", gpu_facts(**ARGUMENTS), "compiles the whole model"),
+    ("compile", gpu_facts(**ARGUMENTS), list(CATALOG["compile"].examples[1:])),
     ("compile", cpu_facts(), ["default", "max-autotune-no-cudagraphs"]),
     ("compile", gpu_facts(), list(CATALOG["compile"].examples[1:])),
     ("compile", gpu_facts(capability=(6, 1)), "too old for Triton"),

@@ -79,6 +79,7 @@ def test_a_backward_pass_that_keeps_its_graph_is_told_by_pytorchs_text():
         (breaks_a_backend, Cause.COMPILER),
         (derives_twice, Cause.DOUBLE_BACKWARD),
         (lambda: randn(2, 3, 4).permute(2, 0, 1).view(-1), Cause.LAYOUT),
+        (lambda: randn(2, 3).to(memory_format=torch.channels_last), Cause.LAYOUT),
         (lambda: randn(2, 3) @ randn(3, 2).bfloat16(), Cause.OPERATION),
         (lambda: torch._C._dynamo.guards.assert_size_stride(randn(2, 3), (2, 3), (1, 2)), Cause.LAYOUT),
     ],

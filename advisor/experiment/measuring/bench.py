@@ -269,9 +269,10 @@ class Bench:
         if self.compiles_beside(spec.settings):
             self.wait_until_compiled(spec.trial_id, spec.timeout_s)
             spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (budget.spent_s - started)))
-        # What failed there has failed; for want of memory, or of time, it is tried alone.
+        # What failed there has failed. For want of memory or time it is tried alone, as is a target that each trial
+        # builds for itself: two at a time may take the same port or file.
         beside = self._beside.get(Settings(spec.settings), TrialResult(Outcome.SKIPPED))
-        failed = beside.outcome is Outcome.FAILED
+        failed = beside.outcome is Outcome.FAILED and not self.why_not_built_once
         listen = partial(self.listen, spec)
         result = self._beside.pop(Settings(spec.settings)) if failed else self.runner.run(spec, listen)
         if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():

@@ -285,11 +285,11 @@ def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]
     """Whether settings may be compiled beside others, or run: there are cores and memory, and no kernels are timed.
 
     What compiles for longer than usual chooses among many kernels by timing them, as some libraries do; otherwise the
-    compiler times only a few, when they first run. What it finds beside another is not kept. Where each trial builds
-    the target for itself, since that uses CUDA or threads, two builds at a time may not be possible.
+    compiler times only a few, when they first run. What it finds beside another is not kept. Several GPUs are all in
+    use by one trial.
     """
     facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
-    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.why_not_built_once:
+    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.world is not None:
         return False
     catalog = bench.catalog
     if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:
