@@ -17,7 +17,8 @@ from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.files.paths import DEMO
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
-from advisor.records import Mode, Objective
+from advisor.records import Mode, Objective, TargetSpec
+from advisor.records.secrets import arguments_without_secrets
 from advisor.version import __version__
 
 if TYPE_CHECKING:
@@ -64,16 +65,48 @@ class Measure:
         return run_headless(request, outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
-        """The request to measure, and the session that it resumes. Raises UsageError where there is no such session.
+        """The request to measure, and the session that it resumes: an option not given now has its value there.
 
-        An option that is not given now has the value that it had in that session.
+        Raises UsageError where there is no such session, or where it measured something else.
         """
         if self.resume is None:
             return self.request, None
-        from advisor.cli.resuming import resumed
+        from advisor.experiment.past.sameness import taken_up_request
 
-        request, past = resumed(self.resume, self.request)
+        past = _past(self.resume, self.request.target)
+        if not self.request.target.arguments:
+            past.check_arguments()
+        wanted = self.request.continuing(past.request)
+        request = taken_up_request(wanted, past, config_given=self.request.config_path is not None)
         return (request if self.budget_s is None else replace(request, budget_s=self.budget_s)), past
+
+
+def _past(session_id: str, wanted: TargetSpec) -> PastSession:
+    """The session to resume: the one named, or the latest, of this target if there is one. Raises UsageError."""
+    from advisor.experiment.past.journal import list_sessions, open_session
+
+    if session_id or not wanted.target:
+        past = open_session(session_id or None)
+        wanted = replace(wanted, target=wanted.target or past.request.target.target)
+        if not _is_of(wanted, past.request.target):
+            raise UsageError(
+                f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",
+                f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` resumes its latest.",
+            )
+        return past
+    fitting = [past for past in list_sessions() if _is_of(wanted, past.request.target)]
+    here = [past for past in fitting if past.request.target.directory == wanted.directory]
+    if not fitting:
+        raise UsageError(
+            f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists what there is."
+        )
+    return (here or fitting)[0]
+
+
+def _is_of(wanted: TargetSpec, measured: TargetSpec) -> bool:
+    """Whether a session of one target measures another; arguments that are left out are the session's."""
+    arguments, _ = arguments_without_secrets(wanted.arguments)
+    return wanted.target == measured.target and arguments in ((), measured.arguments)
 
 
 def measure_parser(about: str) -> Parser:
