@@ -24,7 +24,7 @@ PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Perfor
 """
 
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, is_host_bound
-from advisor.records import Bottleneck, Facts, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Value, Values
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
 _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
@@ -41,7 +41,8 @@ class Compile(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES
-        if facts.workload.own_step:  # nothing tells their graphs where a step of the user's own begins
+        # Nothing tells their graphs where a step of the user's own begins: one model's forward pass in training does.
+        if facts.workload.own_step and (facts.workload.models > 1 or facts.workload.mode is Mode.INFER):
             modes = tuple(mode for mode in modes if mode not in MODES_WITH_GRAPHS)
         scope = facts.current("compile.scope", "model")
         # What is compiled with any other scope is compiled in the mode `default` unless another is set.

@@ -1,5 +1,6 @@
 """The session: the baseline, the search, and the closing remarks. Runs in a thread of its own and posts events."""
 
+import math
 import threading
 import time
 import traceback
@@ -20,7 +21,7 @@ from advisor.experiment.measuring.verification import verify
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import hints_for, save_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
-from advisor.experiment.plan import Plan
+from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
@@ -253,6 +254,8 @@ class Session:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
         hints, budget = hints_for(workload_name(self.request.target, facts)), self._bench.budget
         budget.guessed_compile_s = hints.compile_s or expected_compile_s(facts)
+        if facts.workload.current.get(COMPILE_MODE, "none") != "none":  # the user's own step compiles as much
+            budget.guessed_compile_s = min(budget.guessed_compile_s, result.warmup_s or math.inf)
         by_score = bool(self.request.evaluate)
         consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow, by_score=by_score))
         judge = Judge(

@@ -102,6 +102,7 @@ def inspect_loop(
         current=current_settings(loop),
         notes=tuple(loop.notes),
         linear_shapes=tuple((*size, linear[size]) for size in sorted(linear, key=math.prod, reverse=True)),
+        models=len(models),
         own_step=loop.step is not None,
         loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),

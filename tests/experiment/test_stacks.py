@@ -305,3 +305,12 @@ def test_a_stack_that_gained_nothing_is_made_again_once_the_step_no_longer_waits
 
     known, _ = found_by(speed, gpu_facts(loader=loader_facts()))
     assert set(WHOLE) | {WORKERS.key} <= set(known.stack)
+
+
+def test_where_no_graph_can_hold_the_step_the_compilers_own_graphs_do():
+    facts = gpu_facts(own_step=True, capture_problem="the step is a round of a script's loop")
+    known = known_of(facts)
+    assert known.compiles == {"compile.mode": "reduce-overhead"}
+    assert known_of(replace(facts, workload=replace(facts.workload, models=2))).compiles == COMPILED.settings
+    already = {"compile.mode": "default"}
+    assert known_of(replace(facts, workload=replace(facts.workload, current=already))).compiles == known.compiles

@@ -19,7 +19,7 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.files.paths import is_library
-from advisor.python.places import LoopPlaces, View, places_of_arguments, places_of_call, places_of_made
+from advisor.python.places import LoopPlaces, View, place_of_call, places_of_call, places_of_made
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
@@ -45,7 +45,7 @@ def script_workload(script: str, directory: str) -> Any:
         if any(kind.__module__ == "transformers.trainer" for kind in type(workload).__mro__):
             workload = of_trainer(workload)
             files = dict.fromkeys(where.frame.f_code.co_filename for where in seen.frames if where.is_users)
-            workload.places = tuple(places_of_arguments(files))
+            workload.places = tuple(place_of_call("arguments", "TrainingArguments", files))
             return workload
         if isinstance(workload, Adapted):
             workload.places = tuple(places_of(seen, workload.models or [workload.model]))
@@ -70,6 +70,7 @@ def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
         if where.is_users
     ]
     yield from places_of_made(seen.made, views, models, seen.optimizers, seen.loader)
+    yield from place_of_call("compile call", "torch.compile", dict.fromkeys(view.code.co_filename for view in views))
     if not seen.frames or not models:
         yield from places_of_call(views)
         return
