@@ -96,7 +96,8 @@ class Catalog:
         gone = {key: REMOVED[key] for key in settings if key in REMOVED and key not in self._by_key}
         gone |= {key: why for (key, value), why in _REMOVED_VALUES.items() if settings.get(key) == value}
         for key, why in gone.items():
-            warnings.warn(f"{key} is left out, for its recipe was removed: {why}", stacklevel=2)
+            setting = f"{key}: {text_of(settings[key])}"
+            warnings.warn(f"{setting} is left out, for its recipe was removed: {why}", stacklevel=2)
         return Settings(settings).filtered(lambda key: key not in gone)
 
     def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:

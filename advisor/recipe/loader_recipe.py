@@ -29,14 +29,6 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
     return Skip(f"{named} {'is' if len(phases) == 1 else 'are'} {format_percent(share, digits=1)} of the step")
 
 
-def epoch_seconds(facts: Facts) -> float | None:
-    """The seconds of an epoch in which no step waits for data; None if its length is not known."""
-    loader, profile = facts.workload.loader, facts.profile
-    if loader is None or loader.length is None or profile is None:
-        return None
-    return loader.length * profile.step_ms * (1 - profile.share(Phase.DATA_WAIT)) / 1e3
-
-
 class LoaderRecipe(Recipe):
     """A recipe that rebuilds a DataLoader with other constructor arguments.
 
