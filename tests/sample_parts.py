@@ -63,7 +63,7 @@ SAMPLE_FINDINGS = (
 RESNET_SKIPPED = {
     "inference_mode": "applies to inference only; this session measures training",
     "num_workers": "data wait is 0.3 % of the step",
-    "sdpa": "the model calls no scaled_dot_product_attention",
+    "pad_dims": "no linear layer's number of outputs is off a multiple of 64",
     "threads": "applies to the CPU only; this session runs on a CUDA GPU",
 }
 

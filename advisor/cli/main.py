@@ -42,18 +42,15 @@ def _guarded(arguments: Sequence[str]) -> int:
 
     try:
         return _run(arguments)
-    except AdvisorError as error:
-        _complain(error.message, error.hint, error.details)
-        return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except Exception as error:
-        explained = _explained(error)
-        _complain(explained.message, explained.hint, explained.details)
-        return explained.exit_code
+        shown = error if isinstance(error, AdvisorError) else _explained(error)
+        _complain(shown.message, shown.hint, shown.details)
+        return shown.exit_code
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -25,7 +25,7 @@ from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFact
 
 _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line
-_AROUND_FORWARD = ("autocast", "attention_backend", "create_on_device", "grad_mode")
+_AROUND_FORWARD = ("autocast", "create_on_device", "grad_mode")
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
 _BY_OWN_STEP = "tuning.own_step captures a function that does all of it"
 _NO_PLACE = {

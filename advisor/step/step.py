@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.recipe import MODES_WITH_GRAPHS, Components
 from advisor.recipe.plan import StepPlan
@@ -22,7 +21,6 @@ from advisor.step.optimizer import compiled_step, make_capturable, needs_closure
 from advisor.step.spread import synchronise_gradients
 
 Loss = Callable[..., Any] | None
-_ATTENTION = {name.split("_")[0].lower(): kernel for name, kernel in SDPBackend.__members__.items()}  # flash, math ...
 GRAD_CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "grad": torch.enable_grad,
     "no_grad": torch.no_grad,
@@ -48,21 +46,15 @@ class Step:
 
     @contextmanager
     def contexts(self) -> Iterator[None]:
-        """The plan's contexts of a forward pass: the device of new tensors, the attention kernel, autocast."""
+        """The plan's contexts of a forward pass: the device of new tensors, autocast."""
         with ExitStack() as stack:
             stack.enter_context(self.around_forward())
             if self.plan.create_on_device:
                 stack.enter_context(torch.device(self.plan.device))
-            stack.enter_context(self.attention())
             if self.plan.autocast != "none":
                 dtype = getattr(torch, self.plan.autocast)
                 stack.enter_context(torch.autocast(self.plan.device_type, dtype, cache_enabled=self.caches_casts))
             yield
-
-    def attention(self) -> AbstractContextManager[Any]:
-        """The context of the plan's attention kernel."""
-        backend = self.plan.attention_backend
-        return nullcontext() if backend == "auto" else sdpa_kernel(_ATTENTION[backend])
 
     def begin_graphs(self) -> None:
         """Tell the compiler's own CUDA graphs that a step begins: its calls overwrite the results of the last one."""
@@ -177,8 +169,7 @@ class TrainStep(Step):
         """Gradients of the (scaled) loss, or of its part in the update."""
         if self.plan.accumulate > 1:
             loss = loss / self.plan.accumulate
-        with self.attention():  # activation checkpoints run parts of the forward pass again: with the same kernels
-            (self.scaler.scale(loss) if self.scaler else loss).backward()
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
         """Run the optimizer's step after enough batches, with clipped gradients if the plan says so."""
@@ -262,10 +253,10 @@ class InferStep(Step):
 class OwnStep(InferStep):
     """The user's function ``step(batch)``. Called with a batch it returns the function's result.
 
-    The batch is moved to the device in the plan's layout and type. Autocast, the attention kernel, the device of new
-    tensors and the grad mode are contexts around the whole step. Autocast does not cache casts of weights, since the
-    step may change them between two calls of the model. ``optimizers`` are those that the step is known to use;
-    ``result`` converts the result.
+    The batch is moved to the device in the plan's layout and type. Autocast, the device of new tensors and the grad
+    mode are contexts around the whole step. Autocast does not cache casts of weights, since the step may change them
+    between two calls of the model. ``optimizers`` are those that the step is known to use; ``result`` converts
+    the result.
     """
 
     caches_casts = False
@@ -315,11 +306,6 @@ def finish_components(components: Components) -> None:
     """Compile the model as the plan says, once all else was done to it."""
     plan = components.plan
     if plan.compiles_with != "none":
-        if plan.attention_backend != "auto":
-            from torch._functorch import config
-
-            # The keys of this cache leave out the permitted kernels (pytorch/pytorch#186458); generated code is cached.
-            config.enable_autograd_cache = False
         collect_rarely_while_compiling()
         components.model = compile_model(components.model, plan)
 

@@ -39,11 +39,6 @@ from advisor.workloads.resizing import resizing_problem
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
 _TINY = 1e-30
 _SINGLE_BYTES = 4
-_ALLOCATORS = {
-    "expandable_segments:True": "expandable_segments",
-    "max_split_size": "max_split_size",
-    "backend:cudaMallocAsync": "cuda_async",
-}
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -143,13 +138,12 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     current: dict[str, Value] = {
         "precision.float32_matmul": _float32_matmul(),
         "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
-        "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        "memory.allocator": next((value for word, value in _ALLOCATORS.items() if word in allocators), "default"),
+        "memory.allocator": "expandable_segments" if "expandable_segments:True" in allocators else "default",
         "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
     }
     if loop.loader is not None:
@@ -192,19 +186,6 @@ def _float32_matmul() -> str:
     except RuntimeError:
         # The user set the newer per-backend switches; the older one then refuses to answer.
         return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
-
-
-def _attention_backend() -> str:
-    """The one attention kernel that is permitted, or ``auto`` when PyTorch may choose among several."""
-    flags = torch.backends.cuda
-    permitted = {
-        "flash": flags.flash_sdp_enabled(),
-        "cudnn": flags.cudnn_sdp_enabled(),
-        "efficient": flags.mem_efficient_sdp_enabled(),
-        "math": flags.math_sdp_enabled(),
-    }
-    names = [name for name, is_permitted in permitted.items() if is_permitted]
-    return names[0] if len(names) == 1 else "auto"
 
 
 def _checkpointing(model: nn.Module) -> str:

@@ -223,7 +223,7 @@ def test_the_value_that_is_accepted_is_tried_and_exported(tmp_path, faster):
 
 @pytest.mark.parametrize(
     ("recipe", "loader", "speedup"),
-    [(("num_workers", 2), {}, 0.5), (("num_workers", 2), {}, "out of shared memory"), (("sdpa", None), {}, 1.0)],
+    [(("num_workers", 2), {}, 0.5), (("num_workers", 2), {}, "out of shared memory"), (("allocator", None), {}, 1.0)],
     ids=["slower", "failed", "nothing to change"],
 )
 def test_where_what_is_accepted_cannot_be_exported_a_line_says_why(tmp_path, recipe, loader, speedup):

@@ -43,7 +43,7 @@ WORKERS = {"data.num_workers": 2, "data.pin_memory": True, "data.persistent_work
 LOADED = replace(FACTS, loader=LOADER)
 MOVABLE = replace(FACTS, loader=replace(LOADER, movable_transforms=("ToDtype", "Normalize")))
 ON_DEVICE = {"data.transforms_on_device": True}
-AROUND = {"attention.backend": "flash", "step.create_on_device": True, "step.zero_grad": "zeros"}
+AROUND = {"step.create_on_device": True, "step.zero_grad": "zeros"}
 HALF = {"precision.autocast": "float16", "step.zero_grad": "manual", "data.device_prefetch": True}
 DDP = {"parallel.strategy": "ddp", "parallel.gradient_as_bucket_view": True, "parallel.no_sync": True}
 

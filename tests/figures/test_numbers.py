@@ -61,6 +61,8 @@ def test_numerics_that_are_worse_than_declared_say_so() -> None:
     assert formatting.format_numerics(worse) == "changed (5.6e-02), declared close"
     varying = NumericsResult(Numerics.CLOSE, Numerics.EXACT, 1e-6, "", as_baselines=True)
     assert formatting.format_numerics(varying) == "close (1.0e-06)"
+    unknown = NumericsResult(Numerics.CLOSE, Numerics.CLOSE, None, "not finite", compared=False)
+    assert formatting.format_numerics(unknown) == "not compared, declared close"
 
 
 def test_a_relative_change() -> None:
