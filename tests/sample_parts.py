@@ -77,7 +77,6 @@ def h200_machine() -> Hardware:
         memory_total_bytes=150_754_820_096,
         memory_used_bytes=640 * 2**20,
         driver_version="580.65.06",
-        cuda_driver_version="13.0",
         **IDLE,
     )
     return Hardware(_host("Intel(R) Xeon(R) Platinum 8558", 16, 128), (gpu,))

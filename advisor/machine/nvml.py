@@ -79,21 +79,18 @@ class Nvml:
             return
         try:
             library.nvmlInit()
-            self._find()
+            numbers = range(library.nvmlDeviceGetCount())
         except library.NVMLError as error:
             known = {getattr(library, name, None): words for name, words in _OPENING_FAILED.items()}
             self._failure = f"{known.get(error.value, f'NVML cannot be used ({error})')}, {_ON_THE_CPU}"
-        else:
-            if not self._devices:
-                self._failure = f"The NVIDIA driver sees no GPU{' that answers' if self.silent else ''}, {_ON_THE_CPU}"
-
-    def _find(self) -> None:
-        numbers = range(self._library.nvmlDeviceGetCount())
+            return
         handles = [self.ask("nvmlDeviceGetHandleByIndex", number) for number in numbers]
         uuids = [None if handle is None else self.ask("nvmlDeviceGetUUID", handle) for handle in handles]
         found = zip(numbers, uuids, handles, strict=True)
         self._devices = tuple(Device(number, uuid, handle) for number, uuid, handle in found if uuid is not None)
         self.silent = tuple(number for number in numbers if uuids[number] is None)
+        if not self._devices:
+            self._failure = f"The NVIDIA driver sees no GPU{' that answers' if self.silent else ''}, {_ON_THE_CPU}"
 
 
 NVML = Nvml()

@@ -20,9 +20,8 @@ def test_every_field_of_a_gpu_is_filled():
     assert [field.name for field in fields(GpuInfo) if getattr(gpu, field.name) is None] == []
     assert (gpu.name, gpu.uuid, gpu.index) == ("NVIDIA H200", UUID, 0)
     assert gpu.memory_used_bytes == 3 * GIB
-    assert gpu.cuda_driver_version == "12.8"
     assert gpu.compute_capability == (9, 0)
-    assert (gpu.power_limit_w, gpu.sm_clock_max_mhz, gpu.mig_enabled) == (700.0, 1980, False)
+    assert (gpu.power_limit_w, gpu.mig_enabled) == (700.0, False)
 
 
 def test_throttle_reasons_are_words_and_idling_is_not_one():
@@ -32,7 +31,6 @@ def test_throttle_reasons_are_words_and_idling_is_not_one():
 
 OPTIONAL = [
     "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetMaxClockInfo",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetEnforcedPowerLimit",
@@ -194,7 +192,7 @@ class ScriptedCores(host_module.CoresInUse):
     """A watch with figures for: seconds by the clock, processor seconds of all programs, and of this one."""
 
     def __init__(self, *readings):
-        self.left = [host_module.CpuReading(*one) for one in readings]
+        self.left = list(readings)
         super().__init__()
 
     def _read(self):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from fake_nvml import FakeNvml, nvml_of
 
-from advisor.figures.formatting import link_rows, link_words
+from advisor.figures.formatting import link_rows
 from advisor.machine.hardware import inspect_hardware
 from advisor.records import GpuLink
 
@@ -31,8 +31,7 @@ def test_only_links_that_lead_to_the_other_gpu_count_where_they_are_direct():
 def test_gpus_without_nvlink_have_their_path_over_pcie():
     library = FakeNvml(count=2)
     library.nvlinks = 0
-    (link,) = links_of(library)
-    assert (link.nvlinks, link_words(link)) == (0, "no NVLink, PCIe across NUMA nodes")
+    assert link_rows(links_of(library)) == [("0-1", "no NVLink, PCIe across NUMA nodes")]
 
 
 def test_a_driver_that_knows_no_links_leaves_pairs_without_a_path():

@@ -135,8 +135,6 @@ def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[Operato
             calls=row.count,
             host_ms=row.self_cpu_time_total / 1e3,
             device_ms=row.self_device_time_total / 1e3,
-            host_total_ms=row.cpu_time_total / 1e3,
-            device_total_ms=row.device_time_total / 1e3,
             shapes=shapes_text(row.input_shapes or ()),
         )
         for row in averages

@@ -33,7 +33,6 @@ H200 = h200(
     memory_total_bytes=140 * GIB,
     memory_used_bytes=int(0.6 * GIB),
     driver_version="570.86.15",
-    cuda_driver_version="12.8",
     processes=(GpuProcess(4711, "python", int(0.5 * GIB)),),
     **IDLE,
 )
