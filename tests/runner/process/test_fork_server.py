@@ -48,7 +48,7 @@ def a_process_is_started():
 
 def test_a_fork_server_that_ended_is_started_again(imports_nothing):
     before = fork_server._pid()
-    os.kill(before, signal.SIGKILL)
+    fork_server._kill()
     assert a_process_is_started()
     assert fork_server._pid() != before
     assert gone(before)
@@ -59,7 +59,6 @@ def test_what_to_do_where_no_fork_server_can_be_started(spec, monkeypatch):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(fork_server, "prepare", refused)
-    monkeypatch.setattr(fork_server, "_pid", lambda: None)
     result = Runner().run(spec(), lambda message: None)
     assert result.outcome is Outcome.CRASHED
     assert "Too many open files" in result.reason
@@ -182,7 +181,6 @@ def imports_for_long(tmp_path, monkeypatch):
         (tmp_path / "slow_disk.py").write_text(f"import os, time\ntime.sleep({seconds})\n{then}", encoding="utf-8")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setattr(fork_server, "_PRELOAD", ["slow_disk"])
-        monkeypatch.setattr(fork_server, "_ANSWERS_WITHIN_S", 0.5)
         monkeypatch.setattr(fork_server, "_IMPORTS_SLOWLY_S", 0.2)
         monkeypatch.setattr(fork_server, "_IMPORTS_AT_LEAST_S", 0.5)
         fork_server._kill()
