@@ -1,12 +1,9 @@
-"""Statistics of step times: percentiles, range, precision; and when a slower start has paid back."""
+"""Statistics of step times: percentiles and differences; and when a slower start has paid back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist, median
-
-from advisor.figures.stats import FEWEST_BLOCKS, median_error
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -16,18 +13,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def relative_half_width(values: Sequence[float]) -> float:
-    """Half the width of the median's 95 % interval, as a share of it; infinite below five. Values are positive."""
-    if len(values) < FEWEST_BLOCKS:
-        return math.inf
-    return math.expm1(NormalDist().inv_cdf(0.975) * median_error(values))
-
-
-def relative_range(values: Sequence[float]) -> float:
-    """The distance between the 5th and the 95th percentile over the median."""
-    return (percentile(values, 0.95) - percentile(values, 0.05)) / median(values)
 
 
 def largest_difference(ratios: Sequence[float]) -> float:

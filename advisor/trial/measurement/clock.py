@@ -14,18 +14,19 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist, median
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from advisor.figures.samples import percentile, relative_half_width, relative_range
+from advisor.figures.samples import percentile
+from advisor.figures.stats import FEWEST_BLOCKS, median_error
 from advisor.machine.device import backend_of
 from advisor.records import Block, Latency
 from advisor.step.batch import PAIR, tensors_of
 
 BLOCKS_PER_TRIAL = 24
-FEWEST_BLOCKS = 5
 PRECISION = 0.01
 _CHECK_EVERY = 5
 _LONGEST_BLOCK_STEPS = 2000
@@ -155,6 +156,11 @@ def measure(
     return clock.blocks(steps, enough, ahead=int(steps > 1 or step_s < measure_s / FEWEST_BLOCKS))
 
 
+def relative_half_width(rates: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of the median of some rates, as a share of it."""
+    return math.expm1(NormalDist().inv_cdf(0.975) * median_error(rates))
+
+
 def mean_step_s(blocks: Sequence[Block]) -> float:
     """Seconds of a step in these blocks. The warm-up may have ended at a hundredth of that, on a busy machine."""
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
@@ -181,7 +187,10 @@ def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
     kind and hide the cost of the others. Longer blocks contain both.
     """
     merged = list(blocks)
-    while len(merged) >= 2 * FEWEST_BLOCKS and relative_range([block.step_ms for block in merged]) > _UNEVEN:
+    while len(merged) >= 2 * FEWEST_BLOCKS:
+        times = [block.step_ms for block in merged]
+        if percentile(times, 0.95) - percentile(times, 0.05) <= _UNEVEN * median(times):
+            break
         pairs = [merged[index : index + 2] for index in range(0, len(merged) - 1, 2)]
         if len(merged) % 2:
             pairs[-1].append(merged[-1])
