@@ -31,7 +31,6 @@ from advisor.records import (
 from advisor.runner import fork_server
 from advisor.runner.builder import Builder, ForkedTrial
 from advisor.runner.fork_server import CONTEXT
-from advisor.trial.starting import import_main, replace_program
 
 # Time for a process to end by itself before it is killed. Seconds.
 GRACE_S = 5.0
@@ -267,6 +266,8 @@ def advice(calls: str, hint: str) -> tuple[str, str]:
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
     """The trial's first function: what imports torch is preloaded with the fork server, and imported here alone."""
+    from advisor.trial.starting import import_main, replace_program
+
     if spec.environment and spec.world is None:
         replace_program(spec, connection, asked_at)
     main = import_main(connection, spec.log_path)

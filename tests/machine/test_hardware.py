@@ -1,16 +1,18 @@
 """The host is really inspected; NVML is a small stand-in, for the machines that run these tests have no GPU."""
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
+from advisor.figures.formatting import link_rows
 from advisor.machine import host as host_module
 from advisor.machine.hardware import POWER_CAP, GpuGauges, compute_pids, inspect_hardware, sample_gpus
 from advisor.machine.host import usable_cores
 from advisor.machine.nvml import Nvml, NvmlUnavailableError
-from advisor.records import GpuInfo, GpuReading
+from advisor.records import GpuInfo, GpuLink, GpuReading
 
 # --- GPUs -----------------------------------------------------------------------------------------------------
 
@@ -172,6 +174,50 @@ def test_the_processes_of_all_gpus_and_instances():
     assert compute_pids(nvml(processes=[process(7), process(8)], count=2, mig=True)) == {7, 8}
     assert compute_pids(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND})) == frozenset()
     assert compute_pids(nvml(refused={"nvmlDeviceGetComputeRunningProcesses": 15})) == frozenset()
+
+
+# --- links ----------------------------------------------------------------------------------------------------
+
+
+def links_of(library):
+    return inspect_hardware(nvml_of(library)).links
+
+
+def test_gpus_behind_a_switch_reach_each_other_over_all_their_nvlinks():
+    links = links_of(FakeNvml(count=3))
+    assert [(link.first, link.second) for link in links] == [(0, 1), (0, 2), (1, 2)]
+    assert links[0] == GpuLink(0, 1, 18, "PCIe across NUMA nodes")
+    assert link_rows(links) == [("all 3 pairs", "18 NVLinks")]
+
+
+def test_only_links_that_lead_to_the_other_gpu_count_where_they_are_direct():
+    library = FakeNvml(count=2)
+    other_end = lambda handle, link: SimpleNamespace(busId="gpu1" if link < 4 else "gpu7")  # noqa: E731
+    library.answers["nvmlDeviceGetNvLinkRemotePciInfo"] = other_end
+    (link,) = links_of(library)
+    assert link.nvlinks == 4
+
+
+def test_gpus_without_nvlink_have_their_path_over_pcie():
+    library = FakeNvml(count=2)
+    library.nvlinks = 0
+    assert link_rows(links_of(library)) == [("0-1", "no NVLink, PCIe across NUMA nodes")]
+
+
+def test_a_driver_that_knows_no_links_leaves_pairs_without_a_path():
+    asked = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetMemoryAffinity")
+    library = FakeNvml(count=2, refused=dict.fromkeys(asked, FakeNvml.NVML_ERROR_NOT_SUPPORTED))
+    hardware = inspect_hardware(nvml_of(library))
+    assert hardware.links == (GpuLink(0, 1),)
+    assert link_rows(hardware.links) == [("0-1", "no NVLink")]
+
+
+def test_pairs_with_the_same_link_share_a_row():
+    near, far = GpuLink(0, 1, nvlinks=1), GpuLink(0, 2, path="a PCIe host bridge")
+    assert link_rows([near, far, GpuLink(1, 2, path="a PCIe host bridge")]) == [
+        ("0-1", "1 NVLink"),
+        ("0-2, 1-2", "no NVLink, a PCIe host bridge"),
+    ]
 
 
 # --- the host -------------------------------------------------------------------------------------------------
