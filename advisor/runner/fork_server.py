@@ -28,9 +28,6 @@ _IMPORTS_AT_LEAST_S = 120.0
 # Importing torch takes a few seconds; from a slow network disk it may take minutes, which is said then. Seconds.
 _IMPORTS_SLOWLY_S = 20.0
 _LOOK_EVERY_S = 0.05
-# Interval and duration of looking for processes that left their trial; each that is ended may leave more. Seconds.
-_SWEEPS = 20
-_SWEEP_EVERY_S = 0.02
 
 
 class StartError(OSError):
@@ -110,37 +107,6 @@ def start(
                 name = signal.Signals(ended.si_status).name
                 reason = f"importing PyTorch ended Python by {name}, as `python -c 'import torch'` shows"
         raise StartError(reason) from error
-
-
-def end_strays(known: set[int]) -> None:
-    """End processes that the fork server adopted: they outlived their trial outside its process group, as daemons do.
-
-    ``known`` are the ids of its children to keep.
-    """
-    for _ in range(_SWEEPS):
-        strays = [child for child in children() if child not in known]
-        for stray in strays:
-            household.kill(stray)
-        if not strays:
-            return
-        time.sleep(_SWEEP_EVERY_S)
-
-
-def children() -> set[int]:
-    """The ids of the fork server's children that have not ended."""
-    pid = _pid()
-    return set() if pid is None else descendants(pid, recursive=False)
-
-
-def descendants(pid: int, *, recursive: bool = True) -> set[int]:
-    """The ids of a process's children that have not ended; of all descendants unless ``recursive`` is false."""
-    found = set[int]()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(pid).children(recursive=recursive):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if child.status() != psutil.STATUS_ZOMBIE:
-                    found.add(child.pid)
-    return found
 
 
 def _pid() -> int | None:

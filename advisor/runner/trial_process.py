@@ -159,7 +159,7 @@ class Trial:
         """
         self._kill_group()
         if self._builder is not None and isinstance(self._process, ForkedTrial) and self._has_reported:
-            self._builder.leaves(self._process)
+            self._builder.leaving = self._process
         elif self._process is not None and self._process.pid is not None:
             self._process.join(GRACE_S)
         for connection in (self._connection, self._wake_reader, self._wake_writer):

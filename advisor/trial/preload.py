@@ -2,8 +2,8 @@
 
 Nothing here may initialise CUDA or start threads: the fork server forks after it. The fork server ignores Ctrl+C, which
 is meant for the session; so do its children until each leads its own process group. Processes that leave their trial's
-group, as daemons do, become the fork server's children (on Linux): the session finds them there and ends them. When the
-session's process dies, the kernel tells the fork server, which ends its descendants.
+group, as daemons do, become the fork server's children (on Linux) and end with it. When the session's process dies, the
+kernel tells the fork server.
 """
 
 import atexit

@@ -262,5 +262,5 @@ def test_the_death_of_a_trial_is_noticed_though_a_process_of_its_own_lives_on(bu
         assert time.monotonic() - again < SOON_S / 2
     finally:
         for pid in pids.read_text().split():
-            with contextlib.suppress(ProcessLookupError):  # on Linux the runner has ended it
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)

@@ -81,30 +81,10 @@ if os.fork() == 0:
         with open({path!r}, "w") as file:
             file.write(str(os.getpid()))
         time.sleep(600)
-    time.sleep({late})  # what starts a daemon may end after the build has
     os._exit(0)
 while not (os.path.exists({path!r}) and open({path!r}).read()):
     time.sleep(0.01)
 """
-
-
-def test_a_daemon_ends_with_its_trial(spec, tmp_path):
-    result = Runner().run(spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=0))), lambda message: None)
-    assert result.outcome is Outcome.MEASURED, result.reason
-    assert gone(int((tmp_path / "pid").read_text()))
-
-
-@pytest.mark.parametrize("late", [0, 1])
-def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path, late):
-    runner = Runner()
-    made = spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=late)))
-    assert runner.build_once(made.target, made.seed, str(tmp_path / "build.log"), SOON_S) == ""
-    daemon = int((tmp_path / "pid").read_text())
-    time.sleep(late)
-    assert runner.run(made, lambda message: None).measured
-    assert psutil.pid_exists(daemon)
-    runner.forget_build()
-    assert gone(daemon)
 
 
 SESSION = """
@@ -123,7 +103,7 @@ if __name__ == "__main__":
 
 def test_a_killed_session_leaves_neither_processes_nor_files(spec, tmp_path):
     """Its build hangs, a daemon of it has left the process group."""
-    spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=0) + "\ntime.sleep(600)"))
+    spec(building(DAEMON.format(path=str(tmp_path / "pid")) + "\ntime.sleep(600)"))
     (tmp_path / "session.py").write_text(SESSION, encoding="utf-8")
     session = subprocess.Popen([sys.executable, str(tmp_path / "session.py"), str(tmp_path)])
     (daemon,) = map(int, appears(tmp_path / "pid"))
