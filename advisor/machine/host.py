@@ -125,12 +125,11 @@ class CoresInUse:
     def _read(self) -> tuple[float, float, float]:
         """Seconds by the clock, and processor seconds: of all programs, and of this one with its children."""
         times = psutil.cpu_times()
-        idle_s = times.idle + getattr(times, "iowait", 0.0)
         # Guest time is part of user time already.
-        guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+        busy_s = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
         own_s = 0.0
         # Live descendants are a DataLoader's workers, or the fork server and its trials.
         for one in (self._process, *self._process.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 own_s += sum(one.cpu_times()[:4])  # the last two are those of its own finished children
-        return time.perf_counter(), sum(times) - idle_s - guests_s, own_s
+        return time.perf_counter(), busy_s, own_s

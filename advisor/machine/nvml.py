@@ -72,11 +72,7 @@ class Nvml:
         return int(getattr(self._library, name, 0))
 
     def _open(self) -> None:
-        try:
-            self._library = library = self._load()
-        except ImportError:
-            self._failure = f"The package nvidia-ml-py is not installed, {_ON_THE_CPU}"
-            return
+        self._library = library = self._load()
         try:
             library.nvmlInit()
             numbers = range(library.nvmlDeviceGetCount())
@@ -105,8 +101,6 @@ _PATHS = {
     40: "PCIe within a NUMA node",
     50: "PCIe across NUMA nodes",
 }
-# Links of a GPU that are asked for at most where the binding does not say; Blackwell has 18. A count.
-_MOST_LINKS = 18
 
 
 def gpu_links(nvml: Nvml) -> tuple[GpuLink, ...]:
@@ -131,5 +125,5 @@ def _nvlinks_between(nvml: Nvml, first: Device, second: Device) -> int:
 
 
 def _active(nvml: Nvml, handle: Any) -> list[int]:
-    links = range(nvml.constant("NVML_NVLINK_MAX_LINKS") or _MOST_LINKS)
+    links = range(nvml.constant("NVML_NVLINK_MAX_LINKS"))
     return [link for link in links if nvml.ask("nvmlDeviceGetNvLinkState", handle, link) == 1]

@@ -45,12 +45,11 @@ def import_main(connection: Connection, log_path: str) -> ModuleType | None:
     """The module of a trial's stages, which imports PyTorch; None if that fails, and the session has the reason."""
     preload = sys.modules.get("advisor.trial.preload")
     failure: BaseException | None = preload.FAILURE if preload is not None else None
-    try:
-        if failure is None:
+    if failure is None:
+        try:
             return importlib.import_module("advisor.trial.main")
-    except BaseException as error:  # whatever a library raises
-        failure = error
-    assert failure is not None
+        except BaseException as error:  # whatever a library raises
+            failure = error
     refused = refusal_of(failure)
     reason, hint = f"{type(failure).__name__}: {failure}", "Run `python -c 'import torch'`."
     if refused:
