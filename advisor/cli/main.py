@@ -31,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output = take_streams()
         code = _guarded(sys.argv[1:])
         gc.freeze()  # a person waits for the end: do not collect what ends with the process
-        sys.stdout.flush()
         if problem := output.problem():
             _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
             return code or 2

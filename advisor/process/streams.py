@@ -40,7 +40,8 @@ class Stream(io.FileIO):
         return memoryview(data).nbytes
 
     def problem(self) -> str:
-        """The reason that not all was written; empty when all was, or the reader had left."""
+        """The reason that standard output was not fully written; empty when it was, or its reader had left."""
+        sys.stdout.flush()
         if self.error is None or self.error.errno in (errno.EPIPE, errno.EIO):  # `head` has seen enough; no terminal
             return ""
         return self.error.strerror or str(self.error)
