@@ -8,7 +8,7 @@ from dataclasses import replace
 from facts import IDLE, cpu_facts, h200, host, resnet50
 
 from advisor.experiment import events
-from advisor.figures.samples import break_even_steps
+from advisor.figures.stats import break_even_steps
 from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,

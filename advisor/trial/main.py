@@ -316,7 +316,7 @@ class Stages:
             operations=probe.operations,
             batch_size=components.batch_size,
             blocks=tuple(blocks),
-            event_step_ms=percentiles_of(single_ms),
+            event_step_ms=percentiles_of(single_ms) if single_ms else None,
             latency=latency,
             peak_allocated_bytes=memory.peak_allocated_bytes,
             peak_reserved_bytes=memory.peak_reserved_bytes,
