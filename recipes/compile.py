@@ -12,9 +12,9 @@ dispatcher leave the inner loop.
 When it does not:
 The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks (printing, `.item()`) leave
 little to fuse, and a step of large matrix products has few kernels to merge. Compiled code does not see hooks that are
-added later, its gradients have no gradients, and what `forward` draws by Python's `random` is wrong in it. With
-`reduce-overhead` and `max-autotune`, a loop of your own calls `torch.compiler.cudagraph_mark_step_begin()` before each
-step and copies the results that it keeps.
+added later, nor layers that are frozen or unfrozen later (before PyTorch 2.12). Its gradients have no gradients, and
+what `forward` draws by Python's `random` is wrong in it. With `reduce-overhead` and `max-autotune`, your own loop calls
+`torch.compiler.cudagraph_mark_step_begin()` before each step and copies the results that it keeps.
 
 Numerics:
 close: fused kernels sum in another order, and dropout draws from another stream.

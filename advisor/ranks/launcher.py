@@ -29,7 +29,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, receive_message
 from advisor.process.household import lead_own_group
-from advisor.process.importing import program_of_rank
 from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
 from advisor.records import (
@@ -44,7 +43,7 @@ from advisor.records import (
     TrialSpec,
     World,
 )
-from advisor.trial.fresh import merged_environment
+from advisor.trial.starting import RANK, merged_environment, program
 from advisor.workloads.entrypoint import one_line
 
 # A rank says so that waits for the others, or whose error came out of such a wait; what says nothing for long is in the
@@ -226,7 +225,7 @@ def _run_torchrun(variables: dict[str, str], world: World, folder: Path, report:
 
         meets = list(world.options) or ["--standalone"]  # the user's own options
         numbers = ["--nproc-per-node", str(world.ranks), "--log-dir", str(folder)]
-        main([*meets, *numbers, "--no-python", *program_of_rank(str(folder / "s"))])
+        main([*meets, *numbers, "--no-python", *program(RANK, folder / "s")])
     except BaseException as error:
         traceback.print_exc()
         report.send(of_torchrun(error))

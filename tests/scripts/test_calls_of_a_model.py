@@ -1,6 +1,5 @@
 """Scripts that only call their model: several times for a batch, or in a thread."""
 
-
 import pytest
 import torch
 from facts import gpu_facts
