@@ -326,14 +326,14 @@ class _Patch:
         (place,) = places
         if place.problem:
             raise _NotHereError(f"{place.problem}; {_BY_OWN_STEP}")
-        written_for = WrittenFor("step", BatchForm("list", ("*batch",)), self.facts)
+        written_for = WrittenFor("step", BatchForm("list"), self.facts, place=place)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]
         edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
-        edits.imports += ["import inspect", "import torch"]
+        edits.imports.append("import torch")
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
         edits.pieces[place].name = self._free_name("train_step")
-        edits.pieces[place].wrapped = f"OwnStep({{}}, {place.name})"
+        edits.pieces[place].wrapped = f"CapturedStep({{}}, {place.name})"
 
     def _free_name(self, name: str) -> str:
         return f"tuned_{name}" if any(re.search(rf"\b{name}\b", one) for one in self._sources().values()) else name

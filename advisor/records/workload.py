@@ -150,14 +150,12 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator of the profile: calls and times per step. Times are its own, totals include what it calls."""
+    """One operator of the profile: its calls and its own times in a step."""
 
     name: str
     calls: float
     host_ms: float
     device_ms: float
-    host_total_ms: float = 0.0
-    device_total_ms: float = 0.0
     shapes: str = ""  # of its inputs, in a table grouped by them
 
 

@@ -90,8 +90,8 @@ def inspect_loop(
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
         loader=_loader_facts(loop, batches, step, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
-        repeated_blocks=block_counts(loop.model),
-        block_shapes=block_shapes(loop.model),
+        repeated_blocks=tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(loop.model)),
+        block_shapes=len({shape_of(block) for block in blocks_to_compile(loop.model)}),
         parameter_shapes=len({p.shape for p in parameters}),
         empty_masks=min(len([*tensors_of(one)]) - len([*tensors_of(without_empty_masks(one))]) for one in batches),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
@@ -114,16 +114,6 @@ def inspect_loop(
         trainer=loop.trainer,
         places=loop.places,
     )
-
-
-def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
-    """Class name and number of the blocks that a model repeats, in the order of :func:`repeated_blocks`."""
-    return tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(model))
-
-
-def block_shapes(model: nn.Module) -> int:
-    """The number of different shapes among the repeated blocks. Each shape is compiled once."""
-    return len({shape_of(block) for block in blocks_to_compile(model)})
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:

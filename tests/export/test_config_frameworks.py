@@ -15,6 +15,8 @@ from project_configs import TUNED, patch_of
 from advisor.export.config_patch import Wanted, patched
 from advisor.records import ConfigKind
 
+pytestmark = pytest.mark.process
+
 _HF = ["hf_run_glue.json", "hf_alignment_sft.yaml", "llama_factory.yaml"]
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import yaml
-from project_configs import CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
+from project_configs import CONFIGS, PATCHES, TUNED, described, patch_of, text_of
 from torch.utils.data import DataLoader
 
 from advisor.errors import UsageError
@@ -29,7 +29,7 @@ def test_every_setting_is_somewhere_and_a_second_patch_changes_nothing(name):
     section = Settings.from_yaml(patch.text, name) if patch.added else Settings()
     assert section == patch.added
     options = {"name": name, "kind": patch.kind}
-    assert patched(patch.text, Wanted(TUNED, TUNED, implied=IMPLIED), **options).text == patch.text
+    assert patched(patch.text, Wanted(TUNED, TUNED), **options).text == patch.text
 
 
 @pytest.mark.parametrize("line", ['"bf16": false // mixed, {or not}', "bf16: false # mixed, {or not}"])

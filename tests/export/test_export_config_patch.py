@@ -291,16 +291,16 @@ def test_the_diff():
     )
 
 
-IMPLIED = {"data.num_workers": {"data.persistent_workers": True}}
+WORKERS = {"data.num_workers": 4, "data.persistent_workers": True}
 
 
 def test_options_of_workers_go_where_the_workers_go():
     """A loader without workers refuses both of their options."""
     text = "train: {num_workers: 0, persistent_workers: false}\nother: {num_workers: 0}\n"
-    patch = patch_of(text, Wanted({"data.num_workers": 4}, implied=IMPLIED))
+    patch = patch_of(text, Wanted(WORKERS))
     assert yaml.safe_load(patch.text)["train"] == {"num_workers": 0, "persistent_workers": False}
-    assert patch.added == {"data.num_workers": 4}
-    alone = patch_of(text.partition("\n")[0], Wanted({"data.num_workers": 4}, implied=IMPLIED))
+    assert patch.added == WORKERS
+    alone = patch_of(text.partition("\n")[0], Wanted(WORKERS))
     assert yaml.safe_load(alone.text)["train"] == {"num_workers": 4, "persistent_workers": True}
 
 
@@ -324,8 +324,7 @@ def test_lines_that_are_added_to_toml_end_as_the_others(text, end):
 def test_a_config_without_workers_keeps_none_of_their_options(name):
     text = "num_workers = 4\npersistent_workers = true\nprefetch_factor = 4\n"
     text = text if name.endswith("toml") else text.replace(" =", ":")
-    implied = {"data.num_workers": {"data.persistent_workers": False}}
-    patch = patch_of(text, Wanted({"data.num_workers": 0}, implied=implied), name=name)
+    patch = patch_of(text, Wanted({"data.num_workers": 0, "data.persistent_workers": False}), name=name)
     loaded = {"prefetch_factor": None, **parsed(patch.text, name)}
     assert loaded == {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
     assert [str(entry) for entry in patch.said["data.prefetch_factor"]] == ["prefetch_factor: null"]

@@ -72,6 +72,7 @@ def test_padded_models_can_be_copied_pickled_and_cast():
     assert copied.to(torch.bfloat16)(tokens).dtype == torch.bfloat16
 
 
+@pytest.mark.compile
 def test_a_padded_model_can_be_compiled_and_traced():
     model = applied("pad_dims", 8, Decoder())
     tokens = torch.randint(0, 501, (2, 3))

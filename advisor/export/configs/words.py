@@ -85,11 +85,9 @@ class Config:
     def loader_options(self, prefix: str = "") -> Iterator[Phrase]:
         """Options of a DataLoader under their own names, with something before each."""
         workers = self.settings.get(WORKERS, self.get(f"{prefix}num_workers"))
-        names = {key: prefix + key.partition(".")[2] for key in LOADER_KEYS}
-        if workers or PREFETCH not in self.settings:
-            yield from self.by(names)
-        else:  # a loader without workers refuses a number of batches to prefetch
-            yield from self.by({**names, PREFETCH: {"*": {f"{names[PREFETCH]}?": None}}})
+        # A loader without workers refuses a number of batches to prefetch.
+        names = {key: prefix + key.partition(".")[2] for key in LOADER_KEYS if workers or key != PREFETCH}
+        yield from self.by(names)
 
 
 def words_of(kind: ConfigKind, config: Config) -> Iterator[Phrase]:

@@ -57,7 +57,7 @@ def script_workload(script: str, directory: str) -> Any:
         hint = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
         raise TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", hint) from problem
     finally:  # the paused script holds it, and with it tensors
-        for one in (seen.frames, seen.called_at, seen.calls, seen.backward):
+        for one in (seen.frames, seen.called_at, seen.calls):
             one.clear()
         seen.batch = seen.round = None
 
@@ -105,6 +105,7 @@ def watched(script: str, directory: str) -> Seen:
         finally:
             if os.getpid() != watch.seen.script.pid:
                 os._exit(0)  # a process that the script forked has come to its end
+            watch.looks_elsewhere()
 
     watch = Watch(Script(run))
     terminal_as_input()
