@@ -188,9 +188,8 @@ def _found(known: Mapping[str, Recipe], word: str, problem: str, listed: str) ->
     if word in known:
         return known[word]
     close = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=3, cutoff=0.5)
-    raise UsageError(
-        problem, f"Did you mean {alternatives(close)}?" if close else f"`perf-advisor recipes` lists the {listed}."
-    )
+    nearest = f"Did you mean {alternatives(close)}?" if close else ""
+    raise UsageError(problem, nearest or f"`perf-advisor recipes` lists the {listed}.")
 
 
 def load_catalog(folders: Iterable[str] = ()) -> Catalog:
