@@ -184,7 +184,7 @@ class Recipe:
             cls.id = vars(cls).get("id", Path(getattr(module, "__file__", "")).stem)
             cls.title = vars(cls).get("title", text.partition("\n")[0].rstrip("."))
             if not hasattr(cls, "numerics"):
-                said = _section(text, "Numerics")
+                said = section_of(text, "Numerics")
                 cls.numerics = next((each for each in Numerics if said.startswith(each)), Numerics.CLOSE)
                 cls._numerics_in = {
                     mode: each for mode, loop in _LOOPS.items() for each in Numerics if f"{each} in {loop}" in said
@@ -337,7 +337,7 @@ class Recipe:
         profile = facts.profile
         if profile is not None and profile.bottleneck in self.attacks:
             return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence}"
-        return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
+        return section_of(card(self), "Why it helps").partition("\n\n")[0].replace("\n", " ")
 
 
 _BFLOAT16_OF_CPUS = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
@@ -443,11 +443,7 @@ def _card_of(module: ModuleType) -> str:
     return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (text or "").strip())
 
 
-def card_section(recipe: Recipe, heading: str) -> str:
-    """The text under one heading of the card, or an empty string."""
-    return _section(card(recipe), heading)
-
-
-def _section(text: str, heading: str) -> str:
+def section_of(text: str, heading: str) -> str:
+    """The text under one heading of a card, or an empty string."""
     match = re.search(rf"^{re.escape(heading)}\n-+\n(.*?)(?=^[^\n]+\n-+\n|\Z)", text, re.M | re.S)
     return match.group(1).strip() if match else ""

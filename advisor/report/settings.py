@@ -91,8 +91,10 @@ def _facts(row: Row, state: SessionState, recipe: Recipe | None) -> Iterator[Pai
         yield "Why", row.why
     if record is not None:
         yield from _trial_pairs(record, figures, state)
-        if recipe and not row.candidate.already_on:
-            yield from _bound(state, recipe)
+        profile, phases = state.profile, recipe.phases if recipe and not row.candidate.already_on else ()
+        if profile and phases and (bound := upper_bound(profile, phases)) is not None:  # it touches some phases only
+            names = ", ".join(phase.value for phase in Phase if phase in phases)
+            yield "Limit", f"{bound:.2f}x ({names} is {format_percent(profile.share(*phases))} of the step)"
     for value in row.values:
         told = value.note or "not measured"
         if found := value.figures:
@@ -135,15 +137,6 @@ def _use(row: Row) -> str:
             return f"accepted, but not exported: {row.note or 'it could not be measured with the others'}"
         case Tick.OFF:
             return "changes results: measured, used only if you press a" if row.consent else f"not exported{why}"
-
-
-def _bound(state: SessionState, recipe: Recipe) -> Iterator[Pair]:
-    """The upper bound of the gain, where the recipe touches some phases only."""
-    profile = state.profile
-    bound = upper_bound(profile, recipe.phases) if profile and recipe.phases else None
-    if profile and bound is not None:
-        names = ", ".join(phase.value for phase in Phase if phase in recipe.phases)
-        yield "Limit", f"{bound:.2f}x ({names} is {format_percent(profile.share(*recipe.phases))} of the step)"
 
 
 def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:

@@ -7,7 +7,7 @@ from facts import cpu_facts, gpu_facts
 from planted import plant, recipe_text
 
 from advisor.errors import UsageError
-from advisor.recipe import card, card_section
+from advisor.recipe import card, section_of
 from advisor.recipe import catalog as catalog_module
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Numerics
@@ -86,7 +86,7 @@ def test_a_built_in_recipe_has_all_parts(recipe):
     assert recipe.default in recipe.examples
     for attribute in ("examples", "usual", "gains"):
         assert all(map(recipe.accepts, getattr(recipe, attribute)))
-    assert card_section(recipe, "Numerics").startswith(tuple(Numerics))
+    assert section_of(card(recipe), "Numerics").startswith(tuple(Numerics))
 
 
 def test_files_of_one_name_in_two_folders_do_not_meet(tmp_path):
