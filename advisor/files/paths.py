@@ -1,5 +1,6 @@
 """Paths that a person may write in any way, with a NUL or too long; and whether the code of a file is the user's."""
 
+import functools
 import os
 import stat
 import sysconfig
@@ -14,8 +15,6 @@ DEMO = "demo"
 PACKAGE = Path(__file__).parents[1]
 # The folders that packages are installed in.
 INSTALLED = ("/site-packages/", "/dist-packages/")
-_STDLIB = sysconfig.get_path("stdlib")
-_PYTHONS = ("<frozen ", f"{_STDLIB}{os.sep}", f"{os.path.realpath(_STDLIB)}{os.sep}")
 
 # Files of weights, and of models of other programs, by their endings: PyTorch can run none of them by itself.
 _NO_MODELS = (".onnx", ".safetensors", ".ckpt", ".bin", ".h5", ".keras", ".tflite", ".gguf")
@@ -39,12 +38,18 @@ def content_of(path: str | Path, most_bytes: int = 16 * 2**20) -> bytes:
 
 def is_pythons_own(file: str) -> bool:
     """Whether a file of code is a module of Python's own library."""
-    return file.startswith(_PYTHONS) and not any(part in file for part in INSTALLED)
+    return file.startswith(_pythons_folders()) and not any(part in file for part in INSTALLED)
 
 
 def is_library(file: str) -> bool:
     """Whether a file belongs to Python, to an installed package or to this one; else it is the user's."""
     return is_pythons_own(file) or any(part in file for part in (*INSTALLED, f"{PACKAGE}{os.sep}"))
+
+
+@functools.cache
+def _pythons_folders() -> tuple[str, ...]:
+    folder = sysconfig.get_path("stdlib")
+    return "<frozen ", f"{folder}{os.sep}", f"{os.path.realpath(folder)}{os.sep}"
 
 
 def no_file(path: str | Path, shown: str = "") -> str:

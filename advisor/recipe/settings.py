@@ -131,10 +131,10 @@ class Settings(Mapping[str, Value]):
 
 def _read(text: str, source: str) -> Any:
     """The parsed content of a text. In a config with a section of ours, unknown tags elsewhere are ignored."""
-    from advisor.files.config_file import TagsIgnored, parsed
+    from advisor.files.config_file import TagsIgnored, UniqueKeys, parsed
 
     try:
-        return parsed(text, source)
+        return parsed(text, source, UniqueKeys)
     except UsageError:
         if SECTION not in text:
             raise
