@@ -4,6 +4,7 @@ The phases of a step are methods, so that the instrumented pass times exactly wh
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -107,6 +108,7 @@ class TrainStep(Step):
         self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
+        self._begun = 0  # steps
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -125,6 +127,9 @@ class TrainStep(Step):
 
     def zero_grad(self) -> None:
         """Clear the gradients as the plan says, but not while they are accumulated."""
+        self._begun += 1
+        if self._begun == 2 and (problem := self._problem_of_gradients()):
+            warnings.warn(problem, stacklevel=4)
         if self._accumulated:
             return
         if self.plan.zero_grad == "manual":
@@ -133,6 +138,18 @@ class TrainStep(Step):
         else:
             # Gradients in memory of the compiler's graphs may not be added to once the next step has begun.
             self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
+
+    def _problem_of_gradients(self) -> str:
+        """What the gradients of the first step show that the plan does not fit; empty for nothing."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.requires_grad]
+        there = [gradient for gradient in gradients if gradient is not None]
+        exchanged_later = self.plan.no_sync and hasattr(self.model, "set_requires_gradient_sync")  # kept elsewhere
+        cleared = not any(gradient.is_sparse or bool(gradient.any()) for gradient in there)
+        if self._accumulated and cleared and not exchanged_later:
+            return "step.accumulate: the last gradients are gone: leave zero_grad() to the step."
+        if self.plan.zero_grad == "zeros" and 0 < len(there) < len(gradients):
+            return "step.zero_grad: zeros: some parameters got no gradient, and zeros let momentum and decay move them."
+        return ""
 
     def forward(self, batch: Any) -> Any:
         """The model's output; or the loss, if the loss function calls the model or is compiled with it."""
