@@ -28,7 +28,7 @@ def phrases(config: Config) -> Iterator[Phrase]:
         if isinstance(mapping, dict):
             named = (key for key in _MAKERS if isinstance(mapping.get(key), str) and not is_interpolation(mapping[key]))
             key = next(named, "")
-            name = mapping.get(key, "")
+            name = mapping[key] if key else ""
             home = (*path, _MAKERS[key]) if _MAKERS.get(key) else path
             made.append((_kind_of(name, path, mapping, config.mode), name, mapping, replace(config, home=home)))
     kinds = [kind for kind, *_ in made]
