@@ -9,7 +9,8 @@ from project_configs import CONFIGS, PATCHES, TUNED, described, patch_of, text_o
 from torch.utils.data import DataLoader
 
 from advisor.errors import UsageError
-from advisor.export.config_patch import Wanted, diff, patched
+from advisor.export.config_patch import diff, patched
+from advisor.export.configs.words import Wanted
 from advisor.recipe.settings import Settings
 from advisor.records import ConfigKind, Mode
 

@@ -4,8 +4,9 @@ import pytest
 import yaml
 
 from advisor.errors import UsageError
-from advisor.export.config_patch import Patch, Wanted, diff
+from advisor.export.config_patch import Patch, diff
 from advisor.export.config_patch import patched as patch_of
+from advisor.export.configs.words import Wanted
 from advisor.files.config_file import parsed
 from advisor.recipe.settings import Settings
 

@@ -96,7 +96,7 @@ def _patched(found: Found) -> Patched:
 
 def arguments_of_trainer(settings: Mapping[str, Value], facts: WorkloadFacts) -> dict[str, dict[str, str]]:
     """The arguments of the script's ``TrainingArguments`` that say settings, by their keys."""
-    from advisor.export.configs.words import Config, words_of
+    from advisor.export.configs.words import Wanted, words_of
 
     place = next((place for place in facts.places if place.kind == "arguments"), None)
     if place is None:
@@ -105,7 +105,7 @@ def arguments_of_trainer(settings: Mapping[str, Value], facts: WorkloadFacts) ->
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == place.line)
     present = {one.arg: getattr(one.value, "value", True) for call in calls for one in call.keywords if one.arg}
     found: dict[str, dict[str, str]] = {}
-    config = Config(settings, present, mode=facts.mode, on_cpu=facts.device_type == "cpu")
+    config = Wanted(settings, mode=facts.mode, on_cpu=facts.device_type == "cpu", tree=present)
     for phrase in words_of(ConfigKind.HUGGINGFACE, config):
         said = {}
         for entry in phrase.entries:
