@@ -71,8 +71,9 @@ def _own(found: Found) -> str:
 
 def _paths(found: Found, patched: Patched, path: str) -> dict[str, str]:
     """The path to write each changed file to, the target's own first."""
+    own = _own(found)
     beside = {file: str(Path(path).with_name(f"{Path(file).stem}.tuned.py")) for file in patched.files}
-    return {_own(found): path} | beside | {_own(found): path}
+    return {file: path if file == own else to for file, to in beside.items()}
 
 
 def _patched(found: Found) -> Patched:
