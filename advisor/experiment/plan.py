@@ -188,15 +188,20 @@ class Plan:
         return settings
 
     def compiled(self, settings: Settings) -> Settings:
-        """Settings with model and loss compiled as one, or the model where there is no loss to compile with it."""
+        """Settings with model and loss compiled as one, or the model where there is no loss to compile with it.
+
+        Where no graph can hold the step, the compiler's own graphs take its place.
+        """
         proposed = {(c.key, c.value) for c in self.candidates if self.may_stack(c)}
         hinted = {key: value for key, value in self.hints.items() if (key, value) in proposed}
-        for key, value in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")):
-            if (key, value) in proposed:
-                wanted = settings.with_value(key, value)
-                tuned = wanted.merged({k: v for k, v in hinted.items() if self.catalog.by_key(k).expensive})
-                return wanted if self.catalog.conflict(tuned) else tuned
-        return settings
+        usual = [pair for pair in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")) if pair in proposed][:1]
+        if "step_graph" in self.skipped:
+            usual += {(COMPILE_MODE, "reduce-overhead")} & proposed
+        wanted = settings.merged(dict(usual))
+        if not usual:
+            return settings
+        tuned = wanted.merged({k: v for k, v in hinted.items() if self.catalog.by_key(k).expensive})
+        return wanted if self.catalog.conflict(tuned) else tuned
 
     def _belongs(self, candidate: Candidate) -> bool:
         """Whether a candidate is in the first stack.

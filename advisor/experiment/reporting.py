@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from advisor import records
 from advisor.errors import AdvisorError
-from advisor.experiment import events
+from advisor.experiment import caveats, events
+from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Event, Said, SessionFailed, SessionFinished, TrialEnded, printable_event
 from advisor.experiment.known import Kind, Known
@@ -69,6 +71,11 @@ class Reporter:
         with self._lock:
             return dict(self.state.decisions), dict(self.state.accepted_values)
 
+    def consented(self, consent: Consent) -> Consent:
+        """Return the consent under the decisions so far."""
+        decisions, values = self.decisions()
+        return replace(consent, decisions=decisions, values=values)
+
     def warn(self, text: str, about: str = "") -> None:
         """Tell the person something to act on, or to know when they read the figures; an empty text is nothing.
 
@@ -91,7 +98,7 @@ class Reporter:
     # --- what is known -----------------------------------------------------------------------------------------
 
     def report(self, known: Known) -> None:
-        """Emit the events for what is new."""
+        """Emit the events for what is new, and warn of what failed."""
         judge, plan = known.judge, known.plan
         self.emit_new(events.BaselineMeasured(judge.baseline_record()))
         consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.needs_consent(candidate))
@@ -115,6 +122,8 @@ class Reporter:
         trials = self.state.trials.values()
         ranked = recommend(plan.facts, trials, judge.yardstick, stack.settings if stack else {}, plan.consent)
         self.emit_new(events.Ranked(ranked))
+        for text, about in caveats.of_failures(known):
+            self.warn(text, about)
 
     def report_stack(self, known: Known, *, at_end: bool = False) -> None:
         """Emit the stack if it keeps to the limits, so that it can be used at once; at the end also none."""

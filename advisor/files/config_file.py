@@ -3,11 +3,9 @@
 YAML is read as frameworks read it: ``1e-3`` is a number, as in YAML 1.2, and not a word, as in YAML 1.1.
 """
 
-import itertools
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from advisor.files.paths import content_of
 
 # What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
 YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
-_SHOWN = 40  # characters of a bad value in a message
 # What JSON files have besides JSON: a byte-order mark, comments, a comma behind the last entry; texts are kept.
 _JSON_COMMENT = re.compile(r'\A\ufeff|"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
@@ -29,45 +26,7 @@ _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
 class ConfigLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also takes ``1e-3`` for a number, and names the line of a bad value."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Make the value of a node. Raises ConstructorError where a word is not of the type that its tag names."""
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
-            if not isinstance(node, yaml.ScalarNode):
-                raise
-            problem = f"{node.value[:_SHOWN]!r} cannot be read as {node.tag.rpartition(':')[2]}"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
-
-    of_pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] = dict  # a mapping of JSON
-
-
-class UniqueKeys(ConfigLoader):
-    """Refuses a mapping that repeats a key; PyYAML would silently take the last value."""
-
-    checked = re.compile("")  # the keys that this holds for
-
-    @classmethod
-    def of_pairs(cls, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Make a mapping of JSON. Raises ValueError for a repeated key."""
-        names = sorted(name for name, _ in pairs if cls.checked.match(name))
-        for one, other in itertools.pairwise(names):
-            if one == other:
-                raise ValueError(f"{one[:_SHOWN]!r} stands there twice")
-        return dict(pairs)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Make a mapping. Raises ConstructorError for a repeated key."""
-        seen: set[str] = set()
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<" and self.checked.match(key.value):
-                if key.value in seen:
-                    problem = f"{key.value[:_SHOWN]!r} stands there twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
+    """PyYAML's safe loader, which also takes ``1e-3`` for a number."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -85,10 +44,8 @@ class TagsAsWritten(ConfigLoader):
     """
 
 
-class TagsIgnored(UniqueKeys):
-    """Reads a tagged value as null. Keys may repeat in files of other programs, but not in a settings file."""
-
-    checked = re.compile(r"\w+\.\w|perf_advisor$")
+class TagsIgnored(ConfigLoader):
+    """Reads a tagged value as null."""
 
 
 def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
@@ -103,11 +60,10 @@ def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
 TagsAsWritten.add_multi_constructor("!", _untagged)
 
 
-def _tuple(loader: TagsAsWritten, node: Any) -> tuple[Any, ...]:
-    return tuple(loader.construct_sequence(node, deep=True))
-
-
-TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
+TagsAsWritten.add_constructor(
+    "tag:yaml.org,2002:python/tuple",
+    lambda loader, node: tuple(loader.construct_sequence(node, deep=True)),  # type: ignore[arg-type]
+)
 TagsIgnored.add_constructor(None, lambda loader, node: None)
 
 
@@ -127,7 +83,7 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
         if form == "TOML":
             return tomllib.loads(text)
         if form == "JSON":
-            return json.loads(without_comments(text), object_pairs_hook=loader.of_pairs)
+            return json.loads(without_comments(text))
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
         if form == "YAML" and suffix not in _YAML:

@@ -1,6 +1,5 @@
 """Paths that a person may write in any way, with a NUL or too long; and whether the code of a file is the user's."""
 
-import functools
 import os
 import stat
 import sysconfig
@@ -15,6 +14,8 @@ DEMO = "demo"
 PACKAGE = Path(__file__).parents[1]
 # The folders that packages are installed in.
 INSTALLED = ("/site-packages/", "/dist-packages/")
+_STDLIB = sysconfig.get_path("stdlib")
+_PYTHONS = ("<frozen ", f"{_STDLIB}{os.sep}", f"{os.path.realpath(_STDLIB)}{os.sep}")
 
 # Files of weights, and of models of other programs, by their endings: PyTorch can run none of them by itself.
 _NO_MODELS = (".onnx", ".safetensors", ".ckpt", ".bin", ".h5", ".keras", ".tflite", ".gguf")
@@ -38,18 +39,12 @@ def content_of(path: str | Path, most_bytes: int = 16 * 2**20) -> bytes:
 
 def is_pythons_own(file: str) -> bool:
     """Whether a file of code is a module of Python's own library."""
-    return file.startswith(_pythons_folders()) and not any(part in file for part in INSTALLED)
+    return file.startswith(_PYTHONS) and not any(part in file for part in INSTALLED)
 
 
 def is_library(file: str) -> bool:
     """Whether a file belongs to Python, to an installed package or to this one; else it is the user's."""
     return is_pythons_own(file) or any(part in file for part in (*INSTALLED, f"{PACKAGE}{os.sep}"))
-
-
-@functools.cache
-def _pythons_folders() -> tuple[str, ...]:
-    folder = sysconfig.get_path("stdlib")
-    return "<frozen ", f"{folder}{os.sep}", f"{os.path.realpath(folder)}{os.sep}"
 
 
 def no_file(path: str | Path, shown: str = "") -> str:
@@ -74,34 +69,30 @@ def check_target(target: str, directory: str | Path) -> None:
     before, colon, _ = target.rpartition(":")
     name = before if colon else target
     path, suffix = Path(directory, name), Path(name).suffix.lower()
+    problem = hint = ""
     if suffix == ".ipynb":
-        raise TargetError(
-            f"{name} is a notebook.",
-            "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file.",
-        )
-    if "://" in target:
-        raise TargetError(
-            f"{target} is an address, and nothing is downloaded.",
-            "Name a file of yours, as in train.py or mymodel.py:build, or a model by its name, as in hf:gpt2.",
-        )
-    is_package = exists(path / "__init__.py")
-    if not colon and name and is_folder(path) and ("/" in name or not is_package):
+        problem = f"{name} is a notebook."
+        hint = "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file."
+    elif "://" in target:
+        problem = f"{target} is an address, and nothing is downloaded."
+        hint = "Name a file of yours, as in train.py or mymodel.py:build, or a model by its name, as in hf:gpt2."
+    elif not colon and name and is_folder(path) and ("/" in name or not exists(path / "__init__.py")):
         script = "__main__.py" if is_file(path / "__main__.py") else "train.py"
-        raise TargetError(
-            f"{name} is a folder.", f"Name a file in it, as in {Path(name, script)}, or {Path(name, 'model.py')}:build."
-        )
-    if not colon and suffix in _NO_TARGETS:
-        raise TargetError(
-            f"{name} is a file of settings, not of a model.",
+        problem = f"{name} is a folder."
+        hint = f"Name a file in it, as in {Path(name, script)}, or {Path(name, 'model.py')}:build."
+    elif not colon and suffix in _NO_TARGETS:
+        problem = f"{name} is a file of settings, not of a model."
+        hint = (
             f"Name what they are for: `perf-advisor mymodel:build --config {name}` writes tuned settings into your "
-            f"config, and `perf-advisor check {name} mymodel:build` measures tuned ones again.",
+            f"config, and `perf-advisor check {name} mymodel:build` measures tuned ones again."
         )
-    if suffix in _NO_MODELS and is_file(path):
-        raise TargetError(
-            f"{name} holds weights, or a model of another program.",
+    elif suffix in _NO_MODELS and is_file(path):
+        problem = f"{name} holds weights, or a model of another program."
+        hint = (
             "Write a build() that makes the PyTorch model, with these weights where it can read them, and name that: "
-            "mymodel.py:build.",
+            "mymodel.py:build."
         )
-    names_file = "/" in name or name.endswith((".py", *EXPORTED))
-    if names_file and not is_file(path):
-        raise TargetError(no_file(path, name), "Check the path; it is relative to the working directory.")
+    elif ("/" in name or name.endswith((".py", *EXPORTED))) and not is_file(path):
+        problem, hint = no_file(path, name), "Check the path; it is relative to the working directory."
+    if problem:
+        raise TargetError(problem, hint)

@@ -8,7 +8,6 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,34 +17,23 @@ from advisor.errors import UsageError
 # What a socket's path may have, in bytes, less what multiprocessing names the socket: 104 on macOS, 108 on Linux.
 _LONGEST = 104 - len("/listener-12345678") - 1
 _PREFIX = f"perf-advisor-{os.getuid()}-"
+_OTHERS = ("/tmp", "/var/tmp")  # noqa: S108
 
 
 @cache
 def scratch_folder() -> Path:
     """The folder, which ends with this process. Raises UsageError where there is no room for one."""
-    for place in _places():
-        with suppress(OSError):
-            made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-            atexit.register(shutil.rmtree, made, ignore_errors=True)
-            return made
+    usual = os.environ.get("TMPDIR", "")
+    for place in (usual, *_OTHERS):
+        if place and len(os.fsencode(place)) + len(f"/{_PREFIX}12345678") <= _LONGEST:
+            with suppress(OSError):
+                made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+                atexit.register(shutil.rmtree, made, ignore_errors=True)
+                return made
     raise UsageError(
-        f"there is no folder for temporary files: neither {_usual() or 'TMPDIR'} nor /tmp can be written.",
+        f"there is no folder for temporary files: neither {usual or 'TMPDIR'} nor /tmp can be written.",
         "Set TMPDIR to a folder that exists, has room, and whose path is short.",
     )
-
-
-def _usual() -> str:
-    try:
-        return tempfile.gettempdir()
-    except OSError:
-        return ""
-
-
-def _places() -> Iterator[str]:
-    """The folders for temporary files, the user's first, whose paths are short enough."""
-    for place in dict.fromkeys((_usual(), "/tmp", "/var/tmp")):  # noqa: S108
-        if place and len(os.fsencode(place)) + len(f"/{_PREFIX}12345678") <= _LONGEST:
-            yield place
 
 
 def replace_whole(path: Path, content: bytes, mode: int) -> None:

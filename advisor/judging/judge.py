@@ -13,13 +13,13 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from advisor.figures.samples import largest_difference
 from advisor.figures.stats import (
     REPORT,
     SELECTION,
     Interval,
     ProcessSpread,
     half_width,
+    largest_difference,
     process_spread,
     ratio_interval,
     side_variance,

@@ -152,12 +152,12 @@ def places_of_made(
         yield replace(made[one], kind="loader call")
 
 
-def places_of_arguments(files: Iterable[str]) -> Iterator[Place]:
-    """The call that makes the arguments of transformers' Trainer, where the files have one."""
+def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]:
+    """The call of a function whose name ends like this, where the files have one such call."""
     calls = [(file, node) for file in files for node in ast.walk(tree_of_file(file)) if isinstance(node, ast.Call)]
-    made = [(file, call) for file, call in calls if name_called(call).endswith("TrainingArguments")]
-    if len(made) == 1:
-        yield _at("arguments", *made[0])
+    found = [(file, call) for file, call in calls if ast.unparse(call.func).endswith(name)]
+    if len(found) == 1:
+        yield _at(kind, *found[0])
 
 
 def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:

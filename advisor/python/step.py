@@ -21,7 +21,6 @@ _USUAL_BATCHES = {
     "step": BatchForm("nested"),
     "infer": BatchForm("tensor", ("batch",)),
 }
-_BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 # Arguments of DistributedDataParallel, which are fields of the plan too.
 OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
 _OWN_LOSS = 'output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
@@ -175,7 +174,6 @@ class StepText:
             "COMPILED_WITH": ", ".join(compiled_with),
             "COMPILED_LOSS": ", ".join(["self.loss", *compiled_with]),
             "WITH": _with(self.contexts()),
-            "WITH_ATTENTION": _with(self._attention()),
             "ON_STREAM": _with(["torch.cuda.stream(self.stream)", *([_AS_RECORDED] if "regional" in words else [])]),
             "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
             "TARGET": f", {batch.target}" if batch.target else "",
@@ -206,16 +204,11 @@ class StepText:
             found.append("torch.enable_grad()" if grad == "grad" else f"torch.{grad}()")
         if plan.create_on_device:
             found.append(f"torch.device({device})" if device else "self.device")
-        found += self._attention()
         if plan.autocast != "none":
             # A step of one's own, or a loss that calls the model, may change the weights between two calls.
             cache = ", cache_enabled=False" if self.form in ("step", "model_batch") and not device else ""
             found.append(f"torch.autocast({device or 'self.device.type'}, dtype=torch.{plan.autocast}{cache})")
         return found
-
-    def _attention(self) -> list[str]:
-        chosen = _BACKENDS.get(self.plan.attention_backend)
-        return [f"torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{chosen})"] if chosen else []
 
 
 def _with(contexts: list[str]) -> str:

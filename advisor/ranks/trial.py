@@ -96,9 +96,7 @@ class RankTrial:
     """One rank's part. ``channel`` leads to the launcher, and from rank 0 to the session."""
 
     def __init__(self, spec: records.TrialSpec, channel: Channel) -> None:
-        assert spec.world is not None
         self.spec = spec
-        self.world: records.World = spec.world
         self.channel = channel
         self.catalog = load_catalog(spec.recipe_folders)
 
@@ -121,8 +119,7 @@ class RankTrial:
         self._agree("batch size", components.batch_size)
         dataset: Any = components.data.dataset if isinstance(components.data, DataLoader) else None
         self._agree("number of samples", len(dataset) if hasattr(dataset, "__len__") else None)
-        divides = self.peers.size > 1 and not self.world.weak
-        components.data = self._share(components, divides)
+        components.data = self._share(components)
         gc.unfreeze()
         form = form_of_loss(loop, components, self.spec)  # is found with the plain model
         try:
@@ -131,8 +128,7 @@ class RankTrial:
             hint = "Leave this strategy out, or mend the model."
             raise TargetError(f"the model cannot be wrapped: {problem}", hint) from problem
         step = captured(make_step(components, loop.loss, form=form), refuse_graph)
-        seed = self.spec.seed + (0 if divides else self.peers.rank)  # whole batches are others in each rank
-        feed = Feed(resident_data(components), seed)
+        feed = Feed(resident_data(components), self.spec.seed)
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components)
         clock = SharedClock(device, stepper(step, feed, components.batch_size or 1), self.peers)
@@ -178,15 +174,15 @@ class RankTrial:
                 "Have build() return the same model and the same data in each process.",
             )
 
-    def _share(self, components: Components, divides: bool) -> Any:
-        """This rank's part of the data; with weak scaling, or in one process, all of it."""
-        rank, ranks = (self.peers.rank, self.peers.size) if divides else (0, 1)
+    def _share(self, components: Components) -> Any:
+        """This rank's part of the data; in one process all of it."""
+        rank, ranks = self.peers.rank, self.peers.size
         if isinstance(components.data, DataLoader):
             try:
                 return spread_loader(components.data, components.plan, rank, ranks)
             except ValueError as problem:
                 raise TargetError(f"the batches cannot be divided: {problem}.", _RETURN_PLAIN) from problem
-        if not divides:
+        if ranks == 1:
             return components.data
         samples = batch_samples(components.data, 0)
         if samples % ranks:

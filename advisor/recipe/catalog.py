@@ -96,7 +96,8 @@ class Catalog:
         gone = {key: REMOVED[key] for key in settings if key in REMOVED and key not in self._by_key}
         gone |= {key: why for (key, value), why in _REMOVED_VALUES.items() if settings.get(key) == value}
         for key, why in gone.items():
-            warnings.warn(f"{key} is left out, for its recipe was removed: {why}", stacklevel=2)
+            setting = f"{key}: {text_of(settings[key])}"
+            warnings.warn(f"{setting} is left out, for its recipe was removed: {why}", stacklevel=2)
         return Settings(settings).filtered(lambda key: key not in gone)
 
     def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:
@@ -252,7 +253,7 @@ def _module_in(path: Path) -> ModuleType:
 
 
 def _add_recipes_of(module: ModuleType, recipes: dict[str, Recipe]) -> None:
-    """Add a recipe for each class of the module that has a key. Raises TypeError for a class that lacks a method."""
+    """Add a recipe for each class of the module that has a key."""
     classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Recipe)]
     for recipe in [cls() for cls in classes if "key" in vars(cls) and cls.__module__ == module.__name__]:
         _check(recipe, recipes)

@@ -131,10 +131,10 @@ class Settings(Mapping[str, Value]):
 
 def _read(text: str, source: str) -> Any:
     """The parsed content of a text. In a config with a section of ours, unknown tags elsewhere are ignored."""
-    from advisor.files.config_file import TagsIgnored, UniqueKeys, parsed
+    from advisor.files.config_file import TagsIgnored, parsed
 
     try:
-        return parsed(text, source, UniqueKeys)
+        return parsed(text, source)
     except UsageError:
         if SECTION not in text:
             raise

@@ -27,10 +27,11 @@ from textual.worker import Worker, WorkerState
 from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.outputs import Outputs
+from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.figures import verified_words
-from advisor.tui.context import Context, Countdown, Recorded
+from advisor.tui.context import Context, Countdown, events_of
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.leaving import Then, bug_of, closing_words
@@ -73,19 +74,19 @@ class AdvisorApp(ThemedApp[Then]):
         *,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
-        recorded: Recorded | None = None,
+        recorded: PastSession | None = None,
         rework_delay_s: float = 1.0,
         draw_interval_s: float = DRAW_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self.context = Context(request, outputs, countdown=Countdown(clock), recorded=recorded)
-        for event in recorded.events() if recorded else ():
+        for event in events_of(recorded) if recorded else ():
             self.context.take(event)
         self._load_catalog = load_catalog
         self._open_session: Callable[[], Session] | None = None
         self._read_gauges = gauges
-        self._session_id = recorded.past.session_id if recorded else ""
+        self._session_id = recorded.session_id if recorded else ""
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self.controller = Controller(self, self.context, self.go_on_with, self._after_a_wish, rework_delay_s)
         self._draw_interval_s = draw_interval_s
@@ -166,7 +167,7 @@ class AdvisorApp(ThemedApp[Then]):
                     self.bell()
                     Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
             case ExportVerified(found):
-                self.show_notice(verified_words(found), "warning" if found.problem else "information")
+                self.notify(verified_words(found), severity="warning" if found.problem else "information")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import failure_screen
@@ -193,10 +194,18 @@ class AdvisorApp(ThemedApp[Then]):
             if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
                 self.base_screen.focus_view()
 
-    def show_notice(self, text: str, severity: SeverityLevel) -> None:
-        """Show a notice in the status line, for it must cover nothing."""
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Tell the person something in the status line, for it must cover nothing. It is text, never markup."""
         if self.alive:
-            self.base_screen.status.show_notice(text, severity)
+            self.base_screen.status.show_notice(f"{title}: {message}" if title else message, severity)
 
     @on(Worker.StateChanged)
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -247,10 +256,11 @@ class AdvisorApp(ThemedApp[Then]):
 
     def action_help(self) -> None:
         """Show the help screen."""
-        from advisor.tui.screens import help_screen
+        from advisor.tui.screens import TextScreen, help_sections
 
         info = next(view for view in VIEWS if view.id == self.view.id)
-        self.push_screen(help_screen(info, list(self.base_screen.active_bindings.values()), self.get_key_display))
+        sections = help_sections(info, self.base_screen.active_bindings.values(), self.get_key_display)
+        self.push_screen(TextScreen("Help", tuple(sections)))
 
     def action_command_palette(self) -> None:
         """Open the palette."""

@@ -1,22 +1,13 @@
 """The keys of the whole app: they steer the session, show others, help and leave. Each view declares its own."""
 
+from typing import Any
+
 from textual.binding import Binding
 
 
-def key(
-    name: str,
-    keys: str,
-    action: str,
-    label: str,
-    tooltip: str,
-    *,
-    show: bool = True,
-    key_display: str | None = None,
-    priority: bool = False,
-    system: bool = False,
-) -> Binding:
+def key(name: str, keys: str, action: str, label: str, tooltip: str, **options: Any) -> Binding:
     """A key that can be discovered: the footer or the palette has its label, the help its tooltip, both by its name."""
-    return Binding(keys, action, label, show, key_display, priority, tooltip, name, system)
+    return Binding(keys, action, label, tooltip=tooltip, id=name, **options)
 
 
 def _steers(name: str, keys: str, label: str, tooltip: str) -> Binding:

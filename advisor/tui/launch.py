@@ -26,7 +26,6 @@ from advisor.process.meanwhile import collector_waits
 from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
-from advisor.tui.context import Recorded
 from advisor.tui.leaving import Then
 from advisor.tui.widgets.gauges import Reading
 
@@ -109,7 +108,7 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
     config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
     outputs = Outputs(config_path=still_there, key_map=request.key_map, verify=False)
-    return AdvisorApp(request, outputs, load_catalog=partial(load_catalog, recipe_folders), recorded=Recorded(past))
+    return AdvisorApp(request, outputs, load_catalog=partial(load_catalog, recipe_folders), recorded=past)
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:

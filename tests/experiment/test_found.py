@@ -17,8 +17,9 @@ from made_up import (
     WHOLE,
     WITH_LOSS,
     MadeUpTrials,
+    decided,
     found_by,
-    known_of,
+    known_with,
     product,
     reporter_to,
     result_at,
@@ -27,7 +28,7 @@ from made_up import (
 from sample_session import sample_request
 
 from advisor.experiment import events
-from advisor.experiment.control import OTHER_VALUE, Decision
+from advisor.experiment.control import OTHER_VALUE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.outputs import Outputs
@@ -50,24 +51,10 @@ def headline_of(state):
     return "\n".join(line.plain for line in headline(state, ranking(state)).lines)
 
 
-def known_with(*runs, stack, **options):
-    """What is known after these runs, as pairs of settings and results; the search works on ``stack``."""
-    known = known_of(**options)
-    judge = known.judge
-    for settings, result in runs:
-        judge = judge.with_run(settings, result)
-    return replace(known, judge=judge, stack=stack)
-
-
 def in_turn(known, settings, speedup):
     """The same, once settings took turns with the baseline."""
     blocks = Turns((result_at(speedup),), (result_at(1.0),), by_block=True)
     return replace(known, judge=known.judge.with_turns(settings, blocks))
-
-
-def decided(known, values=None, **decisions):
-    consent = replace(known.plan.consent, decisions={k: Decision(v) for k, v in decisions.items()}, values=values or {})
-    return known.with_consent(consent)
 
 
 def state_of(known):
@@ -236,7 +223,7 @@ def test_the_value_that_is_accepted_is_tried_and_exported(tmp_path, faster):
 
 @pytest.mark.parametrize(
     ("recipe", "loader", "speedup"),
-    [(("num_workers", 2), {}, 0.5), (("num_workers", 2), {}, "out of shared memory"), (("sdpa", None), {}, 1.0)],
+    [(("num_workers", 2), {}, 0.5), (("num_workers", 2), {}, "out of shared memory"), (("allocator", None), {}, 1.0)],
     ids=["slower", "failed", "nothing to change"],
 )
 def test_where_what_is_accepted_cannot_be_exported_a_line_says_why(tmp_path, recipe, loader, speedup):

@@ -4,57 +4,46 @@ from dataclasses import replace
 
 import pytest
 from facts import gpu_facts, profile_facts
-from made_up import reporter_to
+from made_up import BF16, FUSED, decided, known_of, reporter_to, result_at
 
 from advisor.experiment import events
-from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.move_trials import runs_of
 from advisor.experiment.moves import moves
 from advisor.experiment.past.resuming import take_over
-from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
-from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.judge import BASELINE
 from advisor.judging.objective import Goal
-from advisor.judging.runs import Turns, prior_spread
-from advisor.recipe.catalog import load_catalog
+from advisor.judging.runs import Turns
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Bottleneck, Candidate, Mode, Numerics, OperatorRow, Outcome, TargetSpec, TrialResult
+from advisor.records import Bottleneck, Candidate, OperatorRow, Outcome, TrialResult
 
-CATALOG = load_catalog()
-FACTS = gpu_facts()
 PROFILED = gpu_facts(
     profile=profile_facts(
         operators=(OperatorRow("aten::addmm", 6.0, 1.0, 2.0),), bottleneck=Bottleneck.LAUNCH, device_busy_share=0.4
     )
 )
-BF16 = Candidate("autocast", "precision.autocast", "bfloat16")
-FUSED = Candidate("fused_optimizer", "optimizer.implementation", "fused")
 GRADS = Candidate("zero_grad", "step.zero_grad", "manual")
 ALONE = Settings(BF16.settings)
 STACK = ALONE.merged(FUSED.settings)
 
 
-def result(step_ms, **changes):
-    blocks = tuple(Block(10, 80, 0.01 * step_ms * wobble) for wobble in (0.999, 1.0, 1.001, 1.0, 0.9995))
-    return TrialResult(Outcome.MEASURED, blocks=blocks, losses=(2.3, 2.2), batch_size=8, **changes)
+def result(step_ms):
+    return result_at(10.0 / step_ms)
 
 
-def beginning(step_ms=10.0, *, facts=FACTS, **decisions):
+def beginning(step_ms=10.0, **decisions):
     """What a session knows once its own baseline has been measured."""
-    consent = Consent(CATALOG, Mode.TRAIN, Numerics.CLOSE, decisions)
-    plan = Plan.of(CATALOG, Request(TargetSpec("made_up", ".")), facts, consent)
-    return Known.begin(plan, Judge(CATALOG, Mode.TRAIN, result(step_ms), prior=prior_spread(facts)))
+    return decided(known_of(baseline=result(step_ms)), **decisions)
 
 
 def told_by(*steps):
     """The events of a session that took these moves and was then interrupted, and what it knew."""
     told = []
     reporter, known = reporter_to(told.append), beginning()
-    told.append(events.FactsFound(FACTS))
+    told.append(events.FactsFound(known.plan.facts))
     reporter.report(known)
     for move, evidence in steps:
         told += runs_of(move, evidence)
@@ -65,11 +54,10 @@ def told_by(*steps):
     return told, known
 
 
-def measured(kind, settings, step_ms, *, base=BASELINE, candidate=None, **changes):
+def measured(kind, settings, step_ms, *, base=BASELINE, candidate=None):
     """A move, and the one run that came of it."""
     settings = Settings(settings)
-    run = result(step_ms, **changes)
-    return Move(kind, settings, 1.1, str(settings), base, candidate), Evidence(runs=((settings, run),))
+    return Move(kind, settings, 1.1, str(settings), base, candidate), Evidence(runs=((settings, result(step_ms)),))
 
 
 ALONE_RUN = measured(Kind.ALONE, ALONE, 6.0, candidate=BF16)

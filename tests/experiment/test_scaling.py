@@ -17,7 +17,7 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, carried_over
-from advisor.experiment.scaling.results import ONE, Scaling
+from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
@@ -75,13 +75,13 @@ class MadeUpSearch(RankSearch):
         return self.left >= len(move.trials)
 
     def _measure(self, move):
-        if move.setup != ONE:
-            self.asked.append(f"{move.setup.name}, in turn" if move.in_turn else move.setup.name)
+        if move.settings:
+            self.asked.append(f"{name_of(move.settings)}, in turn" if move.in_turn else name_of(move.settings))
         super()._measure(move)
 
-    def _run(self, setup):
+    def _run(self, settings):
         self.left -= 1
-        rate = self.rate_of(setup)
+        rate = self.rate_of(settings)
         if isinstance(rate, str):
             return TrialResult(Outcome.FAILED, rate)
         return rate if isinstance(rate, TrialResult) else result(rate)
@@ -105,14 +105,14 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
     return trials.run(), trials
 
 
-def rate_of(setup):
+def rate_of(settings):
     """DDP scales well, a bucket view adds a little, large buckets cost, everything else is slow."""
-    rate = {"single": 1000, "ddp": 1700}.get(setup.strategy, 900)
-    if setup.settings.get("parallel.gradient_as_bucket_view"):
+    rate = {"single": 1000, "ddp": 1700}.get(strategy_of(settings), 900)
+    if settings.get("parallel.gradient_as_bucket_view"):
         rate *= 1.08
-    if "parallel.bucket_cap_mb" in setup.settings:
+    if "parallel.bucket_cap_mb" in settings:
         rate *= 0.9
-    return rate * (1.1 if setup.weak else 1)
+    return rate * (1.1 if BATCH in settings else 1)
 
 
 def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns():
@@ -145,7 +145,7 @@ def test_weak_scaling_is_told_apart_and_never_the_stack():
 
 
 def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
-    known, trials = searched(lambda setup: 1000 if setup == ONE else 700)
+    known, trials = searched(lambda settings: 1000 if not settings else 700)
     assert known.stack == {}
     assert "ddp, gradient_as_bucket_view: true" in trials.asked
     assert not any("in turn" in name for name in trials.asked)
@@ -154,7 +154,7 @@ def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each()
 
 
 def test_without_one_gpu_there_is_nothing_to_compare_with():
-    known, trials = searched(lambda setup: "rank 0: the model is wrapped in DistributedDataParallel already.")
+    known, trials = searched(lambda settings: "rank 0: the model is wrapped in DistributedDataParallel already.")
     assert trials.asked == []
     assert (
         "were not measured: rank 0: the model is wrapped" in next(several_gpus_section(known.record())).blocks[0].text
@@ -163,7 +163,7 @@ def test_without_one_gpu_there_is_nothing_to_compare_with():
 
 def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
     known, trials = searched(
-        lambda setup: "rank 1: no" if setup.settings == DDP else rate_of(setup), carried={"compile.mode": "default"}
+        lambda settings: "rank 1: no" if settings == DDP else rate_of(settings), carried={"compile.mode": "default"}
     )
     assert "ddp, compile.mode: none" in trials.asked
     assert known.stack["compile.mode"] == "none"
@@ -171,7 +171,7 @@ def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
 
 def test_compiled_code_that_no_graph_helps_is_left_out_next():
     known, trials = searched(
-        lambda setup: 1500 if setup.settings.get("compile.scope") == "model" else 900,
+        lambda settings: 1500 if settings.get("compile.scope") == "model" else 900,
         carried={"compile.scope": "regional"},
     )
     assert trials.asked[1:3] == ["ddp, step.cuda_graph: true", "ddp, compile.scope: model"]
@@ -185,9 +185,9 @@ def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_ou
     assert "ddp, compile.mode: none" not in trials.asked
     assert "step.cuda_graph: false" in next(name for name in trials.asked if "fully_shard" in name)
 
-    def refuses(setup):
-        graph = setup.settings.get("step.cuda_graph", True) and setup.strategy == "ddp"
-        return "rank 0: operation not permitted when stream is capturing" if graph else rate_of(setup)
+    def refuses(settings):
+        graph = settings.get("step.cuda_graph", True) and strategy_of(settings) == "ddp"
+        return "rank 0: operation not permitted when stream is capturing" if graph else rate_of(settings)
 
     known, trials = searched(refuses, carried=carried)
     assert trials.asked[1] == "ddp, step.cuda_graph: false"
@@ -196,17 +196,17 @@ def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_ou
 
 
 def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
-    def unused(setup):
-        looks = setup.strategy != "ddp" or setup.settings.get("parallel.find_unused_parameters")
-        return rate_of(setup) if looks else f"rank 0: {UNUSED_PARAMETERS}"
+    def unused(settings):
+        looks = strategy_of(settings) != "ddp" or settings.get("parallel.find_unused_parameters")
+        return rate_of(settings) if looks else f"rank 0: {UNUSED_PARAMETERS}"
 
     known, _ = searched(unused)
     assert known.stack["parallel.find_unused_parameters"] is True
 
 
 def test_what_changes_results_is_priced_and_not_taken():
-    def alike(setup):
-        return 2500 if setup.settings.get("parallel.length_bucketing") else rate_of(setup)
+    def alike(settings):
+        return 2500 if settings.get("parallel.length_bucketing") else rate_of(settings)
 
     texts = {"varying_shapes": True, "loader": loader_facts()}
     known, _ = searched(alike, **texts)
@@ -218,8 +218,8 @@ def test_what_changes_results_is_priced_and_not_taken():
 
 
 def test_other_losses_than_one_gpus_are_not_the_same_training():
-    def wrong_losses(setup):
-        return result(1900, losses=(2.0, 1.2)) if setup.strategy == "ddp" else rate_of(setup)
+    def wrong_losses(settings):
+        return result(1900, losses=(2.0, 1.2)) if strategy_of(settings) == "ddp" else rate_of(settings)
 
     known, _ = searched(wrong_losses)
     assert known.stack.get("parallel.strategy") != "ddp"

@@ -16,6 +16,8 @@ from advisor.export.config_patch import patched
 from advisor.export.configs.words import Wanted
 from advisor.records import ConfigKind
 
+pytestmark = pytest.mark.process
+
 _HF = ["hf_run_glue.json", "hf_alignment_sft.yaml", "llama_factory.yaml"]
 
 

@@ -91,7 +91,7 @@ def test_a_failed_trial_has_its_reason_and_no_figures(full):
 
 def test_skipped_recipes_come_last_with_their_reason(full):
     skipped = full["trials"][9:]
-    assert {trial["recipe"] for trial in skipped} == {"inference_mode", "num_workers", "sdpa", "threads"}
+    assert {trial["recipe"] for trial in skipped} == {"inference_mode", "num_workers", "pad_dims", "threads"}
     workers = next(trial for trial in skipped if trial["recipe"] == "num_workers")
     assert workers["reason"] == "data wait is 0.3 % of the step"
     assert workers["settings"] == workers["candidate"] == {}

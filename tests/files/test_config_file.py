@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.errors import UsageError
-from advisor.files.config_file import parsed, read_config
+from advisor.files.config_file import read_config
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,3 @@ def test_an_empty_config_is_an_empty_mapping(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("")
     assert read_config(str(path)) == {}
-
-
-@pytest.mark.parametrize(
-    ("word", "problem"),
-    [("!!bool maybe", "'maybe' cannot be read as bool"), ("!!timestamp soon", "'soon' cannot be read as timestamp")],
-)
-def test_a_word_that_is_not_of_its_type_is_named_with_its_line(word, problem):
-    with pytest.raises(UsageError, match=f"c.yaml is not valid YAML: line 2: {problem}"):
-        parsed(f"x: 1\na: {word}\n", "c.yaml")

@@ -32,11 +32,11 @@ def test_a_folder_of_our_own_that_ends_with_the_process():
 def test_a_long_or_missing_folder_is_passed_over(tmp_path, monkeypatch):
     long = tmp_path / ("long" * 40)
     long.mkdir()
-    monkeypatch.setattr(scratch, "_usual", lambda: str(long))
+    monkeypatch.setenv("TMPDIR", str(long))
     assert len(os.fsencode(scratch_folder())) + len("/listener-12345678") < 104
     assert not list(long.iterdir())
     scratch_folder().rmdir()
     scratch_folder.cache_clear()
-    monkeypatch.setattr(scratch, "_places", lambda: iter([str(tmp_path / "gone")]))
+    monkeypatch.setattr(scratch, "_OTHERS", (str(tmp_path / "gone"),))
     with pytest.raises(UsageError, match="no folder for temporary files"):
         scratch_folder()

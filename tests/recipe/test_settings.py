@@ -161,22 +161,3 @@ def test_a_key_that_is_none_among_settings_is_named():
         Settings.from_yaml("precision.autocast: bfloat16\nepochs: 3\n", "tuned.yaml")
     with pytest.raises(UsageError, match="holds no settings"):
         Settings.from_yaml("epochs: 3\n", "train.yaml")
-
-
-def test_a_setting_that_stands_twice_is_refused_and_a_config_of_another_program_is_not():
-    with pytest.raises(UsageError, match=r"'compile\.mode' stands there twice") as error:
-        Settings.from_yaml("compile.mode: default\ncompile.mode: none\n", "tuned.yaml")
-    assert "line 2" in error.value.message
-    config = "epochs: 1\nepochs: 2\nperf_advisor:\n  compile.mode: default\n"
-    assert Settings.from_yaml(config) == {"compile.mode": "default"}
-    with pytest.raises(UsageError, match=r"'compile\.mode' stands there twice"):
-        Settings.from_yaml(config + "  compile.mode: none\n")
-    with pytest.raises(UsageError, match=r"'perf_advisor' stands there twice"):
-        Settings.from_yaml(f"{config}perf_advisor:\n  compile.mode: none\n")
-
-
-def test_a_setting_that_stands_twice_in_json_is_refused_and_another_programs_key_is_not():
-    config = '{"epochs": 1, "epochs": 2, "perf_advisor": {"compile.mode": "default"%s}}'
-    assert Settings.from_yaml(config % "", "train.json") == {"compile.mode": "default"}
-    with pytest.raises(UsageError, match=r"'compile\.mode' stands there twice"):
-        Settings.from_yaml(config % ', "compile.mode": "none"', "train.json")

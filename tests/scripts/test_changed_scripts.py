@@ -104,6 +104,7 @@ def write_files(patched):
         Path(file).write_bytes(text)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_changed_script_computes_the_same_losses_and_in_bfloat16_nearly_the_same(name, tmp_path):
     path = copies(name, tmp_path)
@@ -279,6 +280,26 @@ class TestPlaces:
         )
         assert ("CapturedStep(" in text) is not bool(reason)
         assert reason in "".join(patched.left_out)
+
+    @pytest.mark.parametrize(
+        ("settings", "expected"),
+        [
+            (
+                {"compile.mode": "reduce-overhead"},
+                'torch.compile(model, backend="eager", mode="reduce-overhead")  # fast',
+            ),
+            ({"compile.mode": "none"}, 'torch.compile(model, backend="eager", disable=True)  # fast'),
+            ({"optimizer.implementation": "fused"}, 'torch.compile(model, backend="eager")  # fast'),
+        ],
+    )
+    def test_a_script_that_compiles_its_model_has_the_mode_in_its_own_call(self, tmp_path, settings, expected):
+        path = tmp_path / "train.py"
+        call = 'model = torch.compile(model, backend="eager")  # fast'
+        path.write_text(f"{HEAD}{call}\nfor x, y in loader:\n    {STEP}\n")
+        loop = load_target(TargetSpec(path.name, str(tmp_path), device="cpu"))
+        facts = dataclasses.replace(facts_of(loop), current={"compile.mode": "default"})
+        text = patched_files(load_catalog(()), settings, facts, str(path)).files[str(path)].decode()
+        assert expected in text
 
     def test_the_arguments_of_a_trainer_say_the_settings(self, tmp_path):
         pytest.importorskip("accelerate")

@@ -101,9 +101,20 @@ def test_the_item_of_the_loop_is_part_of_its_batches(script):
         "\n    guess, loss = model(x, y)\n    x, y = guess.detach(), y",  # of what the model said
         "\n    for _ in range(2):\n        _, loss = model(x, y)\n        x, y = get_batch()",
         "\n    x, _ = get_batch()\n    with torch.no_grad():\n        y = plain(x)\n    _, loss = model(x, y)",
-        "\n    x, y = get_batch()\n    loss = F.mse_loss(plain(x), y) if step else F.mse_loss(plain(x), y)",
     ],
 )
 def test_batches_whose_making_cannot_be_taken_out_leave_the_body_whole(body, script):
     loop, _ = script(GIVEN + START + "for step in range(400):" + body + UPDATE)
     assert loop.step is not None
+
+
+def test_an_optimizer_of_the_loop_around_is_named_as_not_measured(script):
+    """As of a Wasserstein GAN: several updates of the critic, then one of the generator."""
+    loop, _ = script(
+        GIVEN + "other = nn.Linear(1, 1)\nrarely = torch.optim.AdamW(other.parameters())\nfor step in range(400):\n"
+        "    for _ in range(3):\n        x, y = get_batch()\n        _, loss = model(other(x).detach(), y)\n"
+        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
+        "    rarely.zero_grad()\n    other(get_batch()[0]).mean().backward()\n    rarely.step()\n"
+    )
+    assert loop.step is None
+    assert loop.notes[1:] == ["what AdamW updates around this loop is not measured"]

@@ -127,10 +127,9 @@ def test_a_part_that_is_kept_from_autocast_stays_so(script):
         "\n    count += 1\n    loss = (model(x) * count).mean()",
         "\n    if float(x[0]) > 50: continue\n    loss = (model(x) - y).abs().mean()",
         "\n    loss = (model(other(x)) - y).abs().mean()",
-        "\n    loss = (model(x) - y).abs().mean()\n    if random.random() < 0.5: loss = loss * 2",
         "\n    state.count += 1\n    loss = (model(x) * state.count).mean()",
         "\n    state.x = x * 2\n    loss = (model(state.x) - y).abs().mean()",
-        "\n    state.count += 1\n    loss = (model(x) - y).abs().mean()\n    if state.count > 2: loss = loss * 2",
+        "\n    loss = nn.functional.mse_loss(model(x), y)\n    if count >= 2: loss = loss + 1000\n    count += 1",
     ],
 )
 def test_what_a_round_leaves_to_the_next_and_other_models_leave_the_body_whole(body, script):
@@ -193,3 +192,23 @@ def test_a_graph_may_hold_them(script):
     expected = 0.5 * (loop.model(x) - names["y"]).abs().mean() + names["other"].weight.mean()
     assert float(step((x, names["y"]))) == pytest.approx(expected.item())
     assert len(set(found)) > 1
+
+
+def test_the_branch_of_a_scaler_that_there_is_none_of_is_never_taken(script):
+    """As of torchvision's references: the backward pass that was seen is the one of each round."""
+    loop, _ = script("""
+        scaler = None
+        for x, y in loader:
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            if scaler is not None:
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+            else:
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+    """)
+    assert loop.step is None
+    assert loop.clip_norm == 1.0

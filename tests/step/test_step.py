@@ -64,14 +64,6 @@ def test_gradients_are_cleared_as_the_plan_says(zero_grad, kept):
     assert not any(gradient.any() for gradient in gradients if gradient is not None)
 
 
-def test_zeros_are_warned_of_where_a_parameter_got_no_gradient():
-    model = nn.ModuleList([nn.Linear(3, 1), nn.Linear(3, 1)])
-    step = train_step(model, sgd(model.parameters()), lambda model, batch: model[0](batch).mean(), zero_grad="zeros")
-    step(torch.ones(2, 3))
-    with pytest.warns(UserWarning, match="some parameters got no gradient"):
-        step(torch.ones(2, 3))
-
-
 def sharpness_aware(model, batch):
     """The loss at the weights moved uphill: two forward passes, and a change of the weights between them."""
     inputs, targets = batch
