@@ -7,7 +7,8 @@ before you commit it.
 import sys
 from pathlib import Path
 
-from advisor.export.config_patch import Patch, Wanted, diff, patched
+from advisor.export.config_patch import Patch, diff, patched
+from advisor.export.configs.words import Wanted
 from advisor.records import Mode
 
 DATA = Path(__file__).parent / "data"

@@ -12,7 +12,7 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.errors import UsageError
@@ -21,11 +21,11 @@ from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuse
 from advisor.export.configs.names import entries_for, in_the_words_of, places_of, without_parts_of_a_total
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
-from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
+from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Entry, Phrase, Wanted, words_of
 from advisor.export.configs.yaml_document import YamlDocument
 from advisor.files.config_file import is_toml
 from advisor.recipe.settings import SECTION
-from advisor.records import ConfigKind, Mode, Value, text_of
+from advisor.records import ConfigKind, Value, text_of
 
 # The comment by which Hydra is told where in its config a file stands.
 _IN_A_GROUP = re.compile(r"\A\s*# @package\b")
@@ -49,24 +49,6 @@ class Patch:
     remarks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The settings that a config is to hold, and the facts of its loop.
-
-    ``along``: what the measured loop had anyway of the same kind, written where there is a place for it. ``current``
-    holds the user's present values: a word is only replaced by its name where the config says the same word.
-    """
-
-    settings: Mapping[str, Value]
-    current: Mapping[str, Value] = field(default_factory=dict)
-    key_map: Mapping[str, str] = field(default_factory=dict)
-    along: Mapping[str, Value] = field(default_factory=dict)
-    mode: Mode = Mode.TRAIN
-    on_cpu: bool = False
-    gpus: int = 1
-    machines: int = 1
-
-
 def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: ConfigKind | None = None) -> Patch:
     """The config with the wanted settings in it. ``kind`` is found out when it is not given.
 
@@ -83,7 +65,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     tree = document.tree
     everything = without_parts_of_a_total({**wanted.along, **wanted.settings}, tree)
     settings = {key: value for key, value in everything.items() if key not in wanted.key_map}
-    config = Config(settings, tree, home_of(kind, tree), wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
+    config = replace(wanted, settings=settings, tree=tree, home=home_of(kind, tree))
     for phrase in (*words_of(kind, config), *phrases_of_nodes(config)):
         if all(map(writer.is_open, phrase.keys)):
             writer.say(phrase)
@@ -222,7 +204,9 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
     """A setting's value as the config says it at the path that a person named. Raises UsageError where it cannot."""
     present = at(tree, path)
     option = f"--map {key}={'.'.join(path)}"
-    entries = (entry for phrase in words_of(kind, Config({key: value}, tree, path[:-1])) for entry in phrase.entries)
+    entries = (
+        entry for phrase in words_of(kind, Wanted({key: value}, tree=tree, home=path[:-1])) for entry in phrase.entries
+    )
     if said := [entry.value for entry in entries if entry.path[-1] == path[-1] and not entry.only_there]:
         return said[0]
     word = in_the_words_of(present, path[-1], key, value)

@@ -237,8 +237,7 @@ class _Patch:
     def _around_forward(self, step: StepText) -> None:
         """Enter contexts around the forward pass and the loss; with float16 scale the gradients too."""
         device = f'"{step.plan.device}"'
-        contexts = [f"torch.device({device})" if text == "self.device" else text for text in step.contexts()]
-        contexts = [text.replace("self.device.type", device).replace(", cache_enabled=False", "") for text in contexts]
+        contexts = step.contexts(device)
         if not contexts:
             if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
                 raise _NotHereError("your loop is faster without its autocast: take that out")

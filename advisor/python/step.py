@@ -196,18 +196,18 @@ class StepText:
         found += [f"dynamic={dynamic}"] if dynamic is not None else []
         return found + (['options={"combo_kernels": True}'] if self.plan.combo_kernels else [])
 
-    def contexts(self) -> list[str]:
-        """The contexts around a model's call and the loss."""
+    def contexts(self, device: str = "") -> list[str]:
+        """The contexts around a model's call and the loss; ``device`` names it in a script, where no class holds it."""
         plan, found = self.plan, list[str]()
         grad = "no_grad" if plan.cuda_graph and plan.runs_under == "caller" else plan.runs_under
         if plan.mode == Mode.INFER and grad != "caller":
             found.append("torch.enable_grad()" if grad == "grad" else f"torch.{grad}()")
         if plan.create_on_device:
-            found.append("self.device")
+            found.append(f"torch.device({device})" if device else "self.device")
         if plan.autocast != "none":
             # A step of one's own, or a loss that calls the model, may change the weights between two calls.
-            cache = ", cache_enabled=False" if self.form in ("step", "model_batch") else ""
-            found.append(f"torch.autocast(self.device.type, dtype=torch.{plan.autocast}{cache})")
+            cache = ", cache_enabled=False" if self.form in ("step", "model_batch") and not device else ""
+            found.append(f"torch.autocast({device or 'self.device.type'}, dtype=torch.{plan.autocast}{cache})")
         return found
 
 

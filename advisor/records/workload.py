@@ -68,7 +68,7 @@ class Place:
     column: int
     end_line: int
     end_column: int
-    name: str = ""  # the expression that holds the object in this place
+    name: str = ""  # the expression that holds the object in this place; of a step the model and its optimizers
     takes: tuple[str, ...] = ()  # the names that the statements get from the rest of their round
     gives: tuple[str, ...] = ()  # the names that they give to the rest of the function
     problem: str = ""  # why the statements cannot become a function

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from sample_session import sample_history, sample_request
 
+from advisor.cli import options
 from advisor.cli.commands.measure import measure_parser
-from advisor.cli.options import _endings
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.outputs import Outputs
@@ -56,7 +56,7 @@ def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatc
     every = formats.discovered()
     monkeypatch.setattr(formats, "FORMATS", every)
     monkeypatch.setattr("advisor.tui.views.export.FORMATS", every)
-    assert _endings("--report") == ".md, .html or .csv"  # in the help
+    assert options._endings("--report") == ".md, .html or .csv"
     path = tmp_path / "out.csv"
     wanted = Outputs(report_path=measure_parser("").parse(["demo", "--report", str(path)]).report_path)
     assert write_outputs(state, sample_request(), wanted, Catalog({})).sentences == (f"Table written to {path}.",)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from project_configs import CONFIGS
 
 from advisor.errors import AdvisorError
-from advisor.export.config_patch import Wanted, check_key_map, patched
+from advisor.export.config_patch import check_key_map, patched
+from advisor.export.configs.words import Wanted
 from advisor.files.config_file import read_config
 from advisor.recipe.settings import Settings
 from advisor.records import ConfigKind

@@ -10,7 +10,7 @@ from typing import Any
 from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
 from advisor.export.configs.kinds import has_trainer_arguments
 from advisor.export.configs.table import Words, table
-from advisor.export.configs.words import Config, Entry, Phrase, words_of
+from advisor.export.configs.words import Entry, Phrase, Wanted, words_of
 from advisor.records import ConfigKind, Mode, Value
 
 # Keys that name the class, and the key under which its arguments stand ("" for beside it).
@@ -21,9 +21,9 @@ _LIGHTNINGS = ("lightning", "pytorch_lightning", "lightning_fabric")
 _PACKAGES = ("pytorch_lightning", "lightning_fabric", "lightning.fabric")
 
 
-def phrases(config: Config) -> Iterator[Phrase]:
+def phrases(config: Wanted) -> Iterator[Phrase]:
     """Phrases for the objects that a config makes: its only Trainer, optimizer and training loader."""
-    made = list[tuple[str, str, Mapping[str, Any], Config]]()
+    made = list[tuple[str, str, Mapping[str, Any], Wanted]]()
     for path, mapping in walk(config.tree):
         if isinstance(mapping, dict):
             named = (key for key in _MAKERS if isinstance(mapping.get(key), str) and not is_interpolation(mapping[key]))
@@ -54,7 +54,7 @@ def _kind_of(name: str, path: Path, mapping: Mapping[str, Any], mode: Mode) -> s
     return "accelerator" if package.startswith("accelerate") and last == "Accelerator" else ""
 
 
-def _phrases_of(kind: str, name: str, mapping: Mapping[str, Any], config: Config) -> Iterator[Phrase]:
+def _phrases_of(kind: str, name: str, mapping: Mapping[str, Any], config: Wanted) -> Iterator[Phrase]:
     match kind:
         case "optimizer":
             fuses = name.rpartition(".")[2] in _FUSABLE and not _clips_under_lightnings_autocast(config)
@@ -80,7 +80,7 @@ def _phrases_of(kind: str, name: str, mapping: Mapping[str, Any], config: Config
             yield from config.by({"precision.autocast": precisions, "step.accumulate": accumulates})
 
 
-def _clips_under_lightnings_autocast(config: Config) -> bool:
+def _clips_under_lightnings_autocast(config: Wanted) -> bool:
     """Whether Lightning's Trainer clips gradients in mixed precision, which it refuses for fused optimizers."""
     autocast = config.settings.get("precision.autocast")
     trainers = [mapping for _, mapping in walk(config.tree) if isinstance(mapping, dict)]

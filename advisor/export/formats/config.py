@@ -13,7 +13,8 @@ from advisor.export.formats.settings import lines_in_script
 from advisor.records import ConfigKind, Exported, Mode
 
 if TYPE_CHECKING:
-    from advisor.export.config_patch import Patch, Wanted
+    from advisor.export.config_patch import Patch
+    from advisor.export.configs.words import Wanted
 
 _REST_NAME = "tuned.yaml"
 _MADE_BY_US = "# Made by perf-advisor"
@@ -121,8 +122,7 @@ def _code(found: Found, patch: Patch, rest: Path | None) -> Iterator[str]:
 
 
 def _wanted(found: Found) -> Wanted:
-    from advisor.export.config_patch import Wanted
-    from advisor.export.configs.words import LOADER_KEYS
+    from advisor.export.configs.words import LOADER_KEYS, Wanted
     from advisor.report.several_gpus import gpus_to_start
 
     state, settings = found.state, found.settings
