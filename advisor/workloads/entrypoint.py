@@ -195,7 +195,10 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
-    if any(isinstance(one, _NO_NETWORK) for one in _causes_of(error)):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, _NO_NETWORK):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
         return _OFFLINE
     said = message_of(error)
     if isinstance(error, ImportError) and (needed := re.search(r"requires the ([\w-]+) library", said)):
@@ -203,13 +206,6 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, EOFError) and "reading a line" in said:
         return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
     return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)
-
-
-def _causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it came from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def message_of(error: BaseException) -> str:

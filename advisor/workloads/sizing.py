@@ -70,19 +70,12 @@ def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
         if len(bare) < len(batch) and (ran := counted_run(model, bare)) is not None:
             return ran
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
+    empty: dict[int, Any] = {id(one): torch.empty_like(one, device="meta") for one in model.buffers()}
+    for one in model.parameters():  # the counter would follow gradients, though none are made
+        empty[id(one)] = nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=False)
     try:
-        twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, though none are made
+        twin = copy.deepcopy(model, empty)
         with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
             return twin(*split.args, **split.kwargs), counter.get_total_flops()
     except Exception:  # a model may look at its values, and whatever code it has runs here
         return None
-
-
-def without_contents(model: nn.Module) -> nn.Module:
-    """A copy of a model whose parameters and buffers have shapes and no memory."""
-    memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        empty = torch.empty_like(parameter, device="meta")
-        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-    memo.update((id(buffer), torch.empty_like(buffer, device="meta")) for buffer in model.buffers())
-    return copy.deepcopy(model, memo)

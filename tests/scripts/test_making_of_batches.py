@@ -108,13 +108,21 @@ def test_batches_whose_making_cannot_be_taken_out_leave_the_body_whole(body, scr
     assert loop.step is not None
 
 
-def test_an_optimizer_of_the_loop_around_is_named_as_not_measured(script):
+@pytest.mark.parametrize(
+    ("behind", "said"),
+    [("", "is not measured"), ("nn.utils.clip_grad_value_(model.parameters(), 1e9)", "runs as it is")],
+)
+def test_an_optimizer_of_the_loop_around_is_named(behind, said, script):
     """As of a Wasserstein GAN: several updates of the critic, then one of the generator."""
-    loop, _ = script(
-        GIVEN + "other = nn.Linear(1, 1)\nrarely = torch.optim.AdamW(other.parameters())\nfor step in range(400):\n"
-        "    for _ in range(3):\n        x, y = get_batch()\n        _, loss = model(other(x).detach(), y)\n"
-        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
-        "    rarely.zero_grad()\n    other(get_batch()[0]).mean().backward()\n    rarely.step()\n"
-    )
-    assert loop.step is None
-    assert loop.notes[1:] == ["what AdamW updates around this loop is not measured"]
+    loop, _ = script(f"""{GIVEN}
+other = nn.Linear(1, 1)
+rarely = torch.optim.AdamW(other.parameters())
+for step in range(400):
+    for _ in range(3):
+        x, y = get_batch()
+        _, loss = model(other(x).detach(), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        {behind}
+    rarely.zero_grad(); other(get_batch()[0]).mean().backward(); rarely.step()
+""")
+    assert loop.notes[1:] == [f"what AdamW updates around this loop {said}"]

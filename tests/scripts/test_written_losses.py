@@ -97,14 +97,9 @@ def test_autocast_around_the_loss_is_a_setting_of_the_loop(context, script, monk
 
 
 def test_autocast_around_the_loop_is_a_setting_of_it_too(script):
-    loop, _ = script("""
-        with torch.autocast("cpu", torch.bfloat16):
-            for x, y in loader:
-                loss = (model(x) - y).abs().mean()
-                optimizer.zero_grad(); loss.backward(); optimizer.step()
-    """)
-    assert loop.step is None
-    assert loop.current["precision.autocast"] == "bfloat16"
+    text = "for x, y in loader:\n        loss = (model(x) - y).abs().mean()" + UPDATE.replace("\n", "\n    ")
+    loop, _ = script(f"{GIVEN}with torch.autocast('cpu', torch.bfloat16):\n    {text}")
+    assert (loop.step, loop.current["precision.autocast"]) == (None, "bfloat16")
     assert len(batches(loop, 2)) == 2
     assert not torch.is_autocast_enabled("cpu")
 
@@ -154,28 +149,28 @@ def test_a_batch_that_a_model_made_leaves_the_body_whole(body, script):
     assert loop.step is not None
 
 
-def test_arrays_that_a_loop_makes_are_given_to_its_model_as_they_are(script):
-    loop, _ = script("""
-        class Reads(nn.Linear):
-            def forward(self, rows):
-                return super().forward(torch.LongTensor(rows).float())
-        model = Reads(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-        for step in range(500):
-            rows = numbers.numpy()[:8].astype("int32")
-            loss = 2 * model(rows).square().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()
-    """)
-    assert len(batches(loop, 2)) == 2
+OF_ARRAYS = """
+class Reads(nn.Linear):
+    def forward(self, rows):
+        return super().forward(torch.LongTensor(rows).float())
+model = Reads(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for step in range(500):
+    rows = numbers.numpy()[:8].astype("int32")
+    loss = 2 * model(rows).square().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+OF_ANOTHER_TYPE = """
+loader = DataLoader(TensorDataset(numbers, torch.ones(64, 1, dtype=torch.long)), batch_size=8)
+criterion = nn.BCEWithLogitsLoss()
+for x, y in loader:
+    y = y.float()
+    optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); optimizer.step()
+"""
 
 
-def test_a_target_of_another_type_than_the_loaders_is_made_in_the_loss(script):
-    loop, _ = script("""
-        loader = DataLoader(TensorDataset(numbers, torch.ones(64, 1, dtype=torch.long)), batch_size=8)
-        criterion = nn.BCEWithLogitsLoss()
-        for x, y in loader:
-            y = y.float()
-            optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); optimizer.step()
-    """)
+@pytest.mark.parametrize("text", [OF_ARRAYS, OF_ANOTHER_TYPE], ids=["arrays", "a target of another type"])
+def test_what_a_model_or_a_loss_is_given_stays_as_the_loop_gives_it(text, script):
+    loop, _ = script(text)
     assert len(batches(loop, 2)) == 2
 
 

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts
+from scripts.steps import step_of
 from torch import nn
 
 from advisor import Workload
 from advisor.errors import TargetError
 from advisor.recipe.catalog import load_catalog
-from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.compile import Models
 from advisor.step.loss import LossError
 from advisor.step.optimizer import Together
-from advisor.step.step import OwnStep, make_step
-from advisor.step.tuning import Tuning, apply_settings
+from advisor.step.step import OwnStep
+from advisor.step.tuning import Tuning
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.draws import probe_batches
 from advisor.trial.measurement.probe import probe_training
@@ -68,12 +68,6 @@ def lbfgs():
         return optimizer.step(closure)
 
     return Workload(step=step, model=model, optimizer=optimizer, data=(torch.randn(32, 3), torch.randn(32, 1)))
-
-
-def step_of(loop, settings=None):
-    components = loop.components(StepPlan(mode=loop.mode, device="cpu"), loop.data)
-    apply_settings(load_catalog(), components, {**loop.current, **(settings or {})})
-    return make_step(components, loop.loss)
 
 
 def facts_of(loop):

@@ -1,6 +1,8 @@
 """The workload of a script that only predicts: its model, and what it is called with."""
 
+import contextlib
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from advisor.step.batch import map_tensors, splitter
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.scripts.found import NoLoopError
-from advisor.workloads.scripts.seen import ModelCall, Seen, inputs_by_name, same_values
+from advisor.workloads.scripts.seen import ModelCall, Seen, same_values
 
 
 def inference_of(seen: Seen) -> Adapted:
@@ -49,7 +51,10 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
     """The inputs of a call as a batch. Raises NoLoopError for several models, or for inputs such as a cache."""
     if len(seen.models) > 1:
         raise NoLoopError("no optimizer made an update, and none of several models was called with a loader's batch")
-    named = inputs_by_name(call.module, *map_tensors(_copied, (call.args, call.kwargs)))
+    args, kwargs = map_tensors(_copied, (call.args, call.kwargs))
+    named = {"args": args, "kwargs": kwargs}
+    with contextlib.suppress(TypeError, ValueError):  # a forward without a signature
+        named = inspect.signature(call.module.forward).bind(*args, **kwargs).arguments
     if not all(isinstance(leaf, torch.Tensor | int | float | str | None) for leaf in tree_leaves(named)):
         raise NoLoopError("no optimizer made an update, and the model was called with something else than a batch")
     alone = [*named.values()] if len(named) == 1 else []

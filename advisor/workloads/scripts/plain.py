@@ -60,10 +60,6 @@ def _plain(seen: Seen) -> Adapted | None:
     data, loss = found
     made = ", its batches as the loop makes them" if isinstance(data, GivenBatches) else ""
     parts = f"the script's model and optimizer, and the loss as the loop at {loop.place} computes it of a batch{made}"
-    beside = [
-        f"what {type(one).__name__} updates around this loop is not measured"
-        for one in _other_optimizers(loops_around_update(seen), seen)
-    ]
     return Adapted(
         model=call.module,
         data=data,
@@ -72,7 +68,7 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[f"{parts}; the rest of the script is left out", *beside],
+        notes=[f"{parts}; the rest of the script is left out", *_beside(seen, "is not measured")],
     )
 
 
@@ -85,7 +81,8 @@ def _own_step(seen: Seen) -> Adapted:
     models = models or [nn.ParameterList(p for one in seen.updates for p in parameters_in(one))]
     step, data = step_of(loop, seen)
     step.casts = seen.casts
-    return _whole(seen, models, step, data, f"a round of the loop at {loop.place} is the step")
+    notes = [f"a round of the loop at {loop.place} is the step", *_beside(seen, "runs as it is")]
+    return _whole(seen, models, step, data, notes)
 
 
 def _other_optimizers(loops: Sequence[FoundLoop], seen: Seen) -> list[Optimizer]:
@@ -95,6 +92,12 @@ def _other_optimizers(loops: Sequence[FoundLoop], seen: Seen) -> list[Optimizer]
     return [one for one in named.values() if trained.isdisjoint(map(id, parameters_in(one)))]
 
 
+def _beside(seen: Seen, fate: str) -> list[str]:
+    """What becomes of the updates of other optimizers, as of the generator around the loop of a critic."""
+    others = _other_optimizers(loops_around_update(seen), seen)
+    return [f"what {type(one).__name__} updates around this loop {fate}" for one in others]
+
+
 def _rounds_of_update(seen: Seen) -> Adapted:
     """The iterations of a training that is one ``optimizer.step(closure)``, each as a step."""
     assert seen.pause is not None, "it was left in an iteration"
@@ -102,10 +105,10 @@ def _rounds_of_update(seen: Seen) -> Adapted:
     place = f"{where.frame.f_code.co_filename}:{where.line}"
     step = ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
     note = "one optimizer.step(closure) is all of the training; a call of its closure is the step"
-    return _whole(seen, seen.models, step, numbers(), note)
+    return _whole(seen, seen.models, step, numbers(), [note])
 
 
-def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any, note: str) -> Adapted:
+def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any, notes: list[str]) -> Adapted:
     """The workload of a step that is run as it is, with the modules that are no part of another one."""
     outer = [one for one in models if not any(one is not o and any(m is one for m in o.modules()) for o in models)]
     return Adapted(
@@ -114,7 +117,7 @@ def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any,
         step=step,
         models=list(dict.fromkeys(_within_wrappers(one, outer) for one in outer)),
         optimizers=seen.optimizers,
-        notes=[note],
+        notes=notes,
         samples=_samples(seen),
     )
 

@@ -1,6 +1,5 @@
 """Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
-import inspect
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
@@ -137,11 +136,3 @@ def same_values(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same_values(one[key], other[key]) for key in one)
     return one is other
-
-
-def inputs_by_name(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a call by the names of the model's parameters, in whatever form it was made."""
-    try:
-        return inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):  # a forward without a signature
-        return {"args": args, "kwargs": kwargs}
