@@ -322,7 +322,7 @@ class Session:
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._trials.measure(move, known)
-        self._trials.known = replace(known, judge=known.judge.without_runs(settings)).after(move, evidence)
+        self._trials.known = known.after(move, evidence)
         self._reporter.report(self._current)
 
     def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:

@@ -27,7 +27,7 @@ from advisor.experiment.measuring.turns import side_by_side
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.figures.stats import SELECTION, process_spread, ratio_interval
-from advisor.judging.judge import Judge
+from advisor.judging.judge import CONTROL_SETTINGS, Judge
 from advisor.judging.records import trial_record
 from advisor.judging.runs import rates
 from advisor.machine.hardware import inspect_hardware
@@ -56,7 +56,7 @@ class Alone:
     def run(self):
         judge, facts = self.baseline()
         proposals = self.catalog.propose(facts, only=self.options.only, skip=(*self.options.skip, "control"))
-        judge = judge.with_control(self.trial("control", {**self.on, "control.noop": True}, seed=1))
+        judge = judge.with_run(CONTROL_SETTINGS, self.trial("control", {**self.on, "control.noop": True}, seed=1))
         rows = self.beside(judge, proposals) if self.options.beside else self.in_turn(judge, proposals)
         report = {"on": self.on, "trials": rows, "skipped": dict(proposals.skipped)}
         self.options.report.parent.mkdir(parents=True, exist_ok=True)
