@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.errors import UsageError
 from advisor.experiment.consent import Consent
 from advisor.experiment.request import Request
-from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
+from advisor.experiment.scaling.gpus import gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, carried_over
 from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
 from advisor.experiment.state import SessionState
@@ -245,37 +245,34 @@ def test_what_stands_between_model_and_loss_and_the_compiler_s_graphs_are_not_ca
     assert "graphs" in left_out["compile.mode"]
 
 
-def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    hardware = gpu_facts().hardware
-    assert len(hardware.gpus) == 1
-    assert gpus_in_use(wanting(1, "auto"), hardware) == 1
-    assert gpus_in_use(wanting(2, "cpu"), hardware) == 2
-    with pytest.raises(UsageError, match="asks for 4 GPUs, and 1 is visible"):
-        gpus_in_use(wanting(4, "auto"), hardware)
-    unseen = replace(hardware, gpus=())  # where NVML cannot be used
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
-    assert gpus_in_use(wanting(0, "auto"), unseen) == 3
+MIXED = machine(4)
+MIXED = replace(MIXED, gpus=(replace(MIXED.gpus[0], mig_enabled=True), *MIXED.gpus[1:]))
 
 
 @pytest.mark.parametrize(
-    ("shown", "count"), [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("", 0), ("GPU-", 0)]
+    ("wanted", "shown", "hardware", "count"),
+    [
+        (wanting(1), None, machine(1), 1),
+        (wanting(2, "cpu"), None, machine(1), 2),
+        (wanting(4), None, machine(1), "asks for 4 GPUs, and 1 is visible"),
+        (wanting(0), "0,3,5", machine(0), 3),  # NVML cannot be used
+        (wanting(2), None, machine(4, mig_enabled=True), "0 are visible"),
+        (wanting(0), None, MIXED, 3),
+        (wanting(2), "MIG-1,MIG-2", machine(4), "0 are visible"),
+        *((wanting(0), shown, machine(6), 3) for shown in ("0,3,5", "5,GPU-2,1", "0,1,4,9,2")),
+        (wanting(0), "0,-1,1", machine(6), 1),
+        *((wanting(0), shown, machine(6), "0 are visible") for shown in ("-1", "", "GPU-")),
+    ],
 )
-def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert gpus_there(machine(6)) == count
-
-
-def test_divided_gpus_are_refused_before_anything_is_measured(monkeypatch):
+def test_gpus_are_counted_as_cuda_shows_them_before_anything_is_measured(monkeypatch, wanted, shown, hardware, count):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(UsageError, match="0 are visible"):
-        gpus_in_use(wanting(2, "auto"), machine(4, mig_enabled=True))
-    mixed = machine(4)
-    mixed = replace(mixed, gpus=(replace(mixed.gpus[0], mig_enabled=True), *mixed.gpus[1:]))
-    assert gpus_in_use(wanting(0, "auto"), mixed) == 3
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
-    with pytest.raises(UsageError, match="0 are visible"):
-        gpus_in_use(wanting(2, "auto"), machine(4))
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    if isinstance(count, int):
+        assert gpus_in_use(wanted, hardware) == count
+    else:
+        with pytest.raises(UsageError, match=count):
+            gpus_in_use(wanted, hardware)
 
 
 def test_several_gpus_are_for_training():
