@@ -156,7 +156,7 @@ def known_of(
     )
     consent = Consent(CATALOG, facts.workload.mode, allow)
     judge = Judge(CATALOG, facts.workload.mode, baseline or result_at(1.0), goal=goal)
-    return Known.begin(Plan.of(CATALOG, request, facts, consent, hints=hints), judge)
+    return Known.begin(Plan(CATALOG, request, facts, consent, hints=hints or {}).with_facts(facts), judge)
 
 
 def known_with(*runs: tuple[Settings, TrialResult], stack: Settings = BASELINE, **options: object) -> Known:

@@ -318,7 +318,7 @@ class Known:
         """The plan anew, once the instrumented pass has shown where the time goes."""
         old = self.plan
         speedup = max(1.0, self.judge.gain(self.stack, BASELINE).ratio) if self.stack else 1.0
-        plan = Plan.of(old.catalog, old.request, facts, old.consent, hints=old.hints, speedup=speedup)
+        plan = old.with_facts(facts, speedup=speedup)
         tried = [c for c in old.candidates if self.record(c) is not None or self.stack.get(c.key) == c.value]
         by_name = {candidate.name: candidate for candidate in (*tried, *plan.candidates)}
         planned = tuple(by_name[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))

@@ -263,8 +263,8 @@ class Session:
             prior=prior_spread(facts),
             crowded=facts.hardware.host.is_crowded,
         )
-        plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
-        known = Known.begin(plan, judge)
+        plan = Plan(self.catalog, self.request, facts, consent, hints=hints.settings)
+        known = Known.begin(plan.with_facts(facts), judge)
         if self._past_session is not None and self._past.facts is not None and self._past.baseline is not None:
             check_same_machine(self._past.facts, facts)
             known = take_over(known, self._past, self._past_session.events)

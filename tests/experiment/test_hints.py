@@ -19,7 +19,7 @@ TARGET = TargetSpec("mymodel:build", "/somewhere")
 
 def planned(facts, hints):
     consent = Consent(CATALOG, facts.workload.mode, Numerics.CLOSE)
-    return Plan.of(CATALOG, Request(TARGET), facts, consent, hints=hints)
+    return Plan(CATALOG, Request(TARGET), facts, consent, hints=hints).with_facts(facts)
 
 
 @pytest.fixture(autouse=True)
