@@ -282,7 +282,7 @@ class Session:
         """Search from a state under the person's decisions."""
         self._follows_decisions = False
         self._trials.wanted = wanted
-        self._trials.known = search(known, self._trials)
+        search(known, self._trials)
         self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:

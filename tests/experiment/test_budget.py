@@ -1,3 +1,5 @@
+"""The budget: its limits, the expected durations of trials and compilations, and what it has no time for."""
+
 import math
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a session that continues an interrupted one takes over from the events that the other has told."""
+"""What a session takes over: the events of an interrupted one, and hints of the last one of the workload."""
 
 from dataclasses import replace
 

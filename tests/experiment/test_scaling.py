@@ -1,4 +1,4 @@
-"""The search over several GPUs, on trials whose speed a function of their settings says."""
+"""The search over several GPUs, alone and in whole sessions, on trials whose speed a function of settings says."""
 
 import itertools
 from dataclasses import replace

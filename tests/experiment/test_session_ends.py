@@ -1,4 +1,4 @@
-"""Sessions that end early, are resumed or have another goal, on fake trials."""
+"""Sessions that end early, are resumed or have another goal, on fake trials; requests that are continued."""
 
 from dataclasses import replace
 
