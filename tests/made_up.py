@@ -16,7 +16,7 @@ from advisor.experiment.plan import Plan
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.search import search
-from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge
 from advisor.judging.objective import Goal
 from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
@@ -107,7 +107,7 @@ class MadeUpTrials:
         self.compiled.add(CATALOG.compiled_code(move.settings))
         match move.kind:
             case Kind.CONTROL:
-                return Evidence(control=result_at(1.0))
+                return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0)),))
             case Kind.PROFILE:
                 return Evidence(runs=((BASELINE, result_at(1.0)),), facts=known.plan.facts)
             case Kind.REFERENCE:
@@ -156,7 +156,7 @@ def known_of(
     )
     consent = Consent(CATALOG, facts.workload.mode, allow)
     judge = Judge(CATALOG, facts.workload.mode, baseline or result_at(1.0), goal=goal)
-    return Known.begin(Plan.of(CATALOG, request, facts, consent, hints=hints), judge)
+    return Known.begin(Plan(CATALOG, request, facts, consent, hints=hints or {}).with_facts(facts), judge)
 
 
 def known_with(*runs: tuple[Settings, TrialResult], stack: Settings = BASELINE, **options: object) -> Known:

@@ -266,8 +266,8 @@ class Session:
             prior=prior_spread(facts),
             crowded=facts.hardware.host.is_crowded,
         )
-        plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
-        known = Known.begin(plan, judge)
+        plan = Plan(self.catalog, self.request, facts, consent, hints=hints.settings)
+        known = Known.begin(plan.with_facts(facts), judge)
         if self._past_session is not None and self._past.facts is not None and self._past.baseline is not None:
             check_same_machine(self._past.facts, facts)
             known = take_over(known, self._past, self._past_session.events)
@@ -285,7 +285,7 @@ class Session:
         """Search from a state under the person's decisions."""
         self._follows_decisions = False
         self._trials.wanted = wanted
-        self._trials.known = search(known, self._trials)
+        search(known, self._trials)
         self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:
@@ -325,7 +325,7 @@ class Session:
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._trials.measure(move, known)
-        self._trials.known = replace(known, judge=known.judge.without_runs(settings)).after(move, evidence)
+        self._trials.known = known.after(move, evidence)
         self._reporter.report(self._current)
 
     def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:

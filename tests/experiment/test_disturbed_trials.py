@@ -1,4 +1,4 @@
-"""When the bench measures a disturbed trial again."""
+"""Trials that something outside disturbed are measured again and marked, and sessions on busy machines."""
 
 import random
 import subprocess

@@ -35,6 +35,7 @@ from advisor.experiment.outputs import Outputs
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
+from advisor.judging.judge import CONTROL_SETTINGS
 from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
@@ -83,7 +84,7 @@ def exported(state, folder):
 
 def test_a_stack_that_was_measured_once_is_exported_with_its_interval_though_one_control_was_far_off(tmp_path):
     known = known_with((PLAIN, result_at(2.39)), stack=PLAIN)
-    known = replace(known, judge=known.judge.with_control(result_at(0.73)))
+    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(0.73)))
     state = state_of(known)
     settings, text, report = exported(state, tmp_path)
     assert settings == PLAIN
@@ -104,7 +105,7 @@ def test_beside_other_programs_a_gain_whose_interval_reaches_below_1_1_is_not_ex
 @pytest.mark.parametrize("speedup", [1.02, 0.99])
 def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_person_wants_it(tmp_path, speedup):
     known = known_with((PLAIN, result_at(speedup)), stack=PLAIN)
-    known = replace(known, judge=known.judge.with_control(result_at(0.9)))
+    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(0.9)))
     assert known.judge.gain(PLAIN, Settings()).high > 1.05
     state = state_of(known)
     settings, text, _ = exported(state, tmp_path)

@@ -17,7 +17,7 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import rank
-from advisor.judging.judge import BASELINE
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.judging.runs import Turns
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TargetSpec
@@ -111,7 +111,7 @@ def test_the_reserve_holds_against_all_but_a_stack_with_priority_that_is_ready(t
 def test_baselines_that_disagree_are_run_again_at_once_up_to_four_times_in_all(trials, control, repeats, again):
     """The control may be the odd one, or any of the others."""
     known = with_stack(STACK)
-    judge = known.judge.with_control(result_at(control))
+    judge = known.judge.with_run(CONTROL_SETTINGS, result_at(control))
     for _ in range(repeats):
         judge = judge.with_run(BASELINE, result_at(1.0))
     known = replace(known, judge=judge, done=frozenset({Kind.CONTROL}))
@@ -121,7 +121,7 @@ def test_baselines_that_disagree_are_run_again_at_once_up_to_four_times_in_all(t
 
 def test_a_repeat_of_the_baseline_leaves_a_stack_with_priority_its_time(trials):
     known = with_stack(STACK)
-    known = replace(known, judge=known.judge.with_control(result_at(1.3)), done=frozenset({Kind.CONTROL}))
+    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(1.3)), done=frozenset({Kind.CONTROL}))
     [again] = [move for move in moves(known) if move.kind is Kind.AGAIN and not move.settings]
     assert again.has_priority
     assert trials.affords(again, known)
@@ -132,7 +132,7 @@ def test_a_repeat_of_the_baseline_leaves_a_stack_with_priority_its_time(trials):
 
 def test_a_repeat_of_the_baseline_that_failed_is_not_made_again():
     known = with_stack(STACK)
-    judge = known.judge.with_control(result_at(1.3)).with_run(BASELINE, failed("it crashed"))
+    judge = known.judge.with_run(CONTROL_SETTINGS, result_at(1.3)).with_run(BASELINE, failed("it crashed"))
     known = replace(known, judge=judge, done=frozenset({Kind.CONTROL}))
     assert not any(move.kind is Kind.AGAIN and not move.settings for move in moves(known))
 

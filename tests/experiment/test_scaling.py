@@ -1,4 +1,4 @@
-"""The search over several GPUs, on trials whose speed a function of their settings says."""
+"""The search over several GPUs, alone and in whole sessions, on trials whose speed a function of settings says."""
 
 import itertools
 from dataclasses import replace
@@ -6,16 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from facts import gpu_facts, h200, loader_facts
+from facts import cpu_facts, gpu_facts, h200, loader_facts
+from fake_trials import FakeRun, FakeTrials
+from made_up import failed
+from planted import pauses_removed, plant_removers
 from proposals import CATALOG, proposed, reason
 from sample_session import sample_request, several_gpus_history
+from torch import distributed, nn
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from advisor.errors import UsageError
+from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.request import Request
-from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
+from advisor.experiment.scaling.gpus import gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, carried_over
 from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
 from advisor.experiment.state import SessionState
@@ -30,6 +36,7 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.step.spread import ShareOfBatches, spread_loader
+from advisor.workloads.loop import Loop
 
 GPUS = 2
 DDP = Settings({"parallel.strategy": "ddp"})
@@ -245,37 +252,34 @@ def test_what_stands_between_model_and_loss_and_the_compiler_s_graphs_are_not_ca
     assert "graphs" in left_out["compile.mode"]
 
 
-def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    hardware = gpu_facts().hardware
-    assert len(hardware.gpus) == 1
-    assert gpus_in_use(wanting(1, "auto"), hardware) == 1
-    assert gpus_in_use(wanting(2, "cpu"), hardware) == 2
-    with pytest.raises(UsageError, match="asks for 4 GPUs, and 1 is visible"):
-        gpus_in_use(wanting(4, "auto"), hardware)
-    unseen = replace(hardware, gpus=())  # where NVML cannot be used
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
-    assert gpus_in_use(wanting(0, "auto"), unseen) == 3
+MIXED = machine(4)
+MIXED = replace(MIXED, gpus=(replace(MIXED.gpus[0], mig_enabled=True), *MIXED.gpus[1:]))
 
 
 @pytest.mark.parametrize(
-    ("shown", "count"), [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("", 0), ("GPU-", 0)]
+    ("wanted", "shown", "hardware", "count"),
+    [
+        (wanting(1), None, machine(1), 1),
+        (wanting(2, "cpu"), None, machine(1), 2),
+        (wanting(4), None, machine(1), "asks for 4 GPUs, and 1 is visible"),
+        (wanting(0), "0,3,5", machine(0), 3),  # NVML cannot be used
+        (wanting(2), None, machine(4, mig_enabled=True), "0 are visible"),
+        (wanting(0), None, MIXED, 3),
+        (wanting(2), "MIG-1,MIG-2", machine(4), "0 are visible"),
+        *((wanting(0), shown, machine(6), 3) for shown in ("0,3,5", "5,GPU-2,1", "0,1,4,9,2")),
+        (wanting(0), "0,-1,1", machine(6), 1),
+        *((wanting(0), shown, machine(6), "0 are visible") for shown in ("-1", "", "GPU-")),
+    ],
 )
-def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert gpus_there(machine(6)) == count
-
-
-def test_divided_gpus_are_refused_before_anything_is_measured(monkeypatch):
+def test_gpus_are_counted_as_cuda_shows_them_before_anything_is_measured(monkeypatch, wanted, shown, hardware, count):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(UsageError, match="0 are visible"):
-        gpus_in_use(wanting(2, "auto"), machine(4, mig_enabled=True))
-    mixed = machine(4)
-    mixed = replace(mixed, gpus=(replace(mixed.gpus[0], mig_enabled=True), *mixed.gpus[1:]))
-    assert gpus_in_use(wanting(0, "auto"), mixed) == 3
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
-    with pytest.raises(UsageError, match="0 are visible"):
-        gpus_in_use(wanting(2, "auto"), machine(4))
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    if isinstance(count, int):
+        assert gpus_in_use(wanted, hardware) == count
+    else:
+        with pytest.raises(UsageError, match=count):
+            gpus_in_use(wanted, hardware)
 
 
 def test_several_gpus_are_for_training():
@@ -371,3 +375,99 @@ def test_the_end_of_torchrun_is_that_of_the_rank_that_ended_first(code, words):
     told = of_torchrun(ChildFailedError("rank", ends)).reason
     assert told.startswith("rank 1: ")
     assert words in told
+
+
+BUDGET_S = 120.0
+
+
+def speed(settings):
+    """Two ranks are 1.8 times as fast as one."""
+    return pauses_removed(settings) * (1.8 if settings.get("parallel.strategy") == "ddp" else 1.0)
+
+
+def session(folder, speed_of=speed, more=(), **options):
+    plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT")
+    only = ("first", "second", "parallel_strategy", *more)
+    return FakeRun(folder, speed_of, only=only, **{"budget_s": BUDGET_S, **options})
+
+
+def best(run):
+    return run.state.scaling.row(run.state.scaling.best)
+
+
+def test_several_gpus_are_measured_after_the_search_on_one_in_half_of_the_time(tmp_path):
+    run, began_s = session(tmp_path, gpus=2, budget_s=20.0), []
+    run.when(
+        lambda event: isinstance(event, events.StageStarted) and event.stage == "several GPUs",
+        lambda: began_s.append(run.trials.now_s),
+    )
+    run.run()
+    assert began_s[0] <= 10
+    assert run.state.failure is None
+    assert [event.stage for event in run.posted(events.StageStarted)][-2:] == ["several GPUs", "done"]
+    assert best(run).name == "ddp"
+    assert best(run).speedup == pytest.approx(1.8, rel=0.02)
+    assert run.state.scaling.carried == {"planted.first": True, "planted.second": True}
+
+
+def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
+    reason = "rank 1: ValueError: no such sample"
+    run = session(
+        tmp_path, lambda settings: failed(reason) if "parallel.strategy" in settings else speed(settings), gpus=2
+    ).run()
+    result = next(several_gpus_section(run.state.scaling)).blocks[0].text
+    assert result == f"Nothing on 2 processes could be measured. ddp: {reason}."
+    late = session(tmp_path, gpus=2)
+    late.when(lambda event: isinstance(event, events.ScalingMeasured), late.session.finish)
+    result = next(several_gpus_section(late.run().state.scaling)).blocks[0].text
+    assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
+
+
+def with_views(settings):
+    """Gradients as views of the buckets are worth a tenth."""
+    return speed(settings) * (1.1 if settings.get("parallel.gradient_as_bucket_view") else 1.0)
+
+
+def slow_over_ranks(settings):
+    return with_views(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
+
+
+def test_what_no_time_was_left_for_is_named(tmp_path):
+    scaling = (
+        session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=10.0).run().state.scaling
+    )
+    assert scaling.passed_over["ddp, gradient_as_bucket_view: true"] == "no time was left: raise --budget"
+
+
+WRAPPED = "the model is wrapped in DistributedDataParallel already"
+
+
+def test_what_is_spread_already_is_told_at_once_and_leaves_its_time_to_one_gpu(tmp_path):
+    facts = cpu_facts()
+    facts = replace(facts, workload=replace(facts.workload, spread_already=WRAPPED))
+    run = session(tmp_path, trials=FakeTrials(speed, facts=facts), gpus=2, budget_s=20.0).run()
+    told = [place for place, event in enumerate(run.told) if WRAPPED in getattr(event, "text", "")]
+    searched = [place for place, event in enumerate(run.told) if isinstance(event, events.TrialMeasured)]
+    assert min(told) < min(searched)
+    assert run.trials.now_s > 12, "more than the half of the time that is kept for several GPUs"
+    assert run.state.scaling is None
+
+
+def loop_of(model, data=None):
+    return Loop(model, data, None, None, Mode.TRAIN, 2)
+
+
+def test_what_of_a_loop_is_spread_already(tmp_path):
+    samples = TensorDataset(torch.zeros(4, 2))
+    sampler = DistributedSampler(samples, num_replicas=2, rank=0)
+    plain = nn.Linear(2, 2)
+    assert loop_of(plain, DataLoader(samples)).spread_already == ""
+    assert "wrapped in DataParallel" in loop_of(nn.DataParallel(plain)).spread_already
+    assert "DistributedSampler" in loop_of(plain, DataLoader(samples, sampler=sampler)).spread_already
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert "init_process_group" in loop_of(plain).spread_already
+        assert "wrapped in DistributedDataParallel" in loop_of(DistributedDataParallel(plain)).spread_already
+    finally:
+        distributed.destroy_process_group()

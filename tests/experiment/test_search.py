@@ -1,4 +1,4 @@
-"""The search on made-up workloads: which moves it makes, and which stack it ends with."""
+"""The search on made-up workloads: its moves and its stack, under decisions, limits and other goals too."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Sessions that end early, are resumed or have another goal, on fake trials."""
+"""Sessions that end early, are resumed or have another goal, on fake trials; requests that are continued."""
 
 from dataclasses import replace
 
@@ -102,16 +102,6 @@ def test_a_recipe_that_cannot_be_loaded_is_said(tmp_path):
     assert any("broken.py" in event.text and "SyntaxError" in event.text for event in run.posted(events.Said))
 
 
-def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
-    run = FakeRun(tmp_path, pauses_removed, only=("zero_grad",), budget_s=0.5).run()
-    assert run.state.failure is None
-    assert run.state.planned
-    for candidate in run.state.planned:
-        record = run.state.trials[candidate.name]
-        assert record.verdict is Verdict.SKIPPED
-        assert "--budget" in record.result.reason
-
-
 def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
     run = FakeRun(tmp_path, lambda _: result_at(1.0, losses=(float("nan"),)), only=("zero_grad",)).run()
     warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
@@ -146,13 +136,6 @@ def heavy(folder, *recipe_ids, **options):
     for recipe_id in ("lighter", "crawling"):
         plant(folder / "recipes", recipe_id)
     return FakeRun(folder, speed, only=recipe_ids, budget_s=60.0, **options).run()
-
-
-def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(tmp_path):
-    run = heavy(tmp_path, "lighter", "crawling", objective=Objective.MEMORY)
-    assert run.state.stack_settings == {"planted.lighter": True}
-    assert run.state.stack.confirmed
-    assert [item.record.candidate.recipe for item in run.state.recommendations] == ["lighter"]
 
 
 def test_a_memory_limit_below_the_baseline_is_met_first(tmp_path):

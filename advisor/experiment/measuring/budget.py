@@ -154,7 +154,7 @@ def _distance(one: Settings, other: Settings) -> int:
 
 
 # By least squares over eleven models in training on an H200's host (16 cores of a Xeon), torch 2.11, compiled as one
-# with the loss; tests/experiment/test_compile_time.py has them. Seconds.
+# with the loss; tests/experiment/test_budget.py has them. Seconds.
 _AT_LEAST_S = 5.0
 _PER_OPERATION_S = 0.028
 _PER_SHAPE_S = 0.88

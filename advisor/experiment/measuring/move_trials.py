@@ -11,10 +11,10 @@ from advisor.experiment.measuring.scoring import with_scores
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
-from advisor.experiment.ranking import CONTROL, INSTRUMENTED
+from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.stacks import compiled_next
-from advisor.judging.judge import BASELINE
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.records import TrialKind, TrialSpec, Value
 
 # The time of an instrumented pass beyond that of an ordinary trial, and what each operation of the forward pass adds.
@@ -139,9 +139,8 @@ class MoveTrials:
         self.enter(_STAGES.get(move.kind, "search"))
         match move.kind:
             case Kind.CONTROL:
-                spec = self.bench.spec(f"{CONTROL}=true", {known.plan.catalog[CONTROL].key: True})
-                spec = replace(spec, stream_seed=self.bench.request.seed + 1)
-                evidence = Evidence(control=self.bench.run(spec))
+                spec = replace(self.bench.spec(move.name, CONTROL_SETTINGS), stream_seed=self.bench.request.seed + 1)
+                evidence = Evidence(runs=((CONTROL_SETTINGS, self.bench.run(spec)),))
             case Kind.PROFILE:
                 evidence = self._profile(known)
             case Kind.REFERENCE:

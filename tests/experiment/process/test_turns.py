@@ -49,8 +49,9 @@ class Bench(benches.Bench):
         target = TargetSpec("target.py", str(folder), device="cpu")
         request = Request(target, budget_s=total_s, recipe_folders=recipes)
         self.clock, self.asked = Clock(), []
-        journal, budget = Journal(folder / "session.jsonl", request), Budget(total_s, self.clock)
-        super().__init__(request, Runner(), budget, journal, emit=self.hear, catalog=load_catalog(recipes))
+        journal, catalog = Journal(folder / "session.jsonl", request), load_catalog(recipes)
+        budget = Budget(total_s, self.clock, catalog)
+        super().__init__(request, Runner(), budget, journal, emit=self.hear, catalog=catalog)
 
     def hear(self, event):
         if isinstance(event, TrialStarted):
