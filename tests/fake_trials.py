@@ -158,6 +158,9 @@ class FakeRun(Run):
         self.trials = trials or FakeTrials(speed)
         super().__init__(folder, "", past=past, runner=self.trials, clock=self.trials, **options)
 
+    def _machine(self):
+        return self.trials.facts.hardware
+
 
 THREE = ("first", "second", "third")
 

@@ -100,6 +100,7 @@ class Context:
 
     request: Request
     outputs: Outputs
+    session_id: str = ""
     control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)

@@ -260,14 +260,13 @@ class Controller:
         control, state = self._context.control, self._context.state
         if control is None or state.failure:
             return
-        if name not in state.trials:
-            self.add(Job(REWORK, control.rework))
-            self._changed()
-            return
-        again = " again" if state.has_run(name) else ""
-        if state.finished is None:
-            self._app.notify(f"{name} is tried{again} when the session is through.")
-        self.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))
+        job = Job(REWORK, control.rework)
+        if name in state.trials:
+            again = " again" if state.has_run(name) else ""
+            if state.finished is None:
+                self._app.notify(f"{name} is tried{again} when the session is through.")
+            job = Job(f"Trying {name}{again}", partial(control.retry, name), name)
+        self.add(job)
         self._changed()
 
     def verify(self, format_id: str, path: Path) -> None:

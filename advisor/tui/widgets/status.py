@@ -74,9 +74,7 @@ class StatusBar(Static):
 def is_working(context: Context) -> bool:
     """Whether something is being measured, or about to be."""
     state = context.state
-    if context.busy_with or state.running:
-        return True
-    return state.finished is None and state.failure is None
+    return bool(context.busy_with or state.running) or (state.finished is None and state.failure is None)
 
 
 def now_text(context: Context, room: int) -> Content:

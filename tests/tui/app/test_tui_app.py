@@ -13,9 +13,11 @@ from tui_pilot import SIZES, SMALL, choose, driven, pane_text, press, screen_tex
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
+from advisor.experiment.outputs import Outputs
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp
+from advisor.tui.context import Context
 from advisor.tui.leaving import closing_words
 from advisor.tui.screens import TextScreen
 from advisor.tui.theme import ThemedApp
@@ -141,7 +143,7 @@ async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
         assert "mymodel has no 'build' [/]" in screen_text(app)
         await pilot.press("q")
     assert app.return_code == 3
-    assert list(app.closing_words()) == []
+    assert list(closing_words(app.context)) == []
 
 
 async def test_an_exception_of_the_session_is_a_panel_too() -> None:
@@ -164,7 +166,7 @@ async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
         await press(pilot, *keys)
         assert ("cancel",) in control.calls
     assert app.return_code == 130
-    assert tuple(app.closing_words()) == (
+    assert tuple(closing_words(app.context)) == (
         "The baseline and 8 trials are kept in session 20261122-154141.",
         "Open it again with: perf-advisor open 20261122-154141",
         "Go on with: perf-advisor --resume 20261122-154141",
@@ -296,22 +298,27 @@ async def test_the_palette_changes_the_theme_and_saves_a_picture(tmp_path, monke
         await until(pilot, lambda: "Saved screenshot to" in screen_text(app))
 
 
+def closing(state: SessionState, kept_trials: int = 0) -> list[str]:
+    request = sample_session.sample_request()
+    return list(closing_words(Context(request, Outputs(), "1", state=state, kept_trials=kept_trials)))
+
+
 def test_the_closing_words_have_the_result_and_count_the_trials() -> None:
     state = SessionState.of([event for event in histories.to_trials() if not isinstance(event, events.TrialMeasured)])
     state.apply(events.TrialMeasured(histories.CONTROL))
-    assert next(closing_words(state, "1")) == "The baseline is kept in session 1.", "the control is nobody's candidate"
+    assert closing(state)[0] == "The baseline is kept in session 1.", "the control is nobody's candidate"
     state.apply(events.TrialMeasured(histories.ZERO_GRAD))
-    assert next(closing_words(state, "1")) == "The baseline and 1 trial are kept in session 1."
-    first = next(closing_words(SessionState.of(histories.whole()), "1"))
+    assert closing(state)[0] == "The baseline and 1 trial are kept in session 1."
+    first = closing(SessionState.of(histories.whole()))[0]
     assert first.startswith("Result: 2.35x")
     assert "32.6 → 13.9 ms a step" in first
 
 
 def test_nothing_measured_is_said_in_the_closing_words() -> None:
-    assert list(closing_words(SessionState.of(histories.failure()), "1")) == [], "the command line prints the error"
-    assert list(closing_words(SessionState(), "1")) == ["Nothing was measured."]
+    assert closing(SessionState.of(histories.failure())) == [], "the command line prints the error"
+    assert closing(SessionState()) == ["Nothing was measured."]
     kept = ["Nothing more was measured.", "Open it again with: perf-advisor open 1"]
-    assert list(closing_words(SessionState(), "1", kept_trials=3)) == kept
+    assert closing(SessionState(), kept_trials=3) == kept
 
 
 def test_events_before_the_start_are_not_lost() -> None:

@@ -15,11 +15,10 @@ from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
-from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TrialResult
 from advisor.tui import launch
 from advisor.tui.app import AdvisorApp
-from advisor.tui.leaving import Then
+from advisor.tui.leaving import Then, closing_words
 from advisor.tui.sessions import SessionPicker
 from advisor.tui.views import VIEWS
 
@@ -30,8 +29,7 @@ def _state(tmp_path, monkeypatch):
 
 
 def app_over(session_id):
-    past = open_session(session_id)
-    app = AdvisorApp(past.request, Outputs(), load_catalog=load_catalog, recorded=past, draw_interval_s=0.01)
+    app = launch.app_of_recorded(open_session(session_id))
     app.animation_level = "none"
     return app
 
@@ -94,7 +92,7 @@ async def test_the_only_session_has_no_other_to_open_and_leaving_says_how_to_ope
     _, text = await shown(session_id, "O")
     assert "There is no other recorded session." in text
     app, _ = await shown(session_id, "q")
-    first, *others = app.closing_words()
+    first, *others = closing_words(app.context)
     assert first.startswith("Result: 1.97x (1.96–1.98) with 3 settings, 26.3 → 13.4 ms")  # noqa: RUF001
     assert others == [f"Open it again with: perf-advisor open {session_id}"]
     assert (app.return_code, app.return_value) == (0, None)

@@ -102,9 +102,12 @@ def make_app(
     clock: Callable[[], float] = lambda: 0.0,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""
+    control = FakeControl(history, hold=hold)
     app = AdvisorApp(
         Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
         Outputs(config_path=config_path),
+        session_id="20261122-154141",
+        open_session=lambda: control,
         load_catalog=load_catalog,
         gauges=(lambda: READING) if gauges else None,
         rework_delay_s=0.01,
@@ -112,7 +115,5 @@ def make_app(
         clock=clock,
     )
     app.animation_level = "none"
-    control = FakeControl(history, hold=hold)
     control.emit = app.post_event
-    app.attach(lambda: control, session_id="20261122-154141")
     return app, control
