@@ -47,7 +47,7 @@ def read_image(path: typing.Any) -> torch.Tensor:
     with contextlib.suppress(ImportError, RuntimeError):  # a later torchvision has no decoder; a broken or other file
         from torchvision.io import ImageReadMode, decode_image
 
-        image = decode_image(str(path), ImageReadMode.RGB)
+        image: torch.Tensor = decode_image(str(path), ImageReadMode.RGB)
         if image.dtype is torch.uint8 and image.dim() == 3:
             return image
     pixels: torch.Tensor = pil_to_tensor(pil_loader(path))
@@ -69,16 +69,15 @@ class ReducedResize:
         from PIL import Image
         from torchvision.transforms.v2.functional import resized_crop
 
-        width, height = image.size
         top, left, rows, columns = self.part(image)
         wanted = self.wanted(rows, columns)
-        smaller = min(rows / wanted[0], columns / wanted[1])
-        full = image.size
-        reduced = image.draft("RGB", (math.ceil(width / smaller), math.ceil(height / smaller))) if smaller > 1 else None
+        width, larger = image.width, min(rows / wanted[0], columns / wanted[1])  # how many times as large as wanted
+        least = math.ceil(image.width / larger), math.ceil(image.height / larger)
+        drafted = image.draft("RGB", least) if larger > 1 else None
         pixels = image if image.mode == "RGB" else image.convert("RGB")
-        if reduced is None or pixels.size == full:
+        scale = drafted[1][2] / width if drafted else 1.0
+        if scale == 1.0:
             return resized_crop(pixels, top, left, rows, columns, wanted, self.resize.interpolation)
-        scale = reduced[1][2] / width
         box = (left * scale, top * scale, (left + columns) * scale, (top + rows) * scale)
         how = getattr(self.resize.interpolation, "value", self.resize.interpolation)  # a later torchvision has the text
         return pixels.resize(wanted[::-1], Image.Resampling[how.upper()], box)

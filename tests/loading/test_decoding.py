@@ -60,7 +60,12 @@ def samples_of(dataset):
 @pytest.mark.parametrize("kind", TRANSFORMS)
 @pytest.mark.parametrize(
     ("how", "size", "levels"),
-    [("torchvision", (30, 28), 1), ("torchvision", (400, 300), 1), ("reduced", (30, 28), 0), ("reduced", (400, 300), 2)],
+    [
+        ("torchvision", (30, 28), 1),
+        ("torchvision", (400, 300), 1),
+        ("reduced", (30, 28), 0),
+        ("reduced", (400, 300), 2),
+    ],
 )
 def test_images_are_those_of_pillow_but_for_grey_levels(how, size, levels, kind, tmp_path):
     dataset = ImageFolder(folder_of(tmp_path, size), transform=TRANSFORMS[kind])
@@ -136,7 +141,7 @@ def test_a_dataset_of_ones_own_may_have_torchvisions_loader(tmp_path):
     [
         (lambda path: Own(path, USUAL, loader=opened), "attribute loader"),
         (lambda path: TensorDataset(torch.rand(3)), "attribute loader"),
-        (lambda path: ImageFolder(path), "first transform"),
+        (ImageFolder, "first transform"),
         (lambda path: ImageFolder(path, transform=lambda image: image), "first transform"),
         (lambda path: ImageFolder(path, transform=transforms.ColorJitter(0.4)), "first transform"),
         (lambda path: ImageFolder(path, transform=transforms.Resize(9, max_size=10)), "first transform"),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from tiny_mnist import write_mnist
 
 from advisor.cli.main import main
@@ -449,6 +450,25 @@ def test_images_kept_on_the_device_take_two_lines_and_give_the_same_losses(worke
     after = losses_of(path)
     assert len(after) == len(before) == 10
     assert after == before or "num_workers" in workers, "workers have draws of their own"
+
+
+@pytest.mark.parametrize(("how", "most"), [("reduced", 0.0), ("torchvision", 0.01)])
+def test_image_files_decoded_otherwise_take_two_lines_and_give_the_same_losses(how, most, tmp_path):
+    of_files = OF_MNIST.replace("datasets.MNIST", "datasets.ImageFolder").replace("Linear(64", "Linear(192")
+    text = of_files.replace("RandomCrop(8, padding=1)", "RandomResizedCrop(8)").replace("OF_WORKERS", "timeout=0")
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    for shade in range(20):
+        Image.new("RGB", (10, 9), (200, 10 * shade, 0)).save(tmp_path / "images" / "a" / f"{shade}.jpg")
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("FOLDER", repr(str(tmp_path / "images"))), encoding="utf-8")
+    before = losses_of(path)
+    result = changed(path, {"data.image_decode": how})
+    assert result.left_out == ()
+    old, new = path.read_text().splitlines(), result.files[str(path)].decode().splitlines()
+    assert len([line for line in new if line not in old]) == 2
+    path.write_bytes(result.files[str(path)])
+    assert losses_of(path) == pytest.approx(before, abs=most)
+    assert len(before) == 6
 
 
 def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):
