@@ -113,6 +113,7 @@ class WorkloadFacts:
     biased_conv_norm_pairs: int = 0  # convolutions whose bias a norm cancels
     conv_norm_pairs: int = 0  # batch norms that could be folded (looked for in inference only)
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()  # a multiple, the layers to pad to it, the widest outputs
+    large_head: int = 0  # outputs of the last layer, where it is a linear one for a large vocabulary
     own_step: bool = False  # the user wrote the step, and what happens inside it is not known
     loss_form: str = ""  # of advisor.step.loss.LossForm; empty in sessions recorded before
     ranks: int = 1  # processes of torchrun that the user's script trains in, each on a GPU

@@ -30,6 +30,7 @@ from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFa
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
+from advisor.step.chunked_loss import large_head
 from advisor.step.compile import Models, as_prepared
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
@@ -108,6 +109,7 @@ def inspect_loop(
         biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),
         conv_norm_pairs=sum(fold_norm.is_foldable(*pair) for pair in in_a_row) if loop.mode is Mode.INFER else 0,
         paddable_outputs=_paddable_outputs(loop.model),
+        large_head=head.out_features if (head := large_head(loop.model)) else 0,
         current=current_settings(loop),
         notes=tuple(loop.notes),
         linear_shapes=tuple((*size, linear[size]) for size in sorted(linear, key=math.prod, reverse=True)),
