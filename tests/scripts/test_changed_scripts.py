@@ -471,6 +471,34 @@ def test_image_files_decoded_otherwise_take_two_lines_and_give_the_same_losses(h
     assert len(before) == 6
 
 
+OF_WORDS = """
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Embedding(16384, 4), torch.nn.Linear(4, 16384))
+optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+for words in torch.randint(16384, (4, 3, 7)):
+    scores = model(words)
+    loss = F.cross_entropy(scores[:, :-1].reshape(-1, scores.size(-1)), words[:, 1:].reshape(-1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"{loss.item():.9f}")
+"""
+
+
+def test_a_loss_in_chunks_takes_two_lines_and_is_the_same(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(OF_WORDS, encoding="utf-8")
+    before = losses_of(path)
+    write_files(result := changed(path, {"loss.chunked": True}))
+    assert result.left_out == ()
+    assert path.read_text().count("chunk_loss") == 2
+    assert losses_of(path) == pytest.approx(before, rel=1e-6)
+    assert len(before) == 4
+
+
 def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):
     monkeypatch.setattr(SourceFileLoader, "get_code", SourceFileLoader.get_code)
     monkeypatch.setattr("advisor.workloads.scripts.files._run_in_place", {})
