@@ -37,6 +37,8 @@ class LoaderFacts:
     on_device_problem: str = "it is not known whether its samples can be kept on the device"
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
     padding_problem: str = ""  # why they cannot be padded further
+    decoding_problem: str = "it is not known how its image files are decoded"
+    has_large_images: bool = False  # of its first image files one is at least twice as large as what it is resized to
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class WorkloadFacts:
     conv_norm_pairs: int = 0  # batch norms that could be folded (looked for in inference only)
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()  # a multiple, the layers to pad to it, the widest outputs
     models: int = 1  # that the step works with
+    large_head: int = 0  # outputs of the last layer, where it is a linear one for a large vocabulary
     own_step: bool = False  # the user wrote the step, and what happens inside it is not known
     loss_form: str = ""  # of advisor.step.loss.LossForm; empty in sessions recorded before
     ranks: int = 1  # processes of torchrun that the user's script trains in, each on a GPU

@@ -5,6 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
+from advisor.loading.decoding import decoded
 from advisor.loading.lengths import PadsToMultiple
 from advisor.loading.loader import (
     divides_samples,
@@ -28,6 +30,7 @@ from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFa
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
+from advisor.step.chunked_loss import large_head
 from advisor.step.compile import Models, as_prepared
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
@@ -39,6 +42,8 @@ from advisor.workloads.resizing import resizing_problem
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
 _TINY = 1e-30
 _SINGLE_BYTES = 4
+_IMAGES = 8  # files of which the size is read; a count
+_REDUCIBLE = 2  # times as large as wanted; JPEG files have half their size as the first smaller one
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -99,6 +104,7 @@ def inspect_loop(
         biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),
         conv_norm_pairs=sum(fold_norm.is_foldable(*pair) for pair in in_a_row) if loop.mode is Mode.INFER else 0,
         paddable_outputs=_paddable_outputs(loop.model),
+        large_head=head.out_features if (head := large_head(loop.model)) else 0,
         current=current_settings(loop),
         notes=tuple(loop.notes),
         linear_shapes=tuple((*size, linear[size]) for size in sorted(linear, key=math.prod, reverse=True)),
@@ -291,6 +297,7 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
     pads = PadsToMultiple(lambda batch: batch, 1)
     pads.learn(batches)
     pads.multiple = max(1, pads.longest)
+    decoding_problem, has_large_images = _decoding(loader.dataset)
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -309,4 +316,22 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         of_tensors=type(loader.dataset) is TensorDataset,
         longest=pads.longest,
         padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
+        decoding_problem=decoding_problem,
+        has_large_images=has_large_images,
     )
+
+
+def _decoding(dataset: Any) -> tuple[str, bool]:
+    """Why a dataset cannot decode its files in another way, and whether one of the first could be reduced to a half."""
+    try:
+        reduced = decoded(dataset, "reduced")
+    except ValueError as error:
+        return str(error), False
+    while not hasattr(reduced, "loader"):
+        reduced = reduced.dataset
+    resize, ratios = reduced.transform.transforms[0], [0.0]
+    for path, *_ in getattr(reduced, "samples", [])[:_IMAGES]:
+        with suppress(Exception), reduced.loader(path) as image:  # the file may be broken
+            rows, columns = resize.wanted(image.height, image.width)
+            ratios.append(min(image.height / rows, image.width / columns))
+    return "", max(ratios) >= _REDUCIBLE

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from graph_stand_in import record_on_cpu
+from PIL import Image
 from tiny_mnist import write_mnist
 
 from advisor.cli.main import main
@@ -424,6 +425,53 @@ def test_images_kept_on_the_device_take_two_lines_and_give_the_same_losses(worke
     after = losses_of(path)
     assert len(after) == len(before) == 10
     assert after == before or "num_workers" in workers, "workers have draws of their own"
+
+
+@pytest.mark.parametrize(("how", "most"), [("reduced", 0.0), ("torchvision", 0.01)])
+def test_image_files_decoded_otherwise_take_two_lines_and_give_the_same_losses(how, most, tmp_path):
+    of_files = OF_MNIST.replace("datasets.MNIST", "datasets.ImageFolder").replace("Linear(64", "Linear(192")
+    text = of_files.replace("RandomCrop(8, padding=1)", "RandomResizedCrop(8)").replace("OF_WORKERS", "timeout=0")
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    for shade in range(20):
+        Image.new("RGB", (10, 9), (200, 10 * shade, 0)).save(tmp_path / "images" / "a" / f"{shade}.jpg")
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("FOLDER", repr(str(tmp_path / "images"))), encoding="utf-8")
+    before = losses_of(path)
+    result = changed(path, {"data.image_decode": how})
+    assert result.left_out == ()
+    old, new = path.read_text().splitlines(), result.files[str(path)].decode().splitlines()
+    assert len([line for line in new if line not in old]) == 2
+    path.write_bytes(result.files[str(path)])
+    assert losses_of(path) == pytest.approx(before, abs=most)
+    assert len(before) == 6
+
+
+OF_WORDS = """
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Embedding(16384, 4), torch.nn.Linear(4, 16384))
+optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+for words in torch.randint(16384, (4, 3, 7)):
+    scores = model(words)
+    loss = F.cross_entropy(scores[:, :-1].reshape(-1, scores.size(-1)), words[:, 1:].reshape(-1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"{loss.item():.9f}")
+"""
+
+
+def test_a_loss_in_chunks_takes_two_lines_and_is_the_same(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(OF_WORDS, encoding="utf-8")
+    before = losses_of(path)
+    write_files(result := changed(path, {"loss.chunked": True}))
+    assert result.left_out == ()
+    assert path.read_text().count("chunk_loss") == 2
+    assert losses_of(path) == pytest.approx(before, rel=1e-6)
+    assert len(before) == 4
 
 
 def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):

@@ -283,6 +283,27 @@ def test_settings_that_contradict_are_refused():
         applied(own_blocks(), {"compile.mode": "max-autotune", "compile.scope": "pointwise"})
 
 
+# --- a chunked loss -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["model", "with_loss"])
+def test_a_chunked_loss_is_compiled_without_a_break(scope, eager_backend):
+    tokens, loss = torch.randint(16_384, (3, 5)), nn.CrossEntropyLoss()
+    models = [nn.Sequential(nn.Embedding(16_384, 4), nn.Linear(4, 16_384)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    steps = []
+    for model, chunked in zip(models, (False, True), strict=True):
+        settings = {"compile.scope": scope, "loss.chunked": chunked}
+        workload = applied(model, settings)
+        steps.append(make_step(workload, lambda scores, targets: loss(scores.transpose(1, 2), targets)))
+    for _ in range(2):
+        plain, tuned = (step((tokens, tokens)) for step in steps)
+        torch.testing.assert_close(tuned, plain)
+    assert not counters["graph_break"]
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 # --- the family -----------------------------------------------------------------------------------------------
 
 
