@@ -134,6 +134,14 @@ def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(c
     assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
 
 
+def test_an_epoch_that_fits_in_the_time_is_a_block(clock_of):
+    clock, _ = clock_of(*([0.03] * 8 + [0.001] * 32) * 40)
+    clock.cycle_of = lambda most: 40 if most >= 40 else 8
+    blocks = measure(clock, 0.0068, 0.3)
+    assert {block.steps for block in blocks} == {40}
+    assert len({round(block.step_ms, 6) for block in blocks}) == 1
+
+
 def loader_of(samples, **options):
     return DataLoader(TensorDataset(torch.zeros(samples)), batch_size=2, **options)
 

@@ -129,11 +129,11 @@ def measure(
 ) -> list[Block]:
     """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
 
-    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. ``report`` is given the
-    last block, a few times a second, between two blocks.
+    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. An epoch that fits in
+    ``measure_s`` is a block: its workers start with it and its first batches are ready, so that no part is like another.
+    ``report`` is given the last block, a few times a second, between two blocks.
     """
-    longest_s = 2 * measure_s / FEWEST_BLOCKS
-    steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=longest_s)
+    steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=measure_s)
     limit_s = max(measure_s, at_least_s)
     reported, reported_at = 0, -math.inf
 
