@@ -1,30 +1,25 @@
 """torch.compile
 
-What it does
-------------
+What it does:
 Traces the model and generates fused kernels: Triton on a GPU, C++ on a CPU. `reduce-overhead` also replays them from
 CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product. The model is compiled in place
 (`model.compile()`): it stays the same object, and its state dict keeps its names.
 
-Why it helps
-------------
+Why it helps:
 Chains of pointwise operations and reductions become one kernel that reads and writes memory once, and Python and the
 dispatcher leave the inner loop.
 
-When it does not
-------------
+When it does not:
 The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks (printing, `.item()`) leave
 little to fuse, and a step of large matrix products has few kernels to merge. Compiled code does not see hooks that are
-added later, its gradients have no gradients, and what `forward` draws by Python's `random` is wrong in it. With
-`reduce-overhead` and `max-autotune`, a loop of your own calls `torch.compiler.cudagraph_mark_step_begin()` before each
-step and copies the results that it keeps.
+added later, nor layers that are frozen or unfrozen later (before PyTorch 2.12). Its gradients have no gradients, and
+what `forward` draws by Python's `random` is wrong in it. With `reduce-overhead` and `max-autotune`, your own loop calls
+`torch.compiler.cudagraph_mark_step_begin()` before each step and copies the results that it keeps.
 
-Numerics
-------------
+Numerics:
 close: fused kernels sum in another order, and dropout draws from another stream.
 
-References
-------------
+References:
 PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Performance Tuning Guide, Fuse operations.
 """
 
@@ -56,7 +51,9 @@ class Compile(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
         autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
-        replayed = 1.3 if value in MODES_WITH_GRAPHS and is_host_bound(facts) else 1.0
+        uncaptured = facts.workload.own_step or facts.workload.takes_arguments_only  # its host launches every kernel
+        waits = is_host_bound(facts) or (uncaptured and facts.profile is None)
+        replayed = 1.3 if value in MODES_WITH_GRAPHS and waits else 1.0
         return autotuned * replayed
 
     def cost(self, value: Value) -> float:

@@ -37,21 +37,12 @@ class Plan:
     skipped: Mapping[str, str] = field(default_factory=dict)
     hints: Mapping[str, Value] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        catalog: Catalog,
-        request: Request,
-        facts: Facts,
-        consent: Consent,
-        *,
-        hints: Mapping[str, Value] | None = None,
-        speedup: float = 1.0,
-    ) -> Plan:
+    def with_facts(self, facts: Facts, *, speedup: float = 1.0) -> Plan:
         """The plan for these facts. ``speedup`` is the best stack's so far: the rest weighs as much more.
 
         What the profile shows to gain nothing is passed over with its reason, unless the person asked for it.
         """
+        catalog, request, consent = self.catalog, self.request, self.consent
         skip = (*request.skip, CONTROL)
         proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values)
         # Left to the search over several GPUs, which reports them itself.
@@ -59,7 +50,7 @@ class Plan:
         unsaid = {CONTROL, *(several if request.wants_several else ())}
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in unsaid}
         candidates = tuple(candidate for candidate in proposals.candidates if candidate.recipe not in several)
-        plan = cls(catalog, request, facts, consent, candidates, skipped, hints or {})
+        plan = replace(self, facts=facts, candidates=candidates, skipped=skipped)
         if request.only:
             return plan
         # Usual ones stay, since others may give them a chance.

@@ -25,7 +25,7 @@ from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFact
 
 _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line
-_AROUND_FORWARD = ("autocast", "attention_backend", "create_on_device", "grad_mode")
+_AROUND_FORWARD = ("autocast", "create_on_device", "grad_mode")
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
 _BY_OWN_STEP = "tuning.own_step captures a function that does all of it"
 _NO_PLACE = {
@@ -237,8 +237,7 @@ class _Patch:
     def _around_forward(self, step: StepText) -> None:
         """Enter contexts around the forward pass and the loss; with float16 scale the gradients too."""
         device = f'"{step.plan.device}"'
-        contexts = [f"torch.device({device})" if text == "self.device" else text for text in step.contexts()]
-        contexts = [text.replace("self.device.type", device).replace(", cache_enabled=False", "") for text in contexts]
+        contexts = step.contexts(device)
         if not contexts:
             if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
                 raise _NotHereError("your loop is faster without its autocast: take that out")
@@ -326,14 +325,14 @@ class _Patch:
         (place,) = places
         if place.problem:
             raise _NotHereError(f"{place.problem}; {_BY_OWN_STEP}")
-        written_for = WrittenFor("step", BatchForm("list", ("*batch",)), self.facts)
+        written_for = WrittenFor("step", BatchForm("list"), self.facts, place=place)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]
         edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
-        edits.imports += ["import inspect", "import torch"]
+        edits.imports.append("import torch")
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
         edits.pieces[place].name = self._free_name("train_step")
-        edits.pieces[place].wrapped = f"OwnStep({{}}, {place.name})"
+        edits.pieces[place].wrapped = f"CapturedStep({{}}, {place.name})"
 
     def _free_name(self, name: str) -> str:
         return f"tuned_{name}" if any(re.search(rf"\b{name}\b", one) for one in self._sources().values()) else name

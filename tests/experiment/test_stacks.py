@@ -29,7 +29,7 @@ from made_up import (
 
 from advisor.experiment.known import Evidence, Kind
 from advisor.experiment.search import search
-from advisor.judging.judge import BASELINE
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.records import Bottleneck, Cause, Numerics, Outcome
 
 IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
@@ -178,7 +178,7 @@ def test_noise_of_dropout_makes_a_stack_usable_after_all():
         def measure(self, move, known):
             evidence = super().measure(move, known)
             if move.kind is Kind.CONTROL:
-                return replace(evidence, control=replace(evidence.control, losses=(1.4, 0.6)))
+                return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.4, 0.6))),))
             return evidence
 
     trials = Random(speed)
@@ -193,7 +193,7 @@ class Dropout(MadeUpTrials):
     def measure(self, move, known):
         evidence = super().measure(move, known)
         if move.kind is Kind.CONTROL:
-            return replace(evidence, control=replace(evidence.control, losses=(1.0, 0.91)))
+            return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.0, 0.91))),))
         if move.kind is Kind.AGAIN and not move.settings:
             losses = (1.0, 0.9 - 0.05 * (1 + len(known.judge.baseline_runs) % 3))
             return replace(evidence, runs=((BASELINE, result_at(1.0, losses=losses)),))
