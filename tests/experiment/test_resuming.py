@@ -244,11 +244,11 @@ def test_another_batch_device_or_version_is_another_workload():
 
 
 def test_what_was_found_before_is_part_of_the_first_stack():
-    facts, found = gpu_facts(), {"optimizer.implementation": "for-loop", "compile.mode": "max-autotune-no-cudagraphs"}
+    facts, found = gpu_facts(), {"precision.autocast": "float16", "compile.mode": "max-autotune-no-cudagraphs"}
     plans = [planned(facts, hints) for hints in ({}, found)]
     plain, hinted = (plan.usual_stack() for plan in plans)
-    assert plain["optimizer.implementation"] == "fused"
-    assert hinted["optimizer.implementation"] == "for-loop"
+    assert plain["precision.autocast"] == "bfloat16"
+    assert hinted["precision.autocast"] == "float16"
     modes = [plan.compiled(BASELINE).get("compile.mode") for plan in plans]
     assert modes == [None, "max-autotune-no-cudagraphs"]
     assert plans[0].candidates == plans[1].candidates

@@ -163,8 +163,10 @@ class Scaling:
         row = ScalingRow(name_of(settings), dict(settings), self.gpus if settings else 1, BATCH in settings)
         runs, comparison = self.measured(settings), self.compare(settings)
         if not runs:
-            last = self.judge and (self.judge.runs.get(settings) or (self.judge.baseline,))[-1]
-            return replace(row, reason=last.reason if last and settings in self.tried else "not tried")
+            failed = self.judge.runs.get(settings, ()) if self.judge else ()
+            if self.judge and not settings:
+                failed = (self.judge.baseline, *failed)
+            return replace(row, reason=failed[-1].reason if failed else "not tried")
         found = runs[0].ranks
         assert found is not None, "it ran over ranks"
         return replace(
