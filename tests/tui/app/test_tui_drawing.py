@@ -94,7 +94,8 @@ async def test_no_key_waits_for_a_module(monkeypatch) -> None:
         assert sys.modules.keys() >= set(late)
 
 
-async def test_a_key_draws_what_waits_at_once() -> None:
+async def test_a_key_draws_what_waits_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(main_screen, "TICK_S", 3600.0)  # the clock would draw it
     app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=60.0)
     async with app.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: app.context.state.running == NAME)
