@@ -1,26 +1,21 @@
 """Caching allocator
 
-What it does
-------------
-Configures PyTorch's CUDA caching allocator through `PYTORCH_CUDA_ALLOC_CONF`. `expandable_segments` uses segments that
-grow; `max_split_size` splits no block above 256 MiB; `cuda_async` leaves caching to the driver.
+What it does:
+Configures PyTorch's CUDA caching allocator through `PYTORCH_CUDA_ALLOC_CONF`. With
+`expandable_segments` it uses segments that grow.
 
-Why it helps
-------------
+Why it helps:
 A segment that is split into blocks of many sizes cannot be given back: its memory stays reserved and unusable. Segments
 that grow leave fewer gaps, so a larger batch fits.
 
-When it does not
-------------
+When it does not:
 It saves memory, not time. Where shapes repeat, the default reserves little more than it needs. PyTorch reads the
 variable before the first allocation: set it in the environment of the script.
 
-Numerics
-------------
+Numerics:
 exact: the same kernels run on other addresses.
 
-References
-------------
+References:
 PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF.
 """
 
@@ -29,12 +24,7 @@ from advisor.recipe import CUDA, Recipe, Stage
 from advisor.records import Facts, Proposal, Skip, Value
 
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
-_CONFIGURATIONS: dict[Value, str] = {
-    "default": "",
-    "expandable_segments": "expandable_segments:True",
-    "max_split_size": "max_split_size_mb:256",
-    "cuda_async": "backend:cudaMallocAsync",
-}
+_CONFIGURATIONS: dict[Value, str] = {"default": "", "expandable_segments": "expandable_segments:True"}
 # Below this the gap is a rounding of segments to 2 or 20 MiB, not fragmentation.
 _SMALLEST_RESERVED_BYTES = 256 * 2**20
 _FRAGMENTED = 1.1
@@ -58,7 +48,7 @@ class Allocator(Recipe):
             return Skip("the baseline's memory is not known, so fragmentation cannot be told")
         if reserved < _SMALLEST_RESERVED_BYTES or reserved < _FRAGMENTED * allocated:
             return Skip(f"{format_bytes(reserved)} are reserved for {format_bytes(allocated)} in use: no fragmentation")
-        return list(_CONFIGURATIONS)[1:]
+        return ["expandable_segments"]
 
     def environment(self, value: Value) -> dict[str, str]:
         return {_VARIABLE: _CONFIGURATIONS[value]}

@@ -1,30 +1,25 @@
 """Chunked loss of a large vocabulary
 
-What it does
-------------
+What it does:
 The last layer, a linear one with 16,384 outputs or more, leaves its scores to the loss. `cross_entropy` computes them
 for an eighth of the rows at a time, with their gradients, so the scores of a batch are never all in memory. Hugging
 Face's language models do so inside; else give the loss what the model returns: as it is, sliced, by
 `view(-1, vocabulary)` or `transpose(1, 2)`.
 
-Why it helps
-------------
+Why it helps:
 2,048 tokens of 32,000 words have 250 MiB of scores, and as much again of logarithms and of gradients: often most of a
 step's memory. What is saved allows a larger batch.
 
-When it does not
-------------
+When it does not:
 With what else is done to the scores, such as scaling, label smoothing, weights of classes, or a metric beside the loss,
 all of them are computed as usual. In training the output is an object that becomes a tensor with `output.whole()`; code
 that asks for a tensor by its class fails. The gradient of the layer's weight takes its own size in float32 once more.
 It is meant for memory, not for speed.
 
-Numerics
-------------
+Numerics:
 close: the same gradients, summed in eight parts; a loss of half-precision scores is computed in float32.
 
-References
-------------
+References:
 Liger Kernel, fused linear cross-entropy. PyTorch documentation, torch.nn.functional.linear_cross_entropy, which is not
 in all versions, and slower under autocast on a CPU.
 """

@@ -1,37 +1,30 @@
 """Precision of float32 products
 
-What it does
-------------
+What it does:
 Lets float32 matrix products run on the tensor cores, which round their inputs to TensorFloat-32
 (`torch.set_float32_matmul_precision("high")`). Convolutions do so by default; where that was switched off, it is
-switched on again. On a CPU `medium` lets products round their inputs to bfloat16.
+switched on again.
 
-Why it helps
-------------
+Why it helps:
 Ampere and later GPUs multiply TensorFloat-32 several times faster than float32, and neither the model nor the loop has
-to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast.
+to change.
 
-When it does not
-------------
+When it does not:
 Nothing changes under autocast, with half-precision weights, or where the step waits for input or launches. A
-convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high` so far. A CPU
-without AMX goes on in float32, by another library that can be slower; `high` changes nothing there.
+convolutional network gains in its linear layers only. `medium` uses the same kernels as `high` so far, so it is not
+tried.
 
-Numerics
-------------
-close: inputs keep 10 of their 23 mantissa bits with `high`, 7 with `medium` on a CPU; sums stay in float32.
+Numerics:
+close: inputs keep 10 of their 23 mantissa bits; sums stay in float32.
 
-References
-------------
+References:
 PyTorch documentation, CUDA semantics, TensorFloat-32. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging
-Face, Efficient training on a single GPU, TF32. PyTorch pull request 116015 (products on a CPU).
+Face, Efficient training on a single GPU, TF32.
 """
 
-from advisor.recipe import Recipe, Stage, gain_from, is_host_bound, lacks_units, runs_in_half, unless_computed
+from advisor.recipe import CUDA, Recipe, Stage, gain_from, is_host_bound, lacks_units, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
-# oneDNN 3.13 multiplied float32 in full precision on a CPU with AVX-512 BF16 alone, though bfloat16 was permitted.
-_CPU_UNITS = "amx_bf16"
 # Matrix products in the operator table. cuDNN's convolutions and recurrent layers round by default.
 _MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 # Share of a product's time that TensorFloat-32 saves. Unitless; 0.65 of the step of the transformers of RESULTS.md.
@@ -46,6 +39,7 @@ _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution 
 class Tf32(Recipe):
     key = "precision.float32_matmul"
     values = ("highest", "high", "medium")
+    devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
     usual = frozenset({"high"})
     stage = Stage.GLOBAL
@@ -55,30 +49,27 @@ class Tf32(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
-        if facts.on_cuda and (too_old := lacks_units(facts, "tf32")):
+        if too_old := lacks_units(facts, "tf32"):
             return too_old
-        if not facts.on_cuda and _CPU_UNITS not in facts.hardware.host.cpu_features:
-            return Skip("this CPU has no AMX units, without which PyTorch multiplies float32 in full precision")
         if "float32" not in workload.parameter_dtypes:
             return Skip("no parameter is in float32, so no product is either")
         if nothing := unless_computed(facts, *_PRODUCTS, reason=_NO_PRODUCT):
             return nothing
         if facts.current("precision.autocast", "none") != "none":
             return Skip("autocast already computes the products in another type")
-        return ["high", "medium"] if facts.on_cuda else ["medium"]
+        return ["high"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         profile = facts.profile
-        if runs_in_half(facts) or (value == "high" and not facts.on_cuda):
+        if runs_in_half(facts):
             return 1.0
-        if facts.on_cuda and profile is not None and profile.operators and profile.step_ms > 0:
+        if profile is not None and profile.operators and profile.step_ms > 0:
             products_ms = sum(row.device_ms for row in profile.operators if row.name in _MATRIX_PRODUCTS)
             return gain_from(_SAVED * min(1.0, products_ms / profile.step_ms))
         workload = facts.workload
-        if facts.on_cuda and workload.has(*_CONVOLUTIONS, "recurrent") and not workload.has("attention"):
+        if workload.has(*_CONVOLUTIONS, "recurrent") and not workload.has("attention"):
             linear = sum(inputs * outputs * count for inputs, outputs, count in workload.linear_shapes)
             if linear < _MUCH_LINEAR * max(1, workload.parameters):
                 return 1.0
-        # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models. A product
-        # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
+        # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models.
         return 1.05 if is_host_bound(facts) else 1.3

@@ -47,25 +47,17 @@ class Part:
 PARTS = {
     "search": Part(
         ("experiment/search.py", "experiment/moves.py", "experiment/known.py", "experiment/plan.py"),
-        (
-            *("plan", "bounds", "session_ends", "decisions", "search", "search_goals", "stacks", "ladder"),
-            *("bad_input_search", "steering", "landscapes"),
-        ),
+        (*SESSIONS, "plan", "bounds", "search", "search_goals", "stacks", "ladder", "landscapes"),
     ),
     "judge": Part(
         ("judging/judge.py", "judging/runs.py", "judging/numerics.py"),
-        (
-            *("judge", "numerics", "comparison", "repeats", "search", "session_ends", "decisions"),
-            *("reference", "objective", "stacks"),
-        ),
+        ("judge", "numerics", "comparison", "repeats", "search", *SESSIONS, "reference", "objective", "stacks"),
     ),
     "budget": Part(
         ("experiment/measuring/budget.py",),
         ("budget", "hints", *SESSIONS, "guards", "landscapes", "compile_time", "repeats", "disturbed_trials"),
     ),
-    "stats": Part(
-        ("figures/stats.py", "figures/samples.py"), ("stats", "samples", "comparison", "judge", "measurement")
-    ),
+    "stats": Part(("figures/stats.py",), ("stats", "comparison", "judge", "measurement")),
     "settings": Part(("recipe/settings.py",), ("settings", "catalog", "options", "tuning", "export_settings_file")),
     "config patch": Part(
         ("export/config_patch.py", "export/configs/names.py", "export/configs/yaml_document.py"),
@@ -75,23 +67,12 @@ PARTS = {
 
 # --- mutants --------------------------------------------------------------------------------------------------
 
+_OPPOSITES = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
+    *((ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div)),
+)
 _OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
+    one: other for pair in _OPPOSITES for one, other in itertools.permutations(pair)
 }
 _FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 # Subtrees in which a change is none of behaviour, or one that any test shows: types, how long a cache is.
@@ -114,7 +95,8 @@ def sites(tree: ast.AST) -> Iterator[tuple[ast.AST, str, Callable[[], None]]]:
     for node in _nodes(tree):
         if isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
             new = _OPERATORS[type(node.ops[0])]
-            yield node, f"{type(node.ops[0]).__name__} -> {new.__name__}", functools.partial(_swap, node.ops, 0, new())
+            swap = functools.partial(node.ops.__setitem__, 0, new())
+            yield node, f"{type(node.ops[0]).__name__} -> {new.__name__}", swap
         elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in _OPERATORS:
             new = _OPERATORS[type(node.op)]
             yield node, f"{type(node.op).__name__} -> {new.__name__}", functools.partial(setattr, node, "op", new())
@@ -161,10 +143,6 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from _nodes(child)
-
-
-def _swap(nodes: list[ast.cmpop], place: int, new: ast.cmpop) -> None:
-    nodes[place] = new
 
 
 # --- running --------------------------------------------------------------------------------------------------

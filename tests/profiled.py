@@ -20,8 +20,8 @@ class Taken:
 
 
 def take_profile(workload: str, folder: Path, *, device: str, clock, measure_s: float = 1.0) -> Taken:
-    """Run the baseline's trial of a file in ``tests/gpu/workloads`` (or of ``demo``); ``clock`` tells the seconds."""
-    target = workload if workload == "demo" else f"{WORKLOADS / workload}.py:build"
+    """Run the baseline's trial of a target in ``tests/gpu/workloads`` (or of ``demo``); ``clock`` tells the seconds."""
+    target = workload if workload == "demo" else str(WORKLOADS / workload)
     at: dict[str, float] = {}
     profiles: list[Profile] = []
 

@@ -76,14 +76,15 @@ class Run:
     def run(self):
         """Run it as on a machine that nothing else uses, where a search has one order; a test may make up another."""
         with pytest.MonkeyPatch.context() as patch:
-            if session.inspect_hardware is inspect_hardware:
-                found = inspect_hardware()
-                quiet = replace(found, host=replace(found.host, load=0.0))
-                patch.setattr(session, "inspect_hardware", lambda: quiet)
+            patch.setattr(session, "inspect_hardware", self._machine)
             if CoresInUse.foreign is _FOREIGN:
                 patch.setattr(CoresInUse, "foreign", lambda _: 0.0)
             self.session.run()
         return self
+
+    def _machine(self):
+        found = inspect_hardware()
+        return replace(found, host=replace(found.host, load=0.0))
 
     def run_until(self, matches):
         """Run until an event matches, when the rest of the session is of no interest."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from facts import IDLE, cpu_facts, h200, host, resnet50
+from facts import GIB, IDLE, cpu_facts, h200, host, resnet50
 
 from advisor.experiment import events
-from advisor.figures.samples import break_even_steps
+from advisor.figures.stats import break_even_steps
 from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
@@ -23,7 +23,6 @@ from advisor.records import (
     GpuReadings,
     HabitRow,
     Hardware,
-    HostInfo,
     LoaderFacts,
     Numerics,
     NumericsResult,
@@ -39,8 +38,6 @@ from advisor.records import (
     Value,
 )
 
-GIB = 2**30
-GPU_UUID = "GPU-5f3c1a52-7d1e-4b0e-9a60-3f2f0c9f5a11"
 H200_NOISE = 0.006
 CPU_NOISE = 0.021
 SAMPLE_FINDINGS = (
@@ -66,26 +63,18 @@ SAMPLE_FINDINGS = (
 RESNET_SKIPPED = {
     "inference_mode": "applies to inference only; this session measures training",
     "num_workers": "data wait is 0.3 % of the step",
-    "sdpa": "the model calls no scaled_dot_product_attention",
+    "pad_dims": "no linear layer's number of outputs is off a multiple of 64",
     "threads": "applies to the CPU only; this session runs on a CUDA GPU",
 }
 
 
 def h200_machine() -> Hardware:
-    gpu = h200(
-        uuid=GPU_UUID,
-        memory_total_bytes=150_754_820_096,
-        memory_used_bytes=640 * 2**20,
-        driver_version="580.65.06",
-        cuda_driver_version="13.0",
-        **IDLE,
-    )
-    return Hardware(_host("Intel(R) Xeon(R) Platinum 8558", 16, 128), (gpu,))
+    gpu = h200(memory_total_bytes=150_754_820_096, memory_used_bytes=640 * 2**20, driver_version="580.65.06", **IDLE)
+    return Hardware(host(cpu="Intel(R) Xeon(R) Platinum 8558"), (gpu,))
 
 
 def resnet_facts(hardware: Hardware) -> Facts:
     workload = resnet50(
-        device_uuid=GPU_UUID,
         device_memory_bytes=150_754_820_096,
         batch_text="64 x 3 x 224 x 224 float32, 64 int64",
         data_kind="loader",
@@ -152,17 +141,19 @@ def resnet_trials(baseline: BaselineRecord) -> list[TrialRecord]:
     )
     late = TrialResult(Outcome.TIMED_OUT, "no step ended within 60 s")
     return [
-        _trial("control", "control.noop", True, baseline, 26.34, (0.999, 0.996, 1.002), same),
-        _trial("channels_last", "model.memory_format", "channels_last", baseline, 18.93, (1.39, 1.384, 1.396), close),
-        _trial("autocast", "precision.autocast", "bfloat16", baseline, 23.49, (1.12, 1.113, 1.127), close),
-        _trial("fused_optimizer", "optimizer.implementation", "fused", baseline, 25.83, (1.019, 1.014, 1.023), same),
-        _trial(
+        trial_of("control", "control.noop", True, baseline, 26.34, (0.999, 0.996, 1.002), same),
+        trial_of("channels_last", "model.memory_format", "channels_last", baseline, 18.93, (1.39, 1.384, 1.396), close),
+        trial_of(
+            "autocast", "precision.autocast", "bfloat16", baseline, 23.49, (1.12, 1.113, 1.127), close, reserved=8.49
+        ),
+        trial_of("fused_optimizer", "optimizer.implementation", "fused", baseline, 25.83, (1.019, 1.014, 1.023), same),
+        trial_of(
             "cudnn_benchmark", "backends.cudnn_benchmark", True, baseline, 26.28, (1.001, 0.997, 1.005), close, 11.9
         ),
-        _trial("zero_grad", "step.zero_grad", "zeros", baseline, 27.02, (0.974, 0.97, 0.978), same),
-        _trial("batch_size", "data.batch_size", 128, baseline, 48.6, (1.083, 1.077, 1.089), None, samples=128),
-        _failed_trial("compile", "compile.mode", "max-autotune", full),
-        _failed_trial("step_graph", "step.cuda_graph", True, late),
+        trial_of("zero_grad", "step.zero_grad", "zeros", baseline, 27.02, (0.974, 0.97, 0.978), same),
+        trial_of("batch_size", "data.batch_size", 128, baseline, 48.6, (1.083, 1.077, 1.089), None, samples=128),
+        failed_trial("compile", "compile.mode", "max-autotune", full),
+        failed_trial("step_graph", "step.cuda_graph", True, late),
     ]
 
 
@@ -215,10 +206,8 @@ def detailed_baseline(baseline: BaselineRecord) -> BaselineRecord:
 
 
 def detailed_profile() -> Profile:
-    operators = tuple(
-        OperatorRow(f"aten::filler_{place}", 4.0, 0.1, 0.05, 0.2, 0.05 + place / 1e3) for place in range(12)
-    )
-    convolution = OperatorRow("aten::convolution", 53.0, 0.4, 5.41, 3.0, 5.52)
+    operators = tuple(OperatorRow(f"aten::filler_{place}", 4.0, 0.1, 0.05) for place in range(12))
+    convolution = OperatorRow("aten::convolution", 53.0, 0.4, 5.41)
     return replace(
         resnet_profile(),
         operators=(*operators, convolution),
@@ -245,20 +234,20 @@ def detailed_trials() -> list[TrialRecord]:
     """One setting that is on already, a saving of memory, a disturbed trial, and what a budget did not allow."""
     baseline = baseline_of(26.31, 64, H200_NOISE, reserved=9.13)
     wrong = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.2, "the first 8 losses differ by 20 %")
-    pinned = _trial("pin_memory", "data.pin_memory", False, baseline, 27.02, (0.974, 0.97, 0.978), None)
-    saving = _trial(
+    pinned = trial_of("pin_memory", "data.pin_memory", False, baseline, 27.02, (0.974, 0.97, 0.978), None)
+    saving = trial_of(
         "checkpointing", "memory.activation_checkpointing", "blocks", baseline, 33.4, (0.788, 0.78, 0.79), None
     )
-    odd = _trial("debug_off", "precision.reduced", True, baseline, 26.0, (1.012, 0.99, 1.03), wrong)
+    odd = trial_of("debug_off", "precision.reduced", True, baseline, 26.0, (1.012, 0.99, 1.03), wrong)
     notes = ("no loss was given: cross entropy is assumed", "2 graph breaks: call to print")
     late = TrialResult(Outcome.SKIPPED, "it needs about 42 s, more than the budget has left; raise --budget to try it")
     return [
         replace(pinned, candidate=replace(pinned.candidate, already_on=True)),
         replace(saving, result=replace(saving.result, peak_allocated_bytes=3 * GIB, peak_reserved_bytes=4 * GIB)),
         replace(odd, result=replace(odd.result, disturbed="another process came to the GPU", notes=notes)),
-        _failed_trial("compile_scope", "compile.scope", "regional", late),
-        _failed_trial("batch_size", "data.batch_size", 256, late),
-        _failed_trial("batch_size", "data.batch_size", 512, late),
+        failed_trial("compile_scope", "compile.scope", "regional", late),
+        failed_trial("batch_size", "data.batch_size", 256, late),
+        failed_trial("batch_size", "data.batch_size", 512, late),
     ]
 
 
@@ -270,7 +259,9 @@ DEMO_SKIPPED = {
 
 
 def cpu_machine() -> Hardware:
-    return Hardware(_host("AMD EPYC 7B13", 8, 32), gpu_note="No NVIDIA driver is installed on this machine.")
+    cores = {"physical_cores": 8, "logical_cores": 16, "usable_cores": 8}
+    found = host(cpu="AMD EPYC 7B13", memory_total_bytes=32 * GIB, memory_available_bytes=25 * GIB, **cores)
+    return Hardware(found, gpu_note="No NVIDIA driver is installed on this machine.")
 
 
 def demo_facts(hardware: Hardware) -> Facts:
@@ -304,24 +295,10 @@ def demo_profile() -> Profile:
 def demo_trials(baseline: BaselineRecord) -> list[TrialRecord]:
     same = NumericsResult(Numerics.EXACT, Numerics.EXACT, 0.0, "the first 8 losses are bit-equal")
     return [
-        _trial("control", "control.noop", True, baseline, 3.4, (1.006, 0.99, 1.019), same),
-        _trial("threads", "cpu.threads", 4, baseline, 2.86, (1.196, 1.17, 1.22), same),
-        _trial("fused_optimizer", "optimizer.implementation", "fused", baseline, 3.39, (1.01, 0.99, 1.03), same),
+        trial_of("control", "control.noop", True, baseline, 3.4, (1.006, 0.99, 1.019), same),
+        trial_of("threads", "cpu.threads", 4, baseline, 2.86, (1.196, 1.17, 1.22), same),
+        trial_of("fused_optimizer", "optimizer.implementation", "fused", baseline, 3.39, (1.01, 0.99, 1.03), same),
     ]
-
-
-def _host(cpu: str, cores: int, memory_gib: int) -> HostInfo:
-    return host(
-        cpu=cpu,
-        physical_cores=cores,
-        logical_cores=2 * cores,
-        usable_cores=cores,
-        memory_total_bytes=memory_gib * GIB,
-        memory_available_bytes=(memory_gib - 7) * GIB,
-        cpu_features=("avx2", "avx512f", "fma"),
-        system="Linux 6.8.0-60-generic",
-        python="3.12.3",
-    )
 
 
 def baseline_of(step_ms: float, samples: int, noise: float, *, reserved: float) -> BaselineRecord:
@@ -351,7 +328,7 @@ def result_of(step_ms: float, samples: int, *, reserved: float, warmup: float = 
     )
 
 
-def _trial(  # noqa: PLR0917 - read as a table row
+def trial_of(  # noqa: PLR0917 - read as a table row
     recipe: str,
     key: str,
     value: Value,
@@ -360,11 +337,14 @@ def _trial(  # noqa: PLR0917 - read as a table row
     interval: tuple[float, float, float],
     numerics: NumericsResult | None,
     warmup: float = 1.1,
+    *,
     samples: int | None = None,
+    reserved: float | None = None,
 ) -> TrialRecord:
+    """A candidate's record with a speed-up; it reserves ``reserved`` GiB, or as many as the baseline."""
     candidate = Candidate(recipe, key, value)
     count = samples or baseline.result.batch_size or 1
-    reserved = (baseline.result.peak_reserved_bytes or 0) / GIB * (0.93 if recipe == "autocast" else 1.0)
+    reserved = reserved or (baseline.result.peak_reserved_bytes or 0) / GIB
     return TrialRecord(
         candidate,
         candidate.settings,
@@ -377,7 +357,8 @@ def _trial(  # noqa: PLR0917 - read as a table row
     )
 
 
-def _failed_trial(recipe: str, key: str, value: Value, result: TrialResult) -> TrialRecord:
+def failed_trial(recipe: str, key: str, value: Value, result: TrialResult) -> TrialRecord:
+    """A candidate's record without a measurement."""
     candidate = Candidate(recipe, key, value)
     return TrialRecord(candidate, candidate.settings, result)
 
@@ -401,18 +382,24 @@ def told_of(trials: Sequence[TrialRecord]) -> list[events.Event]:
 
 
 def ranked_of(trials: Sequence[TrialRecord], stacked: set[str]) -> tuple[Recommendation, ...]:
+    """The faster ones, the best first."""
     worth = [trial for trial in trials if trial.verdict.value == "faster"]
     worth.sort(key=lambda trial: trial.comparison.speedup if trial.comparison else 0.0, reverse=True)
+    return recommended(worth, stacked)
+
+
+def recommended(trials: Iterable[TrialRecord], stacked: set[str]) -> tuple[Recommendation, ...]:
+    """The trials, ranked as they come; ``stacked`` are the keys of the combination."""
     return tuple(
         Recommendation(
             rank=rank,
             record=trial,
-            title=_TITLES[trial.candidate.recipe],
+            title=_TITLES.get(trial.candidate.recipe, trial.candidate.recipe),
             why=f"It attacks what the step is bound by: {trial.candidate.key}.",
             needs_consent=trial.candidate.recipe == "batch_size",
             in_stack=trial.candidate.key in stacked,
         )
-        for rank, trial in enumerate(worth, 1)
+        for rank, trial in enumerate(trials, 1)
     )
 
 
@@ -420,6 +407,9 @@ _TITLES = {
     "autocast": "Automatic mixed precision",
     "batch_size": "Larger batch",
     "channels_last": "Channels-last memory format",
+    "compile": "torch.compile",
     "fused_optimizer": "Fused optimizer",
+    "num_workers": "DataLoader workers",
+    "tf32": "TF32 matrix products",
     "threads": "Number of CPU threads",
 }

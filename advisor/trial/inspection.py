@@ -44,11 +44,6 @@ _TINY = 1e-30
 _SINGLE_BYTES = 4
 _IMAGES = 8  # files of which the size is read; a count
 _REDUCIBLE = 2  # times as large as wanted; JPEG files have half their size as the first smaller one
-_ALLOCATORS = {
-    "expandable_segments:True": "expandable_segments",
-    "max_split_size": "max_split_size",
-    "backend:cudaMallocAsync": "cuda_async",
-}
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -100,8 +95,8 @@ def inspect_loop(
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
         loader=_loader_facts(loop, batches, step, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
-        repeated_blocks=block_counts(loop.model),
-        block_shapes=block_shapes(loop.model),
+        repeated_blocks=tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(loop.model)),
+        block_shapes=len({shape_of(block) for block in blocks_to_compile(loop.model)}),
         parameter_shapes=len({p.shape for p in parameters}),
         empty_masks=min(len([*tensors_of(one)]) - len([*tensors_of(without_empty_masks(one))]) for one in batches),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
@@ -113,6 +108,7 @@ def inspect_loop(
         current=current_settings(loop),
         notes=tuple(loop.notes),
         linear_shapes=tuple((*size, linear[size]) for size in sorted(linear, key=math.prod, reverse=True)),
+        models=len(models),
         own_step=loop.step is not None,
         loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),
@@ -124,16 +120,6 @@ def inspect_loop(
         trainer=loop.trainer,
         places=loop.places,
     )
-
-
-def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
-    """Class name and number of the blocks that a model repeats, in the order of :func:`repeated_blocks`."""
-    return tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(model))
-
-
-def block_shapes(model: nn.Module) -> int:
-    """The number of different shapes among the repeated blocks. Each shape is compiled once."""
-    return len({shape_of(block) for block in blocks_to_compile(model)})
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
@@ -148,13 +134,12 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     current: dict[str, Value] = {
         "precision.float32_matmul": _float32_matmul(),
         "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
-        "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        "memory.allocator": next((value for word, value in _ALLOCATORS.items() if word in allocators), "default"),
+        "memory.allocator": "expandable_segments" if "expandable_segments:True" in allocators else "default",
         "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
     }
     if loop.loader is not None:
@@ -197,19 +182,6 @@ def _float32_matmul() -> str:
     except RuntimeError:
         # The user set the newer per-backend switches; the older one then refuses to answer.
         return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
-
-
-def _attention_backend() -> str:
-    """The one attention kernel that is permitted, or ``auto`` when PyTorch may choose among several."""
-    flags = torch.backends.cuda
-    permitted = {
-        "flash": flags.flash_sdp_enabled(),
-        "cudnn": flags.cudnn_sdp_enabled(),
-        "efficient": flags.mem_efficient_sdp_enabled(),
-        "math": flags.math_sdp_enabled(),
-    }
-    names = [name for name, is_permitted in permitted.items() if is_permitted]
-    return names[0] if len(names) == 1 else "auto"
 
 
 def _checkpointing(model: nn.Module) -> str:

@@ -10,7 +10,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,13 +27,14 @@ from textual.worker import Worker, WorkerState
 from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.outputs import Outputs
+from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.figures import verified_words
-from advisor.tui.context import Context, Countdown, Recorded
+from advisor.tui.context import Context, Countdown, events_of
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.keys import APP_KEYS
-from advisor.tui.leaving import Then, bug_of, closing_words
+from advisor.tui.leaving import Then, bug_of
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS
@@ -59,8 +60,8 @@ class EventsWaiting(Message):
 class AdvisorApp(ThemedApp[Then]):
     """Four views of one session.
 
-    Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
-    ``session_id`` names the journal for the closing words. A ``recorded`` session is only shown, nothing is measured.
+    ``open_session`` is called once the app is on screen; the session that it opens posts its events to ``post_event``.
+    A ``recorded`` session is only shown, nothing is measured. ``kept_trials``: the number that a resumed session has.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
@@ -71,35 +72,33 @@ class AdvisorApp(ThemedApp[Then]):
         request: Request,
         outputs: Outputs,
         *,
+        session_id: str = "",
+        kept_trials: int = 0,
+        open_session: Callable[[], Session] | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
-        recorded: Recorded | None = None,
+        recorded: PastSession | None = None,
         rework_delay_s: float = 1.0,
         draw_interval_s: float = DRAW_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.context = Context(request, outputs, countdown=Countdown(clock), recorded=recorded)
-        for event in recorded.events() if recorded else ():
+        self.context = Context(
+            request, outputs, session_id, kept_trials=kept_trials, countdown=Countdown(clock), recorded=recorded
+        )
+        for event in events_of(recorded) if recorded else ():
             self.context.take(event)
         self._load_catalog = load_catalog
-        self._open_session: Callable[[], Session] | None = None
+        self._open_session = open_session
         self._read_gauges = gauges
-        self._session_id = recorded.past.session_id if recorded else ""
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self.controller = Controller(self, self.context, self.go_on_with, self._after_a_wish, rework_delay_s)
+        self.controller = Controller(self, self.context, self.go_on_with, self._draw, rework_delay_s)
         self._draw_interval_s = draw_interval_s
         self.draw_due: Timer | None = None
         self._stopping = False
         self._then: Then | None = None
 
     # --- the session's side: any thread ----------------------------------------------------------------------
-
-    def attach(self, open_session: Callable[[], Session], *, session_id: str = "", kept_trials: int = 0) -> None:
-        """Name what opens the session once the app is on screen. ``kept_trials``: the number that it has already."""
-        self.context.kept_trials = kept_trials
-        self._open_session = open_session
-        self._session_id = session_id
 
     def post_event(self, event: Event) -> None:
         """Take an event of the session. Safe from any thread, before, during and after the app's life."""
@@ -123,7 +122,6 @@ class AdvisorApp(ThemedApp[Then]):
             self._load_recipes(self._load_catalog)
         if self._open_session and not self._stopping:  # a signal may have come before
             self.context.control = self._open_session()
-        if self.context.control:
             self.controller.add(Job(MEASURING, self.context.control.run))
         if self.context.recorded and self.context.state.failure:
             self._show_failure(self.context.state.failure)
@@ -166,7 +164,7 @@ class AdvisorApp(ThemedApp[Then]):
                     self.bell()
                     Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
             case ExportVerified(found):
-                self.show_notice(verified_words(found), "warning" if found.problem else "information")
+                self.notify(verified_words(found), severity="warning" if found.problem else "information")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import failure_screen
@@ -176,7 +174,8 @@ class AdvisorApp(ThemedApp[Then]):
             self.call_after_refresh(self.push_screen, failure_screen(failure))
 
     def _draw(self) -> None:
-        """Draw all: the person has done something, or a job has begun or ended."""
+        """Take the waiting events and draw all: the person has done something, or a job has begun or ended."""
+        self._take_events()
         if self.alive:
             self.context.busy_with = self.controller.busy_with
             self.context.version += 1
@@ -193,10 +192,18 @@ class AdvisorApp(ThemedApp[Then]):
             if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
                 self.base_screen.focus_view()
 
-    def show_notice(self, text: str, severity: SeverityLevel) -> None:
-        """Show a notice in the status line, for it must cover nothing."""
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Tell the person something in the status line, for it must cover nothing. It is text, never markup."""
         if self.alive:
-            self.base_screen.status.show_notice(text, severity)
+            self.base_screen.status.show_notice(f"{title}: {message}" if title else message, severity)
 
     @on(Worker.StateChanged)
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -209,12 +216,6 @@ class AdvisorApp(ThemedApp[Then]):
         if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
             self._take_events()
             self.controller.job_done()
-        self._draw()
-
-    # --- what the person does --------------------------------------------------------------------------------
-
-    def _after_a_wish(self) -> None:
-        self._take_events()
         self._draw()
 
     # --- views and actions -----------------------------------------------------------------------------------
@@ -247,10 +248,11 @@ class AdvisorApp(ThemedApp[Then]):
 
     def action_help(self) -> None:
         """Show the help screen."""
-        from advisor.tui.screens import help_screen
+        from advisor.tui.screens import TextScreen, help_sections
 
         info = next(view for view in VIEWS if view.id == self.view.id)
-        self.push_screen(help_screen(info, list(self.base_screen.active_bindings.values()), self.get_key_display))
+        sections = help_sections(info, self.base_screen.active_bindings.values(), self.get_key_display)
+        self.push_screen(TextScreen("Help", tuple(sections)))
 
     def action_command_palette(self) -> None:
         """Open the palette."""
@@ -275,7 +277,7 @@ class AdvisorApp(ThemedApp[Then]):
             if session_id:
                 self.go_on_with(Then(session_id))
 
-        self.push_screen(SessionsScreen(self._session_id), picked)
+        self.push_screen(SessionsScreen(self.context.session_id), picked)
 
     def go_on_with(self, then: Then) -> None:
         """Leave for another session, after the question that leaving asks."""
@@ -319,13 +321,6 @@ class AdvisorApp(ThemedApp[Then]):
             return state.failure.exit_code
         ended = state.finished is not None and not state.finished.cancelled
         return ExitCode.OK if self.context.recorded or ended else ExitCode.INTERRUPTED
-
-    def closing_words(self) -> Iterator[str]:
-        """The lines for the terminal, once it is the shell's again."""
-        context, measured = self.context, self.context.recorded is None
-        return closing_words(
-            context.state, self._session_id, context.saved, measured=measured, kept_trials=context.kept_trials
-        )
 
     def leave_soon(self) -> None:
         """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from advisor.experiment import events
-from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, SessionFailed, SessionFinished
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession
@@ -17,7 +16,6 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.format import Found
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Value
 from advisor.report.rows import Ranking, ranking
 
 if TYPE_CHECKING:
@@ -102,6 +100,7 @@ class Context:
 
     request: Request
     outputs: Outputs
+    session_id: str = ""
     control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
@@ -109,7 +108,7 @@ class Context:
     busy_with: str = ""
     waiting: tuple[str, ...] = ()
     paused: bool = False
-    recorded: Recorded | None = None
+    recorded: PastSession | None = None
     kept_trials: int = 0
     saved: list[str] = field(default_factory=list)
     version: int = 0
@@ -158,30 +157,19 @@ class Context:
         return self.version, self.state.activity
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A session that is over."""
+def events_of(past: PastSession) -> Iterator[Event]:
+    """All that happened in a recorded session; one that was cut short ends as an interrupted one.
 
-    past: PastSession
+    One that was over, and was left while it went on, ends as it did before.
+    """
+    ends = [event for event in past.events if isinstance(event, SessionFinished | SessionFailed)]
+    yield from past.events
+    if not ends or ends[-1] is not past.events[-1]:
+        yield ends[-1] if ends else SessionFinished(True, 0.0)
 
-    @property
-    def date_text(self) -> str:
-        """The date of the measurement, to the minute: ``22 Nov 2026 15:41``."""
-        return f"{self.past.started.day} {self.past.started:%b %Y %H:%M}"
 
-    def events(self) -> Iterator[Event]:
-        """All that happened; a session that was cut short ends as an interrupted one.
-
-        One that was over, and was left while it went on, ends as it did before.
-        """
-        ends = [event for event in self.past.events if isinstance(event, SessionFinished | SessionFailed)]
-        yield from self.past.events
-        if not ends or ends[-1] is not self.past.events[-1]:
-            yield ends[-1] if ends else SessionFinished(True, 0.0)
-
-    def decide(self, recipe: str, decision: Decision | None, value: Value | None = None) -> Event:
-        """Keep a decision with the session and return it as an event. Raises UsageError while another writes to it."""
-        event = Decided(recipe, decision, value)
-        with closing(Journal(self.past.path, self.past.request)) as journal:
-            journal.record(event)
-        return event
+def keep_decision(past: PastSession, decided: Decided) -> Decided:
+    """Keep a decision with a recorded session and return it. Raises UsageError while another process writes to it."""
+    with closing(Journal(past.path, past.request)) as journal:
+        journal.record(decided)
+    return decided

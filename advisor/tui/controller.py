@@ -18,6 +18,7 @@ from textual.app import App
 
 from advisor.errors import UsageError
 from advisor.experiment.control import Decision
+from advisor.experiment.events import Decided
 from advisor.experiment.measuring.verification import may_be_verified
 from advisor.experiment.state import SessionState
 from advisor.export.formats import format_of
@@ -26,7 +27,7 @@ from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import CoresInUse
 from advisor.records import Value, text_of
 from advisor.report.conclusions import count_untried
-from advisor.tui.context import Context
+from advisor.tui.context import Context, keep_decision
 from advisor.tui.leaving import Then
 from advisor.tui.text import trial_name
 
@@ -140,7 +141,7 @@ class Controller:
             return
         if recorded is not None:
             more_s = MINUTE_S if name == "minute" else None  # with the other keys, for as long as it had
-            self._go_on_with(Then(recorded.past.session_id, measures=True, budget_s=more_s))
+            self._go_on_with(Then(recorded.session_id, measures=True, budget_s=more_s))
         elif control is not None:
             step: Callable[[Session], str] = getattr(self, f"_{name}")
             self._app.notify(step(control))
@@ -230,7 +231,7 @@ class Controller:
             self._rework_soon()
         elif recorded is not None:  # kept with the session, and followed once it goes on
             try:
-                self._context.take(recorded.decide(recipe, decision, value))
+                self._context.take(keep_decision(recorded, Decided(recipe, decision, value)))
             except UsageError as error:
                 self._replaced.pop()
                 told = f"{error.message} {error.hint}"
@@ -259,14 +260,13 @@ class Controller:
         control, state = self._context.control, self._context.state
         if control is None or state.failure:
             return
-        if name not in state.trials:
-            self.add(Job(REWORK, control.rework))
-            self._changed()
-            return
-        again = " again" if state.has_run(name) else ""
-        if state.finished is None:
-            self._app.notify(f"{name} is tried{again} when the session is through.")
-        self.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))
+        job = Job(REWORK, control.rework)
+        if name in state.trials:
+            again = " again" if state.has_run(name) else ""
+            if state.finished is None:
+                self._app.notify(f"{name} is tried{again} when the session is through.")
+            job = Job(f"Trying {name}{again}", partial(control.retry, name), name)
+        self.add(job)
         self._changed()
 
     def verify(self, format_id: str, path: Path) -> None:

@@ -1,30 +1,21 @@
 """The keys of the whole app: they steer the session, show others, help and leave. Each view declares its own."""
 
+from typing import Any
+
 from textual.binding import Binding
 
 
-def key(
-    name: str,
-    keys: str,
-    action: str,
-    label: str,
-    tooltip: str,
-    *,
-    show: bool = True,
-    key_display: str | None = None,
-    priority: bool = False,
-    system: bool = False,
-) -> Binding:
+def key(name: str, keys: str, action: str, label: str, tooltip: str, **options: Any) -> Binding:
     """A key that can be discovered: the footer or the palette has its label, the help its tooltip, both by its name."""
-    return Binding(keys, action, label, show, key_display, priority, tooltip, name, system)
+    return Binding(keys, action, label, tooltip=tooltip, id=name, **options)
 
 
 def _steers(name: str, keys: str, label: str, tooltip: str) -> Binding:
     return key(f"session.{name}", keys, f"steer('{name}')", label, tooltip)
 
 
-# ``Steering.can`` says which of them do something now.
-_STEERING = (
+APP_KEYS = (
+    # ``Controller.can`` says which of the keys that steer do something now.
     _steers("continue", "c", "Continue", "Go on measuring where this recorded session ended; what it measured is kept"),
     _steers("skip", "x", "Skip", "Skip the running trial; the session goes on without it"),
     _steers("stop", "x", "Stop", "Stop what is measured again after the session; the session and its figures stay"),
@@ -34,10 +25,6 @@ _STEERING = (
     _steers("untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
     _steers("minute", "plus", "1 min more", "Give the session one more minute; after its end, search on for a minute"),
     _steers("finish", "E", "End and report", "End the session now and report what it has measured"),
-)
-
-APP_KEYS = (
-    *_STEERING,
     key("app.open", "O", "open_session", "Open", "Show another recorded session in place of this one", show=False),
     key("app.suspend", "ctrl+z", "suspend_process", "Suspend", "Go back to the shell; fg comes back", show=False),
     key("app.help", "question_mark,f1", "help", "Help", "Keys, words, and how the numbers are made"),

@@ -26,8 +26,7 @@ from advisor.process.meanwhile import collector_waits
 from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
-from advisor.tui.context import Recorded
-from advisor.tui.leaving import Then
+from advisor.tui.leaving import Then, closing_words
 from advisor.tui.widgets.gauges import Reading
 
 if TYPE_CHECKING:
@@ -109,7 +108,8 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
     config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
     outputs = Outputs(config_path=still_there, key_map=request.key_map, verify=False)
-    return AdvisorApp(request, outputs, load_catalog=partial(load_catalog, recipe_folders), recorded=Recorded(past))
+    catalog = partial(load_catalog, recipe_folders)
+    return AdvisorApp(request, outputs, session_id=past.session_id, load_catalog=catalog, recorded=past)
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -120,15 +120,21 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
         load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
     journal = Journal.create(request) if past is None else Journal(past.path, request)
     catalog = partial(load_catalog, request.recipe_folders)
-    app = AdvisorApp(request, outputs, load_catalog=catalog, gauges=lambda: Reading(sample_gpus(), sample_host()))
 
     def session() -> Session:
         from advisor.experiment.session import Session  # with the whole search, after the first picture
 
         return Session(request, Runner(), app.post_event, journal, past=past)
 
-    kept_trials = len(SessionState.of(past.events).trials) if past else 0
-    app.attach(session, session_id=journal.session_id, kept_trials=kept_trials)
+    app = AdvisorApp(
+        request,
+        outputs,
+        session_id=journal.session_id,
+        kept_trials=len(SessionState.of(past.events).trials) if past else 0,
+        open_session=session,
+        load_catalog=catalog,
+        gauges=lambda: Reading(sample_gpus(), sample_host()),
+    )
     return app
 
 
@@ -137,7 +143,7 @@ def _farewell(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
 
     state = app.context.state
     written = write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
-    for line in (*app.closing_words(), *written.sentences):
+    for line in (*closing_words(app.context), *written.sentences):
         print(printable(line))
     if state.failure and app.context.recorded is None:
         raise state.failure.error

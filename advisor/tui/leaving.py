@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.errors import ExitCode
 from advisor.experiment.events import SessionFailed
-from advisor.experiment.state import SessionState
 from advisor.figures.formatting import counted
 from advisor.report.conclusions import candidates_tried
 from advisor.report.rows import ranking
+from advisor.tui.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,13 @@ class Then:
     budget_s: float | None = None
 
 
-def closing_words(
-    state: SessionState, session_id: str, saved: Sequence[str] = (), *, measured: bool = True, kept_trials: int = 0
-) -> Iterator[str]:
-    """The result, the files and how to go on: three lines if all went well.
-
-    ``measured`` is False for a recorded session. ``kept_trials``: the number that a resumed session had already.
-    """
+def closing_words(context: Context) -> Iterator[str]:
+    """The lines for the terminal, once it is the shell's again: the result, the files and how to go on."""
+    state, session_id, measured = context.state, context.session_id, context.recorded is None
     again = f"Open it again with: perf-advisor open {session_id}"
-    written = (f"Written: {', '.join(dict.fromkeys(saved))}.",) if saved else ()
+    written = (f"Written: {', '.join(dict.fromkeys(context.saved))}.",) if context.saved else ()
     if measured and state.baseline is None and not state.trials:
-        if kept_trials:
+        if context.kept_trials:
             yield from ("Nothing more was measured.", again)
         elif not state.failure:
             yield "Nothing was measured."

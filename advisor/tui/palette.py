@@ -16,7 +16,9 @@ def commands(app: App[Any], screen: MainScreen) -> Iterator[SystemCommand]:
     """The actions that do something now and the files that can be written; once words are typed, what was found."""
     yield from _actions(app, screen)
     for item in offers(screen.context.outputs):
-        yield _command(f"Export {item.title}: {item.default_name}", item.description, _goes(screen, "export", item.id))
+        yield _command(
+            f"Export {item.title}: {item.default_name}", item.description, partial(_go_to, screen, "export", item.id)
+        )
     yield from _things(screen)
     yield SystemCommand("Theme", "Choose another theme", app.action_change_theme)
     # Textual's own place for it is ~/Downloads, which a server has not got.
@@ -40,11 +42,11 @@ def _things(screen: MainScreen) -> Iterator[SystemCommand]:
     ranking = screen.context.ranking
     for row in (each for best in ranking.rows for each in (best, *best.values)):
         title = f"Setting: {row.title} ({format_setting(row.candidate.key, row.candidate.value)})"
-        yield _command(title, row.why or row.note, _goes(screen, "result", row.key), discover=False)
+        yield _command(title, row.why or row.note, partial(_go_to, screen, "result", row.key), discover=False)
     for name, reason in (entry for fold in ranking.folds for entry in fold.entries):
-        yield _command(f"Not tried: {name}", reason, _goes(screen, "result", name), discover=False)
+        yield _command(f"Not tried: {name}", reason, partial(_go_to, screen, "result", name), discover=False)
     for name in screen.context.state.logs:
-        yield _command(f"Trial: {name}", "Its row and its log", _goes(screen, "trials", name), discover=False)
+        yield _command(f"Trial: {name}", "Its row and its log", partial(_go_to, screen, "trials", name), discover=False)
 
 
 def _command(title: str, about: str, run: Callable[[], Any], *, discover: bool = True) -> SystemCommand:
@@ -52,11 +54,7 @@ def _command(title: str, about: str, run: Callable[[], Any], *, discover: bool =
     return SystemCommand(title.replace("[", "\\["), about.replace("[", "\\["), run, discover)
 
 
-def _goes(screen: MainScreen, view_id: str, name: str) -> Callable[[], None]:
+def _go_to(screen: MainScreen, view_id: str, name: str) -> None:
     """Go to a thing in its view."""
-
-    def go() -> None:
-        screen.action_show_view(view_id)
-        screen.view.choose(name)
-
-    return go
+    screen.action_show_view(view_id)
+    screen.view.choose(name)

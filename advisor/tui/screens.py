@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 from textual import on
@@ -119,12 +119,10 @@ MARKS = (
 )
 
 
-def help_screen(view: ViewInfo, active: Sequence[ActiveBinding], display: Callable[[Binding], str]) -> TextScreen:
+def help_sections(
+    view: ViewInfo, active: Iterable[ActiveBinding], display: Callable[[Binding], str]
+) -> Iterator[Section]:
     """The keys of a view that do something now, words, marks, and how the numbers are made."""
-    return TextScreen("Help", tuple(_help(view, active, display)))
-
-
-def _help(view: ViewInfo, active: Sequence[ActiveBinding], display: Callable[[Binding], str]) -> Iterator[Section]:
     of_view, of_session, of_all = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for node, binding, _, _ in sorted(active, key=lambda one: one.binding.priority):
         of = of_view if isinstance(node, View | Table) else of_all

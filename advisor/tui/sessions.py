@@ -90,7 +90,10 @@ class SessionsScreen(ModalScreen[str | None]):
         words = self._words.value.lower().split()
         shown = [row for row in self._rows if all(word in " ".join(row).lower() for word in words)]
         place = self._list.highlighted or 0
-        self._list.set_options(_option(*row) for row in shown)
+        self._list.set_options(
+            Option(Content.assemble((f"{name}  ", "$accent"), (target, "bold"), "\n", (f"  {result}", DIM)), id=name)
+            for name, target, result in shown
+        )
         self._list.highlighted = min(place, len(shown) - 1) if shown else None
 
     @on(Input.Submitted, "#sessions-filter")
@@ -103,11 +106,6 @@ class SessionsScreen(ModalScreen[str | None]):
 
     def action_find(self) -> None:
         self._words.focus()
-
-
-def _option(session_id: str, target: str, result: str) -> Option:
-    text = Content.assemble((f"{session_id}  ", "$accent"), (target, "bold"), "\n", (f"  {result}", DIM))
-    return Option(text, id=session_id)
 
 
 class SessionPicker(ThemedApp[str]):

@@ -5,22 +5,18 @@ User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from textual.content import Content
-
-from advisor.experiment.events import Said
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, Verdict
+from advisor.records import Verdict
 from advisor.report.figures import IN_TURN
 
 DIM = "$foreground 60%"
+BROAD = 100  # cells of a screen from which on two panels stand beside each other
 # The colours of verdicts; of the others there is nothing to point out.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}
-MEASURED_AGAIN = " is measured again: "  # words of the session that stand after the name of a trial
 
-# Distinct on dark and on light grounds; a phase keeps its colour in every session.
+# Distinct on dark and on light grounds; a phase keeps its colour in every session. Others take the spare ones in turn.
 PHASE_COLOURS = {
     "data wait": "#e5a13a",
     "host-to-device": "#c678dd",
@@ -30,18 +26,7 @@ PHASE_COLOURS = {
     "optimizer": "#e0637c",
     "zero grad": "#7fb83d",
 }
-_SPARE_COLOURS = ("#8f7cf0", "#d98c5f", "#7fb83d", "#c7698f")
-
-
-def phase_colour(name: str, position: int) -> str:
-    """The colour of a phase; phases without one of their own take the spare ones in turn."""
-    return PHASE_COLOURS.get(name, _SPARE_COLOURS[position % len(_SPARE_COLOURS)])
-
-
-def meter(share: float | None, width: int, style: str) -> Content:
-    """A bar on a visible track."""
-    drawn = round(max(0.0, min(1.0, share or 0.0)) * width)
-    return Content.assemble(("━" * drawn, style), ("━" * (width - drawn), "$foreground 15%"))
+SPARE_COLOURS = ("#8f7cf0", "#d98c5f", "#7fb83d", "#c7698f")
 
 
 def waiting_text(state: SessionState, waiting: str) -> str:
@@ -49,13 +34,6 @@ def waiting_text(state: SessionState, waiting: str) -> str:
     if state.failure:
         return "Not known: the session failed before this."
     return "Not known: the session ended before this." if state.finished else waiting
-
-
-def said_text(said: Said) -> str:
-    """Words of the session, with the key for more time, and a stack's short name: its own lists all settings."""
-    told = said.text.replace("raise --budget", "key + gives more time")
-    name, again, reason = told.partition(MEASURED_AGAIN)
-    return f"{trial_name(name)}{again}{reason}" if again else told
 
 
 def shortened(text: str, width: int) -> str:
@@ -66,16 +44,12 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-# Another name for this trial: whether the stack is confirmed is known once it has ended, if at all.
-_SHOWN_AS = {"stack, confirmed": f"stack, {IN_TURN}"}
-
-
 def trial_name(name: str, width: int = 40) -> str:
     """A trial's name in so many cells. A list of settings is told by their number: always where it repeats others.
 
     Other details are cut at their end: ``stack with… compiled`` is the opposite of ``stack without x, not compiled``.
     """
-    name = _SHOWN_AS.get(name, name)
+    name = f"stack, {IN_TURN}" if name == "stack, confirmed" else name  # whether it is, is known once it has ended
     kind, colon, listed = name.partition(": ")
     if colon and (kind == "again" or (kind == "stack" and len(name) > width)):
         count, again = listed.count(": "), ", again" if kind == "again" else ""
@@ -91,18 +65,3 @@ def trial_label(name: str, state: SessionState, width: int) -> str:
         return trial_name(name, width)
     alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
     return shortened(candidate.recipe if alone and len(name) > width else name, width)
-
-
-def interval_bar(comparison: Comparison, low: float, high: float, width: int) -> str:
-    """An interval on a line from ``low`` to ``high`` with 1x marked: ``│ ─●─``, by the logarithm."""
-    span = math.log(high / low)
-
-    def place(ratio: float) -> int:
-        return round(max(0.0, min(1.0, math.log(max(ratio, 1e-6) / low) / span)) * (width - 1))
-
-    begin, middle, end = (place(ratio) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
-    cells = [" "] * width
-    cells[place(1.0)] = "│"
-    cells[begin : end + 1] = "─" * (end + 1 - begin)
-    cells[middle] = "●"
-    return "".join(cells)

@@ -8,13 +8,10 @@ from pathlib import Path
 from rich.theme import Theme as RichTheme
 from textual.app import App, ReturnType
 from textual.color import Color
-from textual.notifications import SeverityLevel
 from textual.theme import Theme
 
 from advisor.files.state_folder import read_record, write_record
-
-# The narrowest screens of each class of styles, as Textual declares them.
-BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]
+from advisor.tui.text import BROAD
 
 # The colours of a report's sections, by their names there.
 _REPORT = {"good": "success", "bad": "error", "warning": "warning", "name": "secondary"}
@@ -41,7 +38,7 @@ class ThemedApp(App[ReturnType]):
 
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
-    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (BROAD, "-broad")]  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,18 +72,3 @@ class ThemedApp(App[ReturnType]):
         """Offer the themes, and remember the one that is chosen."""
         super().search_themes()
         self.theme_changed_signal.subscribe(self, lambda theme: write_record(_REMEMBERED, ChosenTheme(theme.name)))
-
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
-        """Tell the person something, in place of Textual's toasts. It is text, never markup."""
-        self.show_notice(f"{title}: {message}" if title else message, severity)
-
-    def show_notice(self, text: str, severity: SeverityLevel) -> None:
-        """Show a notice, where the app has a place for it."""

@@ -21,7 +21,7 @@ from typing import Any
 from catalogue import WORKLOADS, Workload, chosen
 from lanes import Lanes
 from options import Options
-from tables import ADVISOR, BASELINE, EXPERT, PEER, PYTHON_FILE, document
+from tables import ADVISOR, BASELINE, EXPERT, PYTHON_FILE, document
 
 VARIANTS = (BASELINE, EXPERT, ADVISOR)
 EXPORT_VARIANTS = (BASELINE, PYTHON_FILE, ADVISOR, EXPERT)
@@ -40,9 +40,9 @@ def main() -> None:
         return
     arguments.results.mkdir(parents=True, exist_ok=True)
     files = {workload.name: arguments.results / f"{workload.name}.json" for workload in arguments.chosen}
-    wanted = [w for w in arguments.chosen if not (arguments.goes_on and _finished(files[w.name]))]
+    wanted = [w for w in arguments.chosen if not (arguments.goes_on and _read(files[w.name]).get("finished"))]
     not_started = _measure(wanted, arguments)
-    print(_document([_read(file) for file in files.values() if file.exists()]))
+    print(_document(map(_read, files.values())))
     if not_started:
         print(f"\nNot started for lack of time: {' '.join(workload.name for workload in not_started)}")
 
@@ -70,13 +70,9 @@ def _document(results: Iterable[dict[str, Any]]) -> str:
     return document(rows)
 
 
-def _finished(file: Path) -> bool:
-    return file.exists() and bool(_read(file).get("finished"))
-
-
 def _read(file: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return result
+    """The result in a file; empty where there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def _options(arguments: argparse.Namespace, caches: Path) -> Options:
@@ -86,7 +82,6 @@ def _options(arguments: argparse.Namespace, caches: Path) -> Options:
         variants=arguments.variants,
         budget_s=arguments.budget,
         command=shlex.join(["python", *sys.argv]),
-        peer_budget=arguments.peer_budget,
         timed_s=arguments.timed,
         rounds=arguments.rounds,
         reuse=arguments.goes_on,
@@ -102,13 +97,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--results", type=Path, default=Path("benchmark-results"), help="a folder for the results")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="measure nothing: join these results")
-    parser.add_argument("--variants", type=_names, default=VARIANTS, help=f"some of {','.join((*VARIANTS, PEER))}")
+    parser.add_argument("--variants", type=_names, default=VARIANTS, help=f"some of {','.join(VARIANTS)}")
     parser.add_argument("--exports", action="store_true", help="time the exported files against what was reported")
     parser.add_argument("--budget", type=int, default=120, metavar="S", help="seconds of each session (120)")
     parser.add_argument("--lanes", type=int, default=1, metavar="N", help="measure on N GPUs at a time")
     parser.add_argument("--within", type=float, metavar="S", help="start no workload that would end later than this")
     parser.add_argument("--continue", dest="goes_on", action="store_true", help="measure only unfinished workloads")
-    parser.add_argument("--peer-budget", default="balanced", help="the peer's budget: fast, balanced, max, or seconds")
     parser.add_argument("--timed", type=float, default=1.0, metavar="S", help="seconds timed in each process (1)")
     parser.add_argument("--rounds", type=int, default=1, help="turns of the variants, there and back")
     parser.add_argument("--small", action="store_true", help="small sizes, to try this out without a GPU")
@@ -124,8 +118,8 @@ def _arguments() -> argparse.Namespace:
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if not set(names) <= {*VARIANTS, PEER}:
-        raise argparse.ArgumentTypeError(f"give some of {','.join((*VARIANTS, PEER))}")
+    if not set(names) <= set(VARIANTS):
+        raise argparse.ArgumentTypeError(f"give some of {','.join(VARIANTS)}")
     return names
 
 

@@ -8,9 +8,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SMALL = HERE / "small.py"
 SMALL_BATCH = 2
-TRAINING_ONLY = "it tunes training steps only"
-NO_LOADER = "a loader is outside its reach, as its README says"
-TUPLES_ONLY = "it takes tuples of tensors and loss(output, target)"
 # Usual seconds that timing all variants of a workload takes on a GPU, compilation included. Estimated.
 TIMING_S, LONG_TIMING_S = 60, 110
 
@@ -19,8 +16,7 @@ TIMING_S, LONG_TIMING_S = 60, 110
 class Workload:
     """A row of the tables. ``batch_size`` is set where the model infers.
 
-    ``timing_s`` is the expected duration of timing all variants, in seconds. ``no_peer`` says why the peer cannot run
-    the workload; it is empty where the peer can.
+    ``timing_s`` is the expected duration of timing all variants, in seconds.
     """
 
     name: str
@@ -29,7 +25,6 @@ class Workload:
     target: str
     batch_size: int | None = None
     timing_s: int = TIMING_S
-    no_peer: str = ""
 
     @property
     def trains(self) -> bool:
@@ -54,8 +49,6 @@ def _own(name: str, title: str, family: str, **options: Any) -> Workload:
 
 def _workload(name: str, title: str, family: str, folder: Path, *, target: str = "", **options: Any) -> Workload:
     file, _, attribute = (target or name).partition(":")
-    if options.get("batch_size"):
-        options.setdefault("no_peer", TRAINING_ONLY)
     return Workload(name, title, family, f"{folder / file}.py:{attribute or 'build'}", **options)
 
 
@@ -65,17 +58,17 @@ WORKLOADS = {
         _gpu("resnet50", "ResNet-50, batch 64", "classification"),
         _gpu("small_resnet18", "ResNet-18, 32x32, batch 128", "classification"),
         _own("mobilenet", "MobileNetV3, batch 128", "classification"),
-        _own("fcos", "FCOS detector, 256x256", "detection", timing_s=LONG_TIMING_S, no_peer=TUPLES_ONLY),
+        _own("fcos", "FCOS detector, 256x256", "detection", timing_s=LONG_TIMING_S),
         _own("fcn", "FCN on ResNet-50, 256x256", "segmentation"),
         _own("r3d", "3-D ResNet-18, 16 frames", "video"),
-        _own("convnext", "ConvNeXt-tiny", "timm"),
-        _own("mobile_rmsprop", "mobile network, RMSprop", "timm", timing_s=LONG_TIMING_S),
-        _own("vit", "ViT-S", "timm"),
+        _own("convnext", "ConvNeXt-tiny", "timm", target="timm_models:convnext"),
+        _own("mobile_rmsprop", "mobile network, RMSprop", "timm", timing_s=LONG_TIMING_S, target="timm_models:mobile"),
+        _own("vit", "ViT-S", "timm", target="timm_models:vit"),
         _gpu("encoder", "transformer encoder", "encoder"),
-        _own("bert", "BERT-base", "encoder", no_peer=TUPLES_ONLY),
+        _own("bert", "BERT-base", "encoder"),
         _gpu("gpt2", "GPT-2 with dropout", "decoder"),
-        _own("llama", "Llama, 8 layers", "decoder", no_peer=TUPLES_ONLY),
-        _own("t5", "T5-small", "encoder-decoder", timing_s=LONG_TIMING_S, no_peer=TUPLES_ONLY),
+        _own("llama", "Llama, 8 layers", "decoder"),
+        _own("t5", "T5-small", "encoder-decoder", timing_s=LONG_TIMING_S),
         _own("conformer", "Conformer", "audio", timing_s=LONG_TIMING_S),
         _own("wav2vec2", "wav2vec 2.0, 6 layers", "audio"),
         _own("sage", "GraphSAGE, 1 million edges", "graph"),
@@ -83,27 +76,27 @@ WORKLOADS = {
         _gpu("recommender", "recommender", "recommender"),
         _own("bags", "click model with embedding bags", "recommender"),
         _gpu("autoencoder", "convolutional autoencoder", "autoencoder"),
-        _gpu("jpeg", "ResNet-18 from JPEG files", "input pipeline", timing_s=LONG_TIMING_S, no_peer=NO_LOADER),
-        _own("jpeg128", "MobileNetV3 from JPEG files", "input pipeline", timing_s=LONG_TIMING_S, no_peer=NO_LOADER),
+        _gpu("jpeg", "ResNet-18 from JPEG files", "input pipeline", timing_s=LONG_TIMING_S),
+        _gpu("jpeg128", "MobileNetV3 from JPEG files", "input pipeline", timing_s=LONG_TIMING_S, target="jpeg:mobile"),
         _gpu("mlp12", "12-block MLP", "host-bound"),
         _own("tiny_transformer", "tiny transformer", "host-bound"),
-        _own("diffusion", "diffusion U-Net, 32x32", "diffusion", no_peer=TUPLES_ONLY),
+        _own("diffusion", "diffusion U-Net, 32x32", "diffusion"),
         _own("unet3d", "3-D U-Net, 64x64x64", "segmentation"),
-        _own("contrastive", "ResNet-18, two views", "contrastive", no_peer=TUPLES_ONLY),
+        _own("contrastive", "ResNet-18, two views", "contrastive"),
         _own("edsr", "super-resolution, 96x96", "super-resolution"),
         _own("pointnet", "PointNet, 1024 points", "point clouds"),
         _own("mixture", "decoder with a mixture of experts", "decoder"),
         _own("fourier", "Fourier neural operator", "operators"),
-        _own("physics", "physics-informed network", "physics", no_peer=TUPLES_ONLY),
-        _own("swin", "Swin-tiny", "timm", timing_s=LONG_TIMING_S),
-        _own("tagger", "tagger over packed sequences", "recurrent", no_peer=TUPLES_ONLY),
-        _own("augmented", "ResNet-18, images changed in Python", "input pipeline", no_peer=NO_LOADER),
+        _own("physics", "physics-informed network", "physics"),
+        _own("swin", "Swin-tiny", "timm", timing_s=LONG_TIMING_S, target="timm_models:swin"),
+        _own("tagger", "tagger over packed sequences", "recurrent"),
+        _own("augmented", "ResNet-18, images changed in Python", "input pipeline"),
         _gpu("infer1", "ResNet-50 inference, batch 1", "inference", target="resnet50", batch_size=1),
         _gpu("infer128", "ResNet-50 inference, batch 128", "inference", target="resnet50", batch_size=128),
         _own("mobilenet_infer1", "MobileNetV3 inference, batch 1", "inference", target="mobilenet", batch_size=1),
         _own("mobilenet_infer256", "MobileNetV3 inference, batch 256", "inference", target="mobilenet", batch_size=256),
-        _own("vit_infer1", "ViT-S inference, batch 1", "inference", target="vit", batch_size=1),
-        _own("vit_infer128", "ViT-S inference, batch 128", "inference", target="vit", batch_size=128),
+        _own("vit_infer1", "ViT-S inference, batch 1", "inference", target="timm_models:vit", batch_size=1),
+        _own("vit_infer128", "ViT-S inference, batch 128", "inference", target="timm_models:vit", batch_size=128),
         _own("bert_infer1", "BERT-base inference, batch 1", "inference", target="bert:serve", batch_size=1),
         _own("bert_infer8", "BERT-base inference, batch 8", "inference", target="bert:serve", batch_size=8),
     )

@@ -78,19 +78,23 @@ def experts_of(workload: Workload) -> tuple[str, ...]:
     return (STACK, BY_HAND) if workload.name in EDITS else (STACK,)
 
 
+def _variant(workload: Workload, name: str) -> tuple[Edit, Choices]:
+    return EDITS[workload.name] if name == BY_HAND else (unchanged, USUAL)
+
+
 def stacks_of(workload: Workload, name: str) -> tuple[Choices, ...]:
     """The choices of a variant, then those to fall back to, one after the other."""
-    usual = EDITS[workload.name][1] if name == BY_HAND else USUAL
+    _, usual = _variant(workload, name)
     return (usual, *usual.weaker())
 
 
 def described(workload: Workload, name: str, choices: Choices) -> str:
     """A variant in words."""
-    edit = EDITS[workload.name][0] if name == BY_HAND else unchanged
+    edit, _ = _variant(workload, name)
     return str(choices) if edit is unchanged else f"{choices}; {edit.__doc__}"
 
 
 def write(workload: Workload, name: str, script: Script, choices: Choices) -> Loop:
     """The loop of a variant."""
-    edit = EDITS[workload.name][0] if name == BY_HAND else unchanged
+    edit, _ = _variant(workload, name)
     return write_stack(edit(script), choices)

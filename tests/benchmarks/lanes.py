@@ -1,12 +1,11 @@
 """Lanes: workloads measured on several GPUs at a time.
 
-A lane is a process with one GPU and its share of the cores, which takes one workload after the other from a common
-queue. This module imports no torch: a lane does, once it has its cores.
+A lane has one GPU and its share of the cores, and takes one workload after the other from a common queue. This module
+imports no torch: the process that measures a workload does, once it has its cores.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -15,12 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import psutil
-from catalogue import WORKLOADS, Workload
+from catalogue import Workload
 from options import Options
 from processes import NVML_CHECK, end_children, environment_with
 
@@ -29,8 +26,7 @@ class Lanes:
     """The queue of workloads, and the lanes that empty it, longest workload first.
 
     ``within_s`` is the time for all: a workload that is not expected to end within it is not started.
-    ``workload_limit_s`` ends a workload that hangs, with its lane, which is started anew. ``timing_share`` is the share
-    of the usual timing that is done.
+    ``workload_limit_s`` ends a workload that hangs. ``timing_share`` is the share of the usual timing that is done.
     """
 
     def __init__(
@@ -70,18 +66,10 @@ class Lanes:
         return self.left
 
     def _empty(self, lane: int) -> None:
-        process = None
         while workload := self._next():
-            process = process or Lane(lane, self.lanes, self.options)
-            failure = process.measure(workload, self.workload_limit_s)
+            failure = measured(workload, lane, self.lanes, self.options, self.workload_limit_s)
             if failure and not self._ended:
-                note_failure(process.options.results / f"{workload.name}.json", workload, failure)
-                say(lane, workload.name, failure)
-            if process.ended:
-                process.end()
-                process = None
-        if process:
-            process.end()
+                note_failure(self.options, lane, workload, failure)
 
     def _next(self) -> Workload | None:
         """Take the first workload for which there is time."""
@@ -95,66 +83,39 @@ class Lanes:
         return None
 
 
-class Lane:
-    """A process with a GPU and cores of its own, which measures the workloads that it is told.
-
-    ``ended`` says that it measures no more: it hangs or has died.
-    """
-
-    def __init__(self, number: int, of: int, options: Options) -> None:
-        self.number = number
-        self.options = options
-        self.ended = False
-        context = multiprocessing.get_context("spawn")
-        self._here, there = context.Pipe()
-        self._process = context.Process(target=serve, args=(there, number, cores_of(number, of), options))
-        with _STARTING, environment_with(environment_of(number, of)):
-            self._process.start()
-        there.close()
-
-    def measure(self, workload: Workload, limit_s: float) -> str:
-        """Measure a workload in the lane; the reason when it came to no end, else an empty text."""
-        try:
-            self._here.send(workload.name)
-            answered = self._here.poll(limit_s)
-            self.ended = not answered
-            return str(self._here.recv()) if answered else f"took longer than {limit_s:.0f} s"
-        except (EOFError, OSError):
-            self.ended = True
-            self._process.join(1)
-            return f"its lane ended with exit code {self._process.exitcode}"
-
-    def end(self) -> None:
-        """End the lane and everything that it started."""
-        if self._process.pid:
-            end_children(self._process.pid)
-        self._process.kill()
-        self._process.join()
-        self._here.close()
-
-
-# The environment is the whole process's while a lane starts.
+# The environment is the whole process's while a lane starts one.
 _STARTING = threading.Lock()
 
 
-def serve(there: Connection, lane: int, cores: list[int], options: Options) -> None:
-    """Measure workloads by name until nobody asks any more. Runs in the lane's process."""
+def measured(workload: Workload, lane: int, of: int, options: Options, limit_s: float) -> str:
+    """Measure a workload in a process with the lane's GPU and cores; the reason when it came to no end, else empty."""
+    arguments = workload, lane, cores_of(lane, of), options
+    process = multiprocessing.get_context("spawn").Process(target=measure_workload, args=arguments)
+    with _STARTING, environment_with(environment_of(lane, of)):
+        process.start()
+    process.join(limit_s)
+    code = process.exitcode
+    assert process.pid is not None
+    end_children(process.pid)
+    process.kill()
+    process.join()
+    shutil.rmtree(options.caches / workload.name, ignore_errors=True)
+    return f"took longer than {limit_s:.0f} s" if code is None else f"ended with exit code {code}" if code else ""
+
+
+def measure_workload(workload: Workload, lane: int, cores: list[int], options: Options) -> None:
+    """Measure a workload. Runs in a process of its own."""
     if cores:
         os.sched_setaffinity(0, cores)
     # Libraries may ask for a GPU when they are imported; the usual way to ask would spoil CUDA in forked processes.
     os.environ[NVML_CHECK] = "1"
     from measure import Measurement
 
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while True:
-            workload = WORKLOADS[there.recv()]
-            try:
-                Measurement(workload, options, lambda text, name=workload.name: say(lane, name, text)).run()
-                failure = ""
-            except Exception as error:  # a workload that cannot be measured is a row with its reason
-                failure = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
-            shutil.rmtree(options.caches / workload.name, ignore_errors=True)
-            there.send(failure)
+    try:
+        Measurement(workload, options, lambda text: say(lane, workload.name, text)).run()
+    except Exception as error:  # a workload that cannot be measured is a row with its reason
+        failure = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+        note_failure(options, lane, workload, failure)
 
 
 def cores_of(lane: int, of: int) -> list[int]:
@@ -172,8 +133,10 @@ def environment_of(lane: int, of: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": visible[lane] if visible else str(lane)}
 
 
-def note_failure(file: Path, workload: Workload, reason: str) -> None:
-    """Write into a workload's result why it has no end; what was measured stays."""
+def note_failure(options: Options, lane: int, workload: Workload, reason: str) -> None:
+    """Say why a workload has no end, and write it into its result; what was measured stays."""
+    say(lane, workload.name, reason)
+    file = options.results / f"{workload.name}.json"
     known: dict[str, Any] = {"workload": workload.name, "title": workload.title, "family": workload.family}
     known |= {"searches": {}, "variants": {}}
     if file.exists():

@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from plain import time_loop
 from processes import FailedError, TooSlowError, run_apart
 from session import Session, Settings, run_session
 from small import module_of
-from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PEER, PEER_PACKAGE, PYTHON_FILE, not_as_reported
+from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PYTHON_FILE, not_as_reported
 
 import advisor
 from advisor.recipe.catalog import load_catalog
@@ -40,7 +39,6 @@ class Measurement:
         self.say = say
         self.caches = options.caches / workload.name
         self.file = options.results / f"{workload.name}.json"
-        self.peers_cache = self.file.with_suffix(".peer.json")
         self.choices = {name: experts.stacks_of(workload, name) for name in experts.experts_of(workload)}
         self.settings: dict[str, Path] = {}
         self.result: dict[str, Any] = {
@@ -58,9 +56,8 @@ class Measurement:
         """Search and time, as far as the options say."""
         module_of(self.workload.file)  # its libraries are imported once, and not in each process
         known = json.loads(self.file.read_text(encoding="utf-8"))["searches"] if self._reuses() else {}
-        for name, search in ((ADVISOR, self._session), (PEER, self._peers_search)):
-            if name in self.options.variants:
-                self._search(name, search, known)
+        if ADVISOR in self.options.variants:
+            self._search(known.get(ADVISOR))
         names = self._timed()
         if self.options.exports:
             self._time_exports(names)
@@ -80,19 +77,19 @@ class Measurement:
     def _reuses(self) -> bool:
         return self.options.reuse and self.file.exists()
 
-    def _search(self, name: str, search: Callable[[], dict[str, Any]], known: dict[str, Any]) -> None:
+    def _search(self, known: dict[str, Any] | None) -> None:
         try:
-            found = known.get(name) or search()
-            self.result["searches"][name] = found
-            self.say(f"{name} searched for {found['wall_s']:.0f} s: {found['stack']}")
+            found = known or self._session()
+            self.result["searches"][ADVISOR] = found
+            self.say(f"{ADVISOR} searched for {found['wall_s']:.0f} s: {found['stack']}")
         except FailedError as error:
-            self.result["variants"][name] = {"failed": str(error)}
-            self.say(f"{name} did not search: {error}")
+            self.result["variants"][ADVISOR] = {"failed": str(error)}
+            self.say(f"{ADVISOR} did not search: {error}")
         self._write()
 
     def _session(self) -> dict[str, Any]:
         session = run_session(
-            self.workload, self.options.budget_s, self.file, self._environment(ADVISOR), self.caches / "state"
+            self.workload, self.options.budget_s, self.file, self._environment(), self.caches / "state"
         )
         found = ", ".join(f"{key}: {value}" for key, value in session.settings.items())
         return {**dataclasses.asdict(session), "stack": found or "nothing", "known": self._known(session)}
@@ -100,14 +97,6 @@ class Measurement:
     def _known(self, session: Session) -> dict[str, Settings | None]:
         """The best known settings at each moment of the table, by the moment's seconds."""
         return {str(moment_s): session.known_at(moment_s) for moment_s in MOMENTS_S}
-
-    def _peers_search(self) -> dict[str, Any]:
-        if self.workload.no_peer:
-            raise FailedError(f"cannot run it: {self.workload.no_peer}")
-        if version_of(PEER_PACKAGE) is None:
-            raise FailedError(f"{PEER_PACKAGE} is not installed")
-        self.peers_cache.unlink(missing_ok=True)
-        return self._apart(PEER, search_with_peer, self.workload, self.options.peer_budget, limit_s=1200.0)
 
     def _timed(self) -> list[str]:
         """The variants to time: perf-advisor's are its distinct stacks."""
@@ -183,29 +172,22 @@ class Measurement:
                 variant["stack"] = experts.described(self.workload, name, choices)
                 return timed
 
-    def _apart(self, name: str, function: Any, *arguments: Any, limit_s: float | None = None) -> Any:
+    def _apart(self, name: str, function: Any, *arguments: Any) -> Any:
         settings = self.settings.get(ADVISOR if name == PYTHON_FILE else name)
         needed = load_catalog().environment(_read(settings)) if settings else {}
         return run_apart(
             function,
             *arguments,
-            environment={**self._environment(name), **needed},
+            environment={**self._environment(), **needed},
             fresh=bool(needed),
             log=self.file.with_suffix(f".{name.replace(' ', '-')}.log").resolve(),
-            limit_s=limit_s or self.options.limit_s,
+            limit_s=self.options.limit_s,
         )
 
-    def _environment(self, name: str) -> dict[str, str]:
-        """The compilers' caches: the peer's apart, so that no search profits from another's.
-
-        The expert's stack is timed after the session, and does not search.
-        """
-        caches = self.caches.resolve() / (PEER if name == PEER else ADVISOR)
-        return {
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-            "TRITON_CACHE_DIR": str(caches / "triton"),
-            "PYTORCH_AUTOTUNE_CACHE": str(self.peers_cache.resolve()),
-        }
+    def _environment(self) -> dict[str, str]:
+        """The compilers' caches; the expert's stack is timed after the session, and with its caches."""
+        caches = self.caches.resolve()
+        return {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "TRITON_CACHE_DIR": str(caches / "triton")}
 
     def _write(self) -> None:
         self.file.write_text(json.dumps(self.result, indent=1), encoding="utf-8")
@@ -215,12 +197,10 @@ class Measurement:
 
 
 def time_variant(workload: Workload, name: str, file: Path | None, options: Options) -> dict[str, Any]:
-    """Time the baseline, the peer's stack, or what perf-advisor exported to a file."""
+    """Time the baseline, or what perf-advisor exported to a file."""
     written = script.load(workload, _device())
     if name == BASELINE:
         step, data = variants.baseline(written)
-    elif name == PEER:
-        (step, data), _ = variants.peer(written, options.peer_budget)
     else:
         assert file is not None
         step, data = (variants.python_file if name == PYTHON_FILE else variants.tuned)(written, file)
@@ -231,14 +211,6 @@ def time_expert(workload: Workload, name: str, choices: Any, options: Options) -
     """Time the expert's stack with these choices."""
     step, data = experts.write(workload, name, script.load(workload, _device()), choices)
     return _timed(step, data, options)
-
-
-def search_with_peer(workload: Workload, budget: str) -> dict[str, Any]:
-    """Let the peer search."""
-    written = script.load(workload, _device())
-    started = time.perf_counter()
-    _, result = variants.peer(written, budget)
-    return {"wall_s": time.perf_counter() - started, "budget": budget, "stack": result.config.label}
 
 
 def _timed(step: Any, data: Any, options: Options) -> dict[str, Any]:
@@ -254,7 +226,7 @@ def machine() -> str:
 
 def versions() -> str:
     """The versions that decide speeds, in one line."""
-    packages = ("torch", "torchvision", "torchaudio", "timm", "transformers", "torch-geometric", PEER_PACKAGE)
+    packages = ("torch", "torchvision", "torchaudio", "timm", "transformers", "torch-geometric")
     found = [f"{name} {version_of(name)}" for name in packages if version_of(name)]
     return f"Python {platform.python_version()}, {', '.join(found)}, perf-advisor {advisor.__version__}"
 

@@ -19,7 +19,6 @@ class Options:
     variants: tuple[str, ...]
     budget_s: int
     command: str
-    peer_budget: str = "balanced"
     timed_s: float = 1.0
     rounds: int = 1
     limit_s: float = 150.0

@@ -50,24 +50,17 @@ def run_apart(
     Raises FailedError when it raises, dies, or takes longer than ``limit_s``.
     """
     try:
-        return _run_once(function, *arguments, environment=environment, fresh=fresh, log=log, limit_s=limit_s)
+        return _run_once("spawn" if fresh else "fork", limit_s, log, dict(environment), function, arguments)
     except FailedError as error:
         if fresh or _SPOILED not in str(error):
             raise
-    return _run_once(function, *arguments, environment=environment, fresh=True, log=log, limit_s=limit_s)
+    return _run_once("spawn", limit_s, log, dict(environment), function, arguments)
 
 
-def _run_once(
-    function: Callable[..., Any],
-    *arguments: Any,
-    environment: Mapping[str, str],
-    fresh: bool,
-    log: Path,
-    limit_s: float,
-) -> Any:
-    context = multiprocessing.get_context("spawn" if fresh else "fork")
+def _run_once(start: str, limit_s: float, log: Path, environment: dict[str, str], *call: Any) -> Any:
+    context: Any = multiprocessing.get_context(start)
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(there, log, dict(environment), function, arguments))
+    process = context.Process(target=_answer, args=(there, log, environment, *call))
     with environment_with(environment):
         process.start()
     there.close()

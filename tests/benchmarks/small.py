@@ -40,9 +40,15 @@ mobilenet = _with("mobilenet", BATCH=2, SIDE=32, CLASSES=10)
 fcos = _with("fcos", SIDE=64, BATCH=1, BOXES=2)
 fcn = _with("fcn", SIDE=32, BATCH=2)
 r3d = _with("r3d", FRAMES=4, SIDE=32, BATCH=2)
-convnext = _with("convnext", NAME="test_convnext", SIDE=64, BATCH=2, CLASSES=10)
-mobile_rmsprop = _with("mobile_rmsprop", NAME="test_efficientnet", SIDE=64, BATCH=2, CLASSES=10)
-vit = _with("vit", NAME="test_vit", SIDE=160, BATCH=2, CLASSES=10)
+
+_TIMM = {
+    "NAMES": {"convnext": "test_convnext", "mobile": "test_efficientnet", "swin": "test_vit", "vit": "test_vit"},
+    **{"SIDE": 160, "LARGEST_BATCH": 2, "CLASSES": 10},
+}
+timm_models_convnext, timm_models_mobile, timm_models_swin, timm_models_vit = (
+    _with("timm_models", name, **_TIMM) for name in ("convnext", "mobile", "swin", "vit")
+)
+
 encoder = _with("encoder", WIDTH=64, HEADS=4, LAYERS=1, LENGTH=16, BATCH=2)
 bert = _with("bert", **_BERT)
 bert_serve = _with("bert", "serve", **_BERT)
@@ -63,7 +69,7 @@ recommender = _with("recommender", TABLES=3, ROWS=100, WIDTH=8, BATCH=16)
 bags = _with("bags", TABLES=2, ROWS=100, WIDTH=8, BAG=4, BATCH=16)
 autoencoder = _with("autoencoder", WIDTHS=(3, 8, 16), BATCH=2, SIZE=32)
 jpeg = _with("jpeg", IMAGES=8, SIDE=64, BATCH=4, CLASSES=10)
-jpeg128 = _with("jpeg128", IMAGES=8, SIDE=64, CROP=32, BATCH=4, CLASSES=10)
+jpeg_mobile = _with("jpeg", "mobile", MOBILE_IMAGES=8, SIDE=64, CROP=32, MOBILE_BATCH=4, CLASSES=10)
 mlp12 = _with("mlp12", WIDTH=32, BLOCKS=2, BATCH=16)
 tiny_transformer = _with("tiny_transformer", WIDTH=32, LAYERS=1, LENGTH=8, BATCH=2)
 diffusion = _with("diffusion", WIDTH=16, SIDE=8, BATCH=2)
@@ -74,6 +80,5 @@ pointnet = _with("pointnet", POINTS=16, CLASSES=5, BATCH=2)
 mixture = _with("mixture", WIDTH=32, HEADS=2, LAYERS=1, EXPERTS=2, LENGTH=8, VOCABULARY=101, BATCH=2)
 fourier = _with("fourier", WIDTH=4, MODES=2, LAYERS=1, SIDE=9, BATCH=2)
 physics = _with("physics", WIDTH=8, LAYERS=1, POINTS=16, STARTS=4)
-swin = _with("swin", NAME="test_vit", SIDE=160, CLASSES=10, BATCH=2)
 tagger = _with("tagger", WIDTH=8, LAYERS=2, LENGTH=10, VOCABULARY=101, TAGS=3, BATCH=2)
 augmented = _with("augmented", IMAGES=8, SIDE=32, BATCH=4)

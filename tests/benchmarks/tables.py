@@ -7,9 +7,8 @@ from typing import Any
 
 Result = dict[str, Any]
 
-BASELINE, EXPERT, PEER, ADVISOR = "baseline", "expert", "peer", "perf-advisor"
+BASELINE, EXPERT, ADVISOR = "baseline", "expert", "perf-advisor"
 PYTHON_FILE = "Python file"
-PEER_PACKAGE = "pytorch-autotune"
 # Seconds after the start of the command at which the best known stack is looked at.
 MOMENTS_S = (30, 60, 120, 300)
 MISSING = "-"
@@ -46,7 +45,7 @@ def ratio(result: Result, slower: str, faster: str) -> tuple[float, float, float
 
 def share_at(result: Result, moment_s: int) -> float | None:
     """The share of the expert's speed that the stack known at a moment reaches; None when one of the two is missing."""
-    name = result["searches"].get(ADVISOR, {}).get("variants", {}).get(str(moment_s))
+    name = _session(result).get("variants", {}).get(str(moment_s))
     found = ratio(result, expert_of(result), name) if name else None
     return found[0] if found else None
 
@@ -59,9 +58,9 @@ def share_at_end(result: Result) -> float | None:
 
 def interval_holds(result: Result) -> bool | None:
     """Whether the reported 95 % interval of the final stack holds the ratio of the independent loops."""
-    reported = result["searches"].get(ADVISOR, {}).get("reported")
+    reported = _session(result).get("reported")
     timed = ratio(result, BASELINE, ADVISOR)
-    if not reported or not timed or not result["searches"][ADVISOR].get("settings"):
+    if not reported or not timed or not _session(result).get("settings"):
         return None
     _, low, high = reported
     return bool(low <= timed[0] <= high)
@@ -69,7 +68,7 @@ def interval_holds(result: Result) -> bool | None:
 
 def over_reported(result: Result, name: str) -> float | None:
     """The step of a variant in a plain loop as a multiple of the one that was reported; None when one is missing."""
-    reported = _search(result, ADVISOR, "reported_before_ms" if name == BASELINE else "reported_ms")
+    reported = _session(result).get("reported_before_ms" if name == BASELINE else "reported_ms")
     timed = typical(result, name)
     return timed / reported if timed and reported else None
 
@@ -109,15 +108,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _times_table(results: Sequence[Result]) -> str:
-    with_peer = any(PEER in result["variants"] or PEER in result["searches"] for result in results)
     with_files = any(PYTHON_FILE in result["variants"] for result in results)
     columns = ["workload", "family", BASELINE, EXPERT, ADVISOR, "over the expert", "over the baseline"]
-    columns += [PEER_PACKAGE, f"over {PEER_PACKAGE}", f"search, {PEER_PACKAGE}"] if with_peer else []
     columns += [PYTHON_FILE, *(f"{name} / reported" for name in (*FILES.values(), BASELINE))] if with_files else []
-    return table(columns, [_times_row(result, with_peer=with_peer, with_files=with_files) for result in results])
+    return table(columns, [_times_row(result, with_files=with_files) for result in results])
 
 
-def _times_row(result: Result, *, with_peer: bool, with_files: bool) -> list[str]:
+def _times_row(result: Result, *, with_files: bool) -> list[str]:
     expert = expert_of(result)
     row = [
         result["title"],
@@ -126,8 +123,6 @@ def _times_row(result: Result, *, with_peer: bool, with_files: bool) -> list[str
         _times(ratio(result, expert, ADVISOR)),
         _times(ratio(result, BASELINE, ADVISOR)),
     ]
-    if with_peer:
-        row += [_time(result, PEER), _times(ratio(result, PEER, ADVISOR)), _seconds(_search(result, PEER, "wall_s"))]
     if with_files:
         ratios = [over_reported(result, name) for name in (*FILES, BASELINE)]
         row += [_time(result, PYTHON_FILE), *(MISSING if ratio is None else f"{ratio:.3f}" for ratio in ratios)]
@@ -161,21 +156,21 @@ def _shares_table(results: Sequence[Result]) -> str:
 
 def _shares_row(result: Result) -> list[str]:
     shares = [*(share_at(result, moment_s) for moment_s in MOMENTS_S), share_at_end(result)]
-    outside = _search(result, ADVISOR, "outside_share")
+    outside = _session(result).get("outside_share")
     return [
         result["title"],
         *(MISSING if share is None else f"{share:.3f}" for share in shares),
-        _seconds(_search(result, ADVISOR, "first_stack_s")),
-        _seconds(_search(result, ADVISOR, "first_compiled_s")),
+        _seconds(_session(result).get("first_stack_s")),
+        _seconds(_session(result).get("first_compiled_s")),
         MISSING if outside is None else f"{outside:.0%}",
-        f"{_seconds(_search(result, ADVISOR, 'wall_s'))} of {_seconds(_search(result, ADVISOR, 'budget_s'))}",
+        f"{_seconds(_session(result).get('wall_s'))} of {_seconds(_session(result).get('budget_s'))}",
         *_interval(result),
     ]
 
 
 def _interval(result: Result) -> list[str]:
     """The reported interval, and the independent ratio with a word when the interval does not hold it."""
-    reported, timed = _search(result, ADVISOR, "reported"), ratio(result, BASELINE, ADVISOR)
+    reported, timed = _session(result).get("reported"), ratio(result, BASELINE, ADVISOR)
     said = "{:.3f}x ({:.3f}-{:.3f})".format(*reported) if reported else MISSING
     measured = f"{timed[0]:.3f}x" if timed else MISSING
     return [said, f"{measured}, outside" if interval_holds(result) is False else measured]
@@ -202,12 +197,12 @@ def _mean(shares: Sequence[float | None]) -> str:
 
 
 def _median(results: Sequence[Result], name: str, form: Callable[[float], str]) -> str:
-    known = [value for result in results if (value := _search(result, ADVISOR, name)) is not None]
+    known = [value for result in results if (value := _session(result).get(name)) is not None]
     return f"median {form(statistics.median(known))}" if known else MISSING
 
 
-def _search(result: Result, name: str, key: str) -> Any:
-    return result["searches"].get(name, {}).get(key)
+def _session(result: Result) -> dict[str, Any]:
+    return result["searches"].get(ADVISOR, {})
 
 
 def _seconds(seconds: float | None) -> str:
@@ -218,8 +213,7 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
-    yield from _over("the expert", results, expert_of)
-    yield from _over(PEER_PACKAGE, results, lambda result: PEER)
+    yield from _over_the_expert(results)
     held = [holds for result in results if (holds := interval_holds(result)) is not None]
     if held:
         yield f"The reported 95 % interval holds the ratio of the plain loops in {sum(held)} of {len(held)} workloads."
@@ -232,13 +226,13 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
             yield f"{result['title']} was not measured to its end: {one_line(result['failed'])}."
 
 
-def _over(whom: str, results: Sequence[Result], name_of: Callable[[Result], str]) -> Iterator[str]:
-    measured = {result["title"]: ratio(result, name_of(result), ADVISOR) for result in results}
+def _over_the_expert(results: Sequence[Result]) -> Iterator[str]:
+    measured = {result["title"]: ratio(result, expert_of(result), ADVISOR) for result in results}
     means = {title: found[0] for title, found in measured.items() if found}
     if means:
         lowest = min(means, key=lambda title: means[title])
         yield (
-            f"perf-advisor over {whom}: {statistics.geometric_mean(means.values()):.3f}x in geometric mean over "
+            f"perf-advisor over the expert: {statistics.geometric_mean(means.values()):.3f}x in geometric mean over "
             f"{len(means)} workload{'s' if len(means) > 1 else ''}, lowest {means[lowest]:.3f}x ({lowest})."
         )
 
@@ -246,10 +240,9 @@ def _over(whom: str, results: Sequence[Result], name_of: Callable[[Result], str]
 def _stacks(results: Sequence[Result]) -> Iterator[str]:
     for result in results:
         expert = expert_of(result)
-        for name in (expert, PEER, ADVISOR):
-            stack = result["variants"].get(name, {}).get("stack") or _search(result, name, "stack")
-            if stack:
-                yield f"- {result['title']}, {PEER_PACKAGE if name == PEER else name}: {one_line(stack)}"
+        for name, known in ((expert, result["variants"].get(expert, {})), (ADVISOR, _session(result))):
+            if stack := known.get("stack"):
+                yield f"- {result['title']}, {name}: {one_line(stack)}"
         for fallback in result["variants"].get(expert, {}).get("fallbacks", []):
             yield f"- {result['title']}, {expert}, does not run: {one_line(fallback)}"
 

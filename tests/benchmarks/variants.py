@@ -1,4 +1,4 @@
-"""A workload's loop as it was written, with perf-advisor's settings, and with the peer's stack."""
+"""A workload's loop as it was written, and with perf-advisor's settings."""
 
 from __future__ import annotations
 
@@ -55,42 +55,3 @@ def python_file(script: Script, file: Path) -> Loop:
     optimizer = script.make_optimizer(script.model.parameters())
     model, optimizer, prepared = written.prepare(script.model, optimizer, loader)
     return written.train_step(model, optimizer, script.loss), script.data if prepared is None else prepared
-
-
-def peer(script: Script, budget: str) -> tuple[Loop, Any]:
-    """The loop with the configuration of pytorch-autotune, as its README writes it; and its result.
-
-    It searches unless its cache knows the workload already.
-    """
-    from pytorch_autotune import autotune
-
-    *inputs, target = script.data
-    optimizer = script.make_optimizer(script.model.parameters())
-    result = autotune(
-        script.model,
-        (*inputs, target),
-        loss_fn=script.loss,
-        optimizer=_name_of(optimizer) or script.make_optimizer,
-        lr=optimizer.defaults["lr"],
-        budget=int(budget) if budget.isdecimal() else budget,
-        device=str(script.device),
-    )
-    return (lambda batch: result.step(*batch).detach(), script.data), result
-
-
-def _name_of(optimizer: torch.optim.Optimizer) -> str:
-    """The peer's name for an optimizer, which lets it try the fused one; empty where it has none for these options."""
-    rate, parameters = optimizer.defaults["lr"], [torch.nn.Parameter(torch.zeros(1))]
-    named = {
-        "adamw": torch.optim.AdamW(parameters, lr=rate),
-        "adam": torch.optim.Adam(parameters, lr=rate),
-        "sgd": torch.optim.SGD(parameters, lr=rate, momentum=0.9),
-    }
-    return next(
-        (
-            name
-            for name, known in named.items()
-            if (type(known), known.defaults) == (type(optimizer), optimizer.defaults)
-        ),
-        "",
-    )

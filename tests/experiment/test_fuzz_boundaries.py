@@ -29,8 +29,8 @@ from advisor.report.whole import summary_sections
 from advisor.source.reading import read_sources
 from advisor.workloads.entrypoint import load_target
 
-MANY = pytest.param(20_000, marks=[pytest.mark.fuzz, pytest.mark.timeout(3600)])
-EXAMPLES = pytest.mark.parametrize("examples", [200, MANY])
+FEW, MANY = 60, pytest.param(20_000, marks=[pytest.mark.fuzz, pytest.mark.timeout(3600)])
+EXAMPLES = pytest.mark.parametrize("examples", [FEW, MANY])
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=30)
 
 
@@ -40,7 +40,7 @@ def fuzz(examples, strategy, check):
         max_examples=examples,
         deadline=None,
         database=None,
-        derandomize=examples == 200,
+        derandomize=examples == FEW,
         suppress_health_check=list(HealthCheck),
     )
     options_(given(strategy)(check))()

@@ -12,8 +12,11 @@ import yaml
 from process_state import state_put_back
 from project_configs import TUNED, patch_of
 
-from advisor.export.config_patch import Wanted, patched
+from advisor.export.config_patch import patched
+from advisor.export.configs.words import Wanted
 from advisor.records import ConfigKind
+
+pytestmark = pytest.mark.process
 
 _HF = ["hf_run_glue.json", "hf_alignment_sft.yaml", "llama_factory.yaml"]
 

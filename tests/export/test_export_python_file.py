@@ -44,7 +44,7 @@ WORKERS = {"data.num_workers": 2, "data.pin_memory": True, "data.persistent_work
 LOADED = replace(FACTS, loader=LOADER)
 MOVABLE = replace(FACTS, loader=replace(LOADER, movable_transforms=("ToDtype", "Normalize")))
 ON_DEVICE = {"data.transforms_on_device": True}
-AROUND = {"attention.backend": "flash", "step.create_on_device": True, "step.zero_grad": "zeros"}
+AROUND = {"step.create_on_device": True, "step.zero_grad": "zeros"}
 HALF = {"precision.autocast": "float16", "step.zero_grad": "manual", "data.device_prefetch": True}
 DDP = {"parallel.strategy": "ddp", "parallel.gradient_as_bucket_view": True, "parallel.no_sync": True}
 
@@ -137,9 +137,9 @@ def test_settings_of_recipes_that_left_are_not_exported(catalog):
     """A session of an earlier version is still exported."""
     removed = Catalog({name: recipe for name, recipe in catalog.recipes.items() if recipe.key not in REMOVED})
     for key, reason in REMOVED.items():
-        with pytest.warns(UserWarning, match=f"{key} is left out.*{reason}"):
+        with pytest.warns(UserWarning, match=f"{key}: true is left out.*{reason}"):
             assert removed.without_removed({key: True, **AUTOCAST}) == AUTOCAST
-    with pytest.warns(UserWarning, match="parallel.strategy is left out"):
+    with pytest.warns(UserWarning, match="parallel.strategy.* is left out"):
         assert catalog.without_removed({"parallel.strategy": "data_parallel", **AUTOCAST}) == AUTOCAST
 
 
@@ -415,6 +415,7 @@ def test_a_datasets_last_transforms_run_on_whole_batches(catalog, part):
         torch.testing.assert_close(tensor, wanted)
 
 
+@pytest.mark.compile
 def test_a_model_is_compiled_in_place_or_not_at_all(catalog):
     module = module_of(catalog, {"compile.mode": "max-autotune-no-cudagraphs"}, "train", PAIR)
     model, names = model_of(), list(model_of().state_dict())
@@ -426,6 +427,7 @@ def test_a_model_is_compiled_in_place_or_not_at_all(catalog):
     assert module.prepare(torch.compile(model), None)[0] is model
 
 
+@pytest.mark.compile
 def test_blocks_are_compiled_by_their_class(catalog):
     facts = replace(FACTS, repeated_blocks=(("Linear", 2),))
     module = module_of(catalog, {"compile.scope": "regional"}, "infer", replace(PAIR, facts=facts))

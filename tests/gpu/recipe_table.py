@@ -1,4 +1,4 @@
-"""The verdicts of several sessions, or of ``alone.py``, as a table: a row per recipe and value, a column per workload.
+"""The verdicts of several sessions as a table: a row per recipe and value, a column per workload.
 
 python tests/gpu/recipe_table.py reports/*.json
 """
@@ -7,22 +7,17 @@ import json
 import sys
 from pathlib import Path
 
-MARKS = {"faster": "+", "slower": "-", "same": "=", "unclear": "?", "failed": "failed", "skipped": ""}
+MARKS = {"faster": "+", "slower": "-", "same": "=", "unclear": "?"}
 MARKS["no measurable difference"] = "="  # in reports of schema 1
 
 
 def cell(trial):
-    """A speed-up with its verdict (+ faster, - slower, = the same, ? unclear), or why there is none.
-
-    ``alone.py`` has the memory as well, which is shown where it changes by a tenth.
-    """
+    """A speed-up with its verdict (+ faster, - slower, = the same, ? unclear), or why there is none."""
     if trial["verdict"] in ("failed", "skipped"):
         return "failed: " + trial["reason"][:60] if trial["verdict"] == "failed" else ""
     alone = "" if len(trial["settings"]) <= 1 else " on the stack"
-    memory = trial.get("memory") or 1.0
-    changed = f", memory {memory - 1:+.0%}" if abs(memory - 1) > 0.1 else ""
     off = " (already on, here off)" if trial.get("already_on") else ""
-    return f"{trial['speedup']:.2f}x {MARKS[trial['verdict']]}{alone}{changed}{off}"
+    return f"{trial['speedup']:.2f}x {MARKS[trial['verdict']]}{alone}{off}"
 
 
 def rows_of(reports):

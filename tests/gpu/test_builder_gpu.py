@@ -52,14 +52,6 @@ def built(tmp_path):
         yield build
 
 
-def test_the_target_is_built_once_though_the_compiler_is_imported_beside_a_trial(built, tmp_path):
-    problem, measure = built(ASKS)
-    assert not problem
-    for name, settings in [("first", {}), ("second", {}), ("compiled", {"compile.mode": "default"})]:
-        measure(name, settings, forked=True)
-    assert (tmp_path / "builds").read_text() == "built "
-
-
 FORKS = """
 import importlib, os, torch
 from advisor.trial import builder
@@ -122,13 +114,21 @@ def build():
 """
 
 
-def test_a_hugging_face_encoder_is_built_once_for_its_trials(built, tmp_path):
-    pytest.importorskip("transformers")
-    pytest.importorskip("pandas")
-    problem, measure = built(ENCODER)
+@pytest.mark.parametrize(
+    ("text", "needs", "setting"),
+    [
+        (ASKS, (), {"compile.mode": "default"}),
+        (ENCODER, ("transformers", "pandas"), {"precision.autocast": "bfloat16"}),
+    ],
+    ids=["the compiler is imported beside a trial", "an encoder of Hugging Face"],
+)
+def test_the_target_is_built_once_for_all_its_trials(built, tmp_path, text, needs, setting):
+    for library in needs:
+        pytest.importorskip(library)
+    problem, measure = built(text)
     assert not problem
-    measure("plain", {}, forked=True)
-    measure("bfloat16", {"precision.autocast": "bfloat16"}, forked=True)
+    for name, settings in [("first", {}), ("second", {}), ("third", setting)]:
+        measure(name, settings, forked=True)
     assert (tmp_path / "builds").read_text() == "built "
 
 

@@ -20,17 +20,10 @@ LOADER = LoaderFacts(16, 0, False, False, None, 8, False, False)
 SCHEDULES = (torch.optim.lr_scheduler.ExponentialLR, torch.optim.lr_scheduler.OneCycleLR)
 
 
-def net(out=4):
+def net():
     torch.manual_seed(0)
-    layers = (
-        nn.Conv2d(3, 8, 3),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(128, out),
-    )
-    return nn.Sequential(*layers).cuda()
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(128, 4)).cuda()
 
 
 def batches(count=14, size=16):

@@ -1,4 +1,4 @@
-"""Sessions by memory, energy and latency, and under a memory limit, on the encoder and on a GPU."""
+"""Sessions by memory and energy, and under a memory limit, on the encoder and on a GPU."""
 
 import json
 import subprocess
@@ -13,10 +13,10 @@ ENCODER = Path(__file__).parent / "workloads" / "encoder.py"
 SAVING = "checkpointing,autocast,fused_optimizer"
 
 
-def session(*options, budget_s=60):
+def session(*options):
     """The JSON report of a headless session on the encoder."""
-    command = [sys.executable, "-m", "advisor", f"{ENCODER}:build", "--budget", f"{budget_s}s", "--json", "-", *options]
-    return json.loads(subprocess.check_output(command, text=True, timeout=3 * budget_s))
+    command = [sys.executable, "-m", "advisor", f"{ENCODER}:build", "--budget", "60s", "--json", "-", *options]
+    return json.loads(subprocess.check_output(command, text=True, timeout=180))
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +53,6 @@ def test_a_limit_below_the_baseline_is_met(by_memory):
     assert all(trial["outcome"] != "failed" for trial in report["trials"])
 
 
-def test_a_limit_that_nothing_meets_is_told():
-    report = session("--memory-limit", "8MiB", "--only", "autocast", budget_s=40)
-    assert not (report["stack"] or {}).get("settings")
-    assert report["recommendations"] == []
-    assert any("stays within the memory limit of 8.00 MiB" in said["text"] for said in report["messages"])
-
-
 def test_by_energy_every_trial_counts_it_and_half_precision_takes_less():
     report = session("--objective", "energy", "--only", "autocast,tf32")
     measured = [trial for trial in report["trials"] if trial["outcome"] == "measured"]
@@ -71,11 +64,3 @@ def test_by_energy_every_trial_counts_it_and_half_precision_takes_less():
     assert stack["energy_j_per_sample"] < report["baseline"]["energy_j_per_sample"]
     control = next(trial for trial in measured if trial["recipe"] == "control")
     assert control["energy_j_per_sample"] == pytest.approx(report["baseline"]["energy_j_per_sample"], rel=0.1)
-
-
-def test_by_latency_no_larger_batch_is_recommended():
-    options = ("--objective", "latency", "--mode", "infer", "--allow", "changed")
-    report = session(*options, "--only", "batch_size,autocast")
-    assert any(trial["recipe"] == "batch_size" and trial["speedup"] for trial in report["trials"])
-    assert "batch_size" not in {item["recipe"] for item in report["recommendations"]}
-    assert "data.batch_size" not in report["stack"]["settings"]

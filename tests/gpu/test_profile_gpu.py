@@ -38,11 +38,11 @@ def cuda(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("workload", "bottleneck", "evidence"),
     [
-        ("bound_input", Bottleneck.INPUT, "waiting for data"),
-        ("bound_launch", Bottleneck.LAUNCH, "kernels"),
-        ("bound_memory", Bottleneck.MEMORY, "the rate of a copy in memory"),
-        ("bound_compute", Bottleneck.COMPUTE, "float32 matrix-product rate"),
-        ("bound_copy", Bottleneck.COPY, "copying the batch to the GPU takes"),
+        ("bound.py:data", Bottleneck.INPUT, "waiting for data"),
+        ("bound.py:launches", Bottleneck.LAUNCH, "kernels"),
+        ("bound.py:memory", Bottleneck.MEMORY, "the rate of a copy in memory"),
+        ("bound.py:products", Bottleneck.COMPUTE, "float32 matrix-product rate"),
+        ("bound.py:copies", Bottleneck.COPY, "copying the batch to the GPU takes"),
     ],
 )
 def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottleneck, evidence):
@@ -59,7 +59,7 @@ def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottl
 
 
 def test_the_whole_pass_is_short(tmp_path):
-    taken = take_profile("mlp12", tmp_path, device="cuda", clock=time.monotonic)
+    taken = take_profile("mlp12.py:build", tmp_path, device="cuda", clock=time.monotonic)
     assert taken.seconds < LONGEST_PASS_S
 
 
@@ -97,7 +97,7 @@ def test_ranges_are_neither_operators_nor_device_time(cuda):
     assert operators == pytest.approx(sum(recording.device_phases.values()), rel=0.05)
     mm = next(row for row in recording.operators if row.name == "aten::mm")
     assert mm.calls == 3
-    assert mm.device_total_ms >= mm.device_ms > 0
+    assert mm.device_ms > 0
 
 
 class Sleeps(nn.Module):

@@ -180,11 +180,9 @@ def test_training_with_batches_copied_ahead(settings):
 
 TARGET = """
 import torch
-from exported_module import module_of
-from tiny_mnist import write_mnist
 from torch import nn
 from torch.utils.data import DataLoader
-from torchvision.datasets import MNIST, FakeData
+from torchvision.datasets import FakeData
 from torchvision.transforms import v2
 
 class Net(nn.Module):

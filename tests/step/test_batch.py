@@ -144,6 +144,7 @@ def test_packed_sequences_keep_their_sizes_on_the_host():
     assert torch.equal(static.data, packed.data)
 
 
+@pytest.mark.process
 def test_batches_of_graphs():
     data = pytest.importorskip("torch_geometric.data")
     graphs = [data.Data(x=ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 0]]), name="a") for _ in range(2)]

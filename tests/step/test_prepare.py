@@ -150,6 +150,7 @@ def compiled(eager_backend, fresh_compiler):
     return (*Tuning(COMPILED).prepare(model, optimizer), model)
 
 
+@pytest.mark.compile
 def test_a_compiled_model_is_the_model(compiled):
     model, optimizer, given = compiled
     assert model is given
@@ -169,6 +170,7 @@ def trained_plainly(count):
     return model
 
 
+@pytest.mark.compile
 def test_hooks_of_a_compiled_model_run_once_each(compiled):
     model, optimizer, _ = compiled
     seen = []
@@ -181,6 +183,7 @@ def test_hooks_of_a_compiled_model_run_once_each(compiled):
     assert seen == ["before", "forward", "backward", "saved"]
 
 
+@pytest.mark.compile
 def test_copies_of_a_compiled_model_have_plain_names_and_weights_of_their_own(compiled):
     model, optimizer, _ = compiled
     average = AveragedModel(model)
@@ -196,6 +199,7 @@ def test_copies_of_a_compiled_model_have_plain_names_and_weights_of_their_own(co
     Net().load_state_dict(through_disk(average.module.state_dict()))
 
 
+@pytest.mark.compile
 def test_decoding_with_a_cache_is_not_compiled(eager_backend, fresh_compiler):
     class Decoder(Net):
         def forward(self, tokens, past_key_values=None):
@@ -208,6 +212,7 @@ def test_decoding_with_a_cache_is_not_compiled(eager_backend, fresh_compiler):
     assert counters["frames"]["ok"] == 1
 
 
+@pytest.mark.compile
 def test_a_model_with_a_compile_method_of_its_own(eager_backend, fresh_compiler):
     class LikeKeras(Net):
         def compile(self, optimizer, loss):
@@ -218,6 +223,7 @@ def test_a_model_with_a_compile_method_of_its_own(eager_backend, fresh_compiler)
     assert counters["frames"]["ok"] == 1
 
 
+@pytest.mark.compile
 def test_a_model_that_its_owner_compiled_is_tuned_inside_and_loads_what_it_saved(monkeypatch):
     modes, usual = [], torch.compile
     images = nn.Sequential(nn.Conv2d(3, 8, 3))
@@ -243,6 +249,7 @@ def test_a_model_that_its_owner_compiled_is_tuned_inside_and_loads_what_it_saved
 # --- twice ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.compile
 def test_a_model_that_is_prepared_again_keeps_its_compiled_code_and_takes_the_new_optimizer(compiled, eager_backend):
     tuning = Tuning({**COMPILED, **FOREACH})
     model = own_blocks()

@@ -11,8 +11,6 @@ from advisor.errors import UsageError
 from advisor.recipe.catalog import load_catalog
 from advisor.step.tuning import Tuning
 
-SETTINGS = "precision.autocast: bfloat16\nstep.zero_grad: manual\noptimizer.implementation: foreach\n"
-
 
 @pytest.fixture
 def model():
@@ -50,20 +48,6 @@ def load(tmp_path, text):
 def test_files_that_are_wrong(tmp_path, text, message):
     with pytest.raises(UsageError, match=message):
         load(tmp_path, text)
-
-
-# --- the loop -------------------------------------------------------------------------------------------------
-
-
-def test_the_loop_of_the_documentation_trains(tmp_path, model):
-    tuning = load(tmp_path, SETTINGS + "data.num_workers: 1\n")
-    model, optimizer, batches = tuning.prepare(model, optimizer_of(model), loader())
-    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
-    losses = [step(batch) for _ in range(2) for batch in batches]
-    assert len(losses) == 6
-    assert losses[-1] < losses[0]
-    assert batches.num_workers == 1
-    assert optimizer.param_groups[0]["foreach"] is True
 
 
 def test_a_file_from_a_gpu_works_on_the_cpu(model):
@@ -202,10 +186,14 @@ def in_fabric(model):
     return fabric.setup_module(model)
 
 
-WRAPPERS = [lambda model: torch.compile(model, backend="eager"), nn.DataParallel, in_fabric]
-
-
-@pytest.mark.parametrize("wrap", WRAPPERS)
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.DataParallel,
+        pytest.param(lambda model: torch.compile(model, backend="eager"), marks=pytest.mark.compile),
+        pytest.param(in_fabric, marks=pytest.mark.process),
+    ],
+)
 def test_a_model_that_was_wrapped_after_it_was_prepared_is_the_prepared_one(wrap):
     """To evaluate with it does not end its training, as it would for a model of which nothing is known."""
     torch.manual_seed(0)

@@ -96,6 +96,7 @@ def test_an_optimizer_that_has_made_steps_is_told_from_a_new_one():
     assert inspected(*parts).optimizer.made_steps
 
 
+@pytest.mark.process
 def test_a_model_in_the_wrapper_of_fabric_has_its_own_name():
     fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
     model = fabric.setup_module(nn.Linear(4, 2))

@@ -128,6 +128,7 @@ def test_the_probe_leaves_the_model_as_it_is_and_trains_it_as_a_plain_loop_would
     assert not probed.model._forward_hooks
 
 
+@pytest.mark.compile
 def test_a_model_that_is_compiled_in_place_is_not_hooked():
     step = train_step()
     step.model.compile(backend="eager")
@@ -136,6 +137,7 @@ def test_a_model_that_is_compiled_in_place_is_not_hooked():
     assert len(probe.losses) == 2
 
 
+@pytest.mark.compile
 def test_a_step_whose_owner_compiled_its_forward_pass_as_one_graph_can_be_probed():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -233,7 +235,6 @@ def test_skipped_updates_are_run_again_and_counted():
     probe = probe_training(ScaledStep(3), [None] * PROBE_STEPS, 0)
     assert probe.losses == (0, 1, 2, 3, 4)
     assert (probe.skipped_steps, probe.steps) == (3, 8)
-    assert probe.notes == ("the gradient scaler skipped 3 of the first 8 updates",)
 
 
 # --- samples and norms ----------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from advisor.records import TargetSpec
 from advisor.step.step import make_step
 from advisor.workloads.normalise import normalise
 
+pytestmark = pytest.mark.process
+
 SPEC = TargetSpec("t", ".", device="cpu")
 QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
 

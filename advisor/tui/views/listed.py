@@ -12,12 +12,13 @@ from advisor.report.document import Section
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
+from advisor.tui.text import BROAD
 from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane, show_titles
 
 # The least width of the card beside the table, and the share of the screen that it has there. Cells.
-BROAD, LEAST_CARD, CARD_SHARE = 100, 36, 0.33
+LEAST_CARD, CARD_SHARE = 36, 0.33
 # Keys of every view with a list.
 LIST_KEYS = (
     key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),

@@ -14,22 +14,27 @@ from textual.widgets import DataTable, Static
 
 from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_outcome
+from advisor.figures.formatting import format_ms, format_outcome
 from advisor.files.paths import is_file
-from advisor.records import Outcome, Profile, TrialResult
+from advisor.records import OperatorRow, Outcome, Profile, TrialResult
 from advisor.report.document import Paragraph, Section
 from advisor.report.pictures import phases_chart
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.text import DIM, waiting_text
+from advisor.tui.text import BROAD, DIM, shortened, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import bars
+from advisor.tui.widgets.table import Cell, Column, Table
 from advisor.tui.widgets.texts import TextPane, show_text, show_titles
 
 _WAITING = "The profile is taken soon after the baseline."
+_DEVICE = Column("device", "GPU", 8, number=True)
+_HOST = Column("host", "host", 8, number=True)
+_CALLS = Column("calls", "calls", 6, number=True)
+_LEAST_NAME, _SHAPED_NAME = 14, 24
+_FRAME = 4  # cells of a panel's border and padding
 
 
 class ProfileView(View):
@@ -44,8 +49,10 @@ class ProfileView(View):
     def __init__(self, context: Context, controller: Controller) -> None:
         super().__init__(context, controller)
         self._step, self._operator_row = Static(id="step"), Static(id="operator-row")
-        self._table, self._sections = OperatorTable(id="operators"), TextPane(id="sections")
+        self._table, self._sections = Table(id="operators"), TextPane(id="sections")
         self._operators = Vertical(self._table, self._operator_row, classes="panel", id="operators-panel")
+        self._by_shape = False
+        self._rows: list[OperatorRow] = []
 
     def compose(self) -> ComposeResult:
         yield self._step
@@ -63,8 +70,7 @@ class ProfileView(View):
         found = tuple(profile_sections(state, self.context.catalog))
         self._sections.set_class(bool(found), "panel")  # a frame is for what is known
         self._sections.show(found or (waiting,))
-        self._table.profile = profile
-        self._tell_operators()
+        self._show_operators(profile)
 
     def _step_text(self, state: SessionState, profile: Profile | None) -> Content:
         """The bottleneck in words, and the phases of the step as bars."""
@@ -76,12 +82,29 @@ class ProfileView(View):
             lines.append(bars(chart, self.width - 2))
         return Content("\n").join(lines)
 
+    def _show_operators(self, profile: Profile | None) -> None:
+        """Draw the operators, the longest first, or grouped by input shapes; on a CPU there is no GPU's column."""
+        on_device = profile is not None and any(row.device_ms for row in profile.operators)
+        rows = () if profile is None else profile.by_shape if self._by_shape else profile.operators
+        self._rows = sorted(rows, key=lambda row: -row.device_ms if on_device else -row.host_ms)
+        figures = [*([_DEVICE] if on_device else []), _HOST, _CALLS]
+        width = self.width // 2 if self.width >= BROAD else self.width
+        room = width - _FRAME - 1 - sum(column.width + 2 for column in figures) - 2
+        columns = [Column("name", "operator", max(_LEAST_NAME, room)), *figures]
+        if self._by_shape:
+            shapes = Column("shapes", "input shapes", max(_LEAST_NAME, room - _SHAPED_NAME - 2))
+            columns = [Column("name", "operator", _SHAPED_NAME), shapes, *figures]
+        self._table.show(columns, {str(place): _cells(row, columns[0].width) for place, row in enumerate(self._rows)})
+        self._tell_operators()
+
     @on(DataTable.RowHighlighted)
     def _tell_operators(self) -> None:
-        by_shape = self._table.by_shape
-        show_titles(self._operators, f"Operators{' by input shapes' if by_shape else ''}, per step")
-        self._operator_row.display = by_shape
-        show_text(self._operator_row, self._table.row_text)
+        """Say how the operators are grouped; where their shapes are, all of the selected one's."""
+        show_titles(self._operators, f"Operators{' by input shapes' if self._by_shape else ''}, per step")
+        self._operator_row.display = self._by_shape
+        if self._table.cursor_key:
+            row = self._rows[int(self._table.cursor_key)]
+            show_text(self._operator_row, Content.assemble((row.name, "bold"), f"  {row.shapes}" if row.shapes else ""))
 
     # --- keys ------------------------------------------------------------------------------------------------
 
@@ -100,8 +123,8 @@ class ProfileView(View):
     def action_shapes(self) -> None:
         """Group the operators by the shapes of their inputs, or no longer."""
         self.remove_class("-reading")
-        self._table.by_shape = not self._table.by_shape
-        self._tell_operators()
+        self._by_shape = not self._by_shape
+        self._show_operators(self.context.state.profile)
         self._table.focus()
 
     def action_panel(self) -> None:
@@ -121,6 +144,17 @@ class ProfileView(View):
             self.notify(f"{path} (copied): open it in ui.perfetto.dev. --trace FILE writes a copy.")
         else:
             self.notify(f"The trace is gone: {path}", severity="warning")
+
+
+def _cells(row: OperatorRow, width: int) -> dict[str, Cell]:
+    calls = f"{row.calls:.0f}" if row.calls >= 1 else f"{row.calls:.1f}"
+    return {
+        "name": Cell(Content(shortened(row.name.removeprefix("aten::"), width)), row.name),
+        "shapes": Cell(Content(row.shapes), row.shapes),
+        "device": Cell(Content(format_ms(row.device_ms)), -row.device_ms),
+        "host": Cell(Content(format_ms(row.host_ms)), -row.host_ms),
+        "calls": Cell(Content(calls), -row.calls),
+    }
 
 
 def _missing(state: SessionState, waiting: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on
@@ -122,13 +121,11 @@ class ResultView(ListView):
     # --- keys ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
-        checks: dict[str, Callable[[], bool]] = {
-            "undo": lambda: self.controller.can_undo,
-            "accept": lambda: self._can_decide(Decision.ACCEPTED),
-            "reject": lambda: self._can_decide(Decision.REJECTED),
-            "retry": lambda: self._can_measure_again() or super(ResultView, self).can(name),
-        }
-        return checks[name]() if name in checks else super().can(name)
+        if name in ("accept", "reject"):
+            return self._can_decide(Decision.ACCEPTED if name == "accept" else Decision.REJECTED)
+        if name == "undo":
+            return self.controller.can_undo
+        return (name == "retry" and self._can_measure_again()) or super().can(name)
 
     def _can_decide(self, decision: Decision) -> bool:
         row = self.row
@@ -143,15 +140,15 @@ class ResultView(ListView):
 
     def action_accept(self) -> None:
         """Use the selected setting."""
-        if self.row:
-            self._decide(self.row, Decision.ACCEPTED)
+        self._decide(self.row, Decision.ACCEPTED)
 
     def action_reject(self) -> None:
         """Leave the selected setting out."""
-        if self.row:
-            self._decide(self.row, Decision.REJECTED)
+        self._decide(self.row, Decision.REJECTED)
 
-    def _decide(self, row: Row, decision: Decision) -> None:
+    def _decide(self, row: Row | None, decision: Decision) -> None:
+        if row is None:
+            return
         several = sum(each.recipe == row.candidate.recipe for each in self.context.state.candidates.values()) > 1
         value = row.candidate.value if several and decision is Decision.ACCEPTED else None
         self.controller.decide(row.candidate.recipe, decision, value)

@@ -13,7 +13,7 @@ from advisor.figures.formatting import format_bytes, format_ms, format_within
 from advisor.records import Comparison
 from advisor.report.rows import Figures, Ranking, Row, Tick
 from advisor.tui.context import Context
-from advisor.tui.text import COLOURS, DIM, interval_bar
+from advisor.tui.text import COLOURS, DIM
 from advisor.tui.widgets.table import Cell, Column, fitting
 
 TOGETHER, YOURS = "together", "yours"
@@ -158,4 +158,18 @@ def _scale(ranking: Ranking) -> tuple[float, float]:
 
 
 def _drawn(comparison: Comparison, scale: Scale) -> str:
-    return interval_bar(comparison, *scale) if scale[2] and all(map(math.isfinite, scale)) else ""
+    """An interval on the line of all intervals with 1x marked: ``│ ─●─``, by the logarithm."""
+    low, high, width = scale
+    if not width or not all(map(math.isfinite, scale)):
+        return ""
+
+    def place(ratio: float) -> int:
+        share = math.log(max(ratio, 1e-6) / low) / math.log(high / low)
+        return round(max(0.0, min(1.0, share)) * (width - 1))
+
+    begin, middle, end = (place(ratio) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
+    cells = [" "] * width
+    cells[place(1.0)] = "│"
+    cells[begin : end + 1] = "─" * (end + 1 - begin)
+    cells[middle] = "●"
+    return "".join(cells)

@@ -11,10 +11,10 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from advisor.experiment.past.journal import PastSession
 from advisor.figures.formatting import MISSING, format_bytes
 from advisor.records import GpuReading, HostSample
 from advisor.report.figures import sparkline
-from advisor.tui.context import Recorded
 from advisor.tui.text import DIM
 
 _HISTORY = 12
@@ -40,8 +40,9 @@ class GaugeStrip(Static):
     reading: reactive[Reading | None] = reactive(None, always_update=True)
     device_uuid: reactive[str | None] = reactive(None)
 
-    def __init__(self, read: GaugeReader | None, recorded: Recorded | None = None) -> None:
-        super().__init__(f"Recorded {recorded.date_text}" if recorded else "", id="gauges")
+    def __init__(self, read: GaugeReader | None, recorded: PastSession | None = None) -> None:
+        date = f"Recorded {recorded.started.day} {recorded.started:%b %Y %H:%M}" if recorded else ""
+        super().__init__(date, id="gauges")
         self._read = read
         self._taken: Reading | None = None
         self._history: deque[float] = deque([0.0] * _HISTORY, maxlen=_HISTORY)

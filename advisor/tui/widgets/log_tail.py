@@ -40,14 +40,11 @@ def clean(text: str) -> str:
 def folded(text: str) -> str:
     """A log in which PyTorch's own warnings take one line together: they hide what the target prints."""
     kept, count = list[str](), 0
-    for line in [*text.split("\n"), None]:
-        if line is not None and (_OF_TORCH.search(line) or (count and line.startswith("  "))):
-            count += 1
-            continue
-        if count:
-            kept.append(f"({counted(count, 'line')} of PyTorch's own warnings)")
-            count = 0
-        kept += [line] if line is not None else []
+    for line in text.split("\n"):
+        count = count + 1 if _OF_TORCH.search(line) or (count and line.startswith("  ")) else 0
+        if count > 1:
+            kept.pop()
+        kept.append(f"({counted(count, 'line')} of PyTorch's own warnings)" if count else line)
     return "\n".join(kept)
 
 

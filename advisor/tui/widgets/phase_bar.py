@@ -6,7 +6,7 @@ from textual.content import Content
 
 from advisor.figures.formatting import format_percent
 from advisor.report.document import Part, Stacked, StackedBars
-from advisor.tui.text import phase_colour
+from advisor.tui.text import PHASE_COLOURS, SPARE_COLOURS
 
 _NAME = 7  # cells before a bar, where there are several
 
@@ -40,14 +40,11 @@ def line_of(chart: StackedBars, kind: str, width: int) -> Content:
 
 def _pieces(bar: Stacked, width: int) -> Content:
     """The parts in their colours, each with as much of its name and share as there is room for."""
-    sizes = [part.size for part in bar.parts]
-    counts = cells(sizes, width)
-    return Content.assemble(
-        *(
-            (_label(part, sum(sizes), count).center(count), f"#10141a on {phase_colour(part.name, position)}")
-            for position, (part, count) in enumerate(zip(bar.parts, counts, strict=True))
-        )
-    )
+    sizes, drawn = [part.size for part in bar.parts], list[tuple[str, str]]()
+    for place, (part, count) in enumerate(zip(bar.parts, cells(sizes, width), strict=True)):
+        colour = PHASE_COLOURS.get(part.name, SPARE_COLOURS[place % len(SPARE_COLOURS)])
+        drawn.append((_label(part, sum(sizes), count).center(count), f"#10141a on {colour}"))
+    return Content.assemble(*drawn)
 
 
 def _label(part: Part, total: float, count: int) -> str:

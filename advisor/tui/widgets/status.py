@@ -8,11 +8,10 @@ from textual.content import Content
 from textual.reactive import var
 from textual.widgets import Static
 
-from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_seconds
 from advisor.report.figures import STAGES
-from advisor.tui.context import Context, Recorded
-from advisor.tui.text import DIM, meter, shortened, trial_label, trial_name
+from advisor.tui.context import Context
+from advisor.tui.text import DIM, shortened, trial_label, trial_name
 from advisor.tui.widgets.texts import show_text
 
 # How long a notice stays, in seconds; and the colours of those that are no news.
@@ -23,7 +22,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SHORT_NAME, _LEAST_NAME = 8, 16
 # Cells for the state and the seconds of a trial: the right end must not change with each state.
 _STATE = 40
-_WIDE, _WIDEST_NAME = 100, 200
+_WIDE, _WIDEST_NAME, _METER = 100, 200, 12
 # A trial that takes this many times what was expected is told apart from one that is on its way. Unitless.
 _LATE = 1.5
 # From here on seconds are told as minutes.
@@ -57,8 +56,12 @@ class StatusBar(Static):
         working = is_working(context)
         far = left_text(context, working=working, wide=width >= _WIDE)
         room = width - len(far) - 4
-        spinning = (_SPINNER[self.turns % len(_SPINNER)], "$accent")
-        sign = spinning if working and not context.state.paused else sign_of(context)
+        if context.state.failure:
+            sign = ("✗", "$error")
+        elif context.state.paused:
+            sign = ("‖", "$warning")
+        else:
+            sign = (_SPINNER[self.turns % len(_SPINNER)], "$accent") if working else ("●", "$success")
         told = self._notice if time.monotonic() < self._noticed_until else now_text(context, room)
         now = Content.assemble(sign, " ", told).truncate(max(1, room + 2), ellipsis=True)
         line = now.pad_right(max(0, width - now.cell_length - far.cell_length)) + far
@@ -71,23 +74,16 @@ class StatusBar(Static):
 def is_working(context: Context) -> bool:
     """Whether something is being measured, or about to be."""
     state = context.state
-    if context.busy_with or state.running:
-        return True
-    return state.finished is None and state.failure is None
+    return bool(context.busy_with or state.running) or (state.finished is None and state.failure is None)
 
 
-def sign_of(context: Context) -> tuple[str, str]:
-    """The sign in place of the spinner while nothing is measured."""
-    if context.state.failure:
-        return ("✗", "$error")
-    return ("‖", "$warning") if context.state.paused else ("●", "$success")
-
-
-def now_text(context: Context, room: int = 200) -> Content:
+def now_text(context: Context, room: int) -> Content:
     """The running trial with its state and its seconds, ``room`` cells wide; the stage where nothing runs."""
     state = context.state
     if context.recorded:
-        return Content.styled(_recorded(context.recorded, state), "bold")
+        ended = ", interrupted" if state.finished and state.finished.cancelled else ""
+        then = ", failed: c runs it again" if state.failure else f"{ended}: c continues it"
+        return Content.styled(f"Recorded{then}  {context.recorded.session_id}", "bold")
     if state.failure:
         return Content.styled("The session cannot go on", "$error")
     if state.paused:
@@ -106,13 +102,6 @@ def now_text(context: Context, room: int = 200) -> Content:
     both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
     told = both if len(both) <= min(left, room - _STATE) else trial_label(state.running, state, max(_SHORT_NAME, left))
     return Content.assemble((told, "bold"), tail)
-
-
-def _recorded(recorded: Recorded, state: SessionState) -> str:
-    """The end of a recorded session, the key that continues it, and its id."""
-    ended = ", interrupted" if state.finished and state.finished.cancelled else ""
-    then = ", failed: c runs it again" if state.failure else f"{ended}: c continues it"
-    return f"Recorded{then}  {recorded.past.session_id}"
 
 
 def _stage(context: Context) -> str:
@@ -143,6 +132,7 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
     share, left_s = context.countdown.now(state)
     if left_s is None:  # before the first estimate: the budget
         left_s = max(1.0, context.budget_s - context.countdown.session_s)
-    parts = [meter(share, 12, "$primary")] if wide else []
+    drawn = round(share * _METER)
+    meter = Content.assemble(("━" * drawn, "$primary"), ("━" * (_METER - drawn), "$foreground 15%"))
     minutes, seconds = divmod(max(0, round(left_s)), 60)
-    return Content(" ").join([*parts, Content.styled(f"{minutes}:{seconds:02d} left", "bold")])
+    return Content(" ").join([*([meter] if wide else []), Content.styled(f"{minutes}:{seconds:02d} left", "bold")])

@@ -24,10 +24,10 @@ def _fork_server():
 @pytest.mark.parametrize(
     ("workload", "bottleneck", "evidence"),
     [
-        ("bound_input", Bottleneck.INPUT, "waiting for data"),
-        ("bound_launch", Bottleneck.LAUNCH, "operator calls"),
-        ("bound_memory", Bottleneck.MEMORY, "the rate of a copy in memory"),
-        ("bound_compute", Bottleneck.COMPUTE, "matrix"),
+        ("bound.py:data", Bottleneck.INPUT, "waiting for data"),
+        ("bound.py:launches", Bottleneck.LAUNCH, "operator calls"),
+        ("bound.py:memory", Bottleneck.MEMORY, "the rate of a copy in memory"),
+        ("bound.py:products", Bottleneck.COMPUTE, "matrix"),
     ],
 )
 def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottleneck, evidence):

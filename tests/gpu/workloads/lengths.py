@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-WIDTH, BLOCKS, VOCABULARY, BATCH, SENTENCES = 512, 6, 5000, 32, 1024
+WIDTH, BLOCKS, VOCABULARY, BATCH, SENTENCES = 512, 6, 5000, 64, 1024
 
 
 class Sentences(Dataset):
@@ -25,32 +25,6 @@ def padded(samples):
     return sentences, torch.tensor([label for _, label in samples])
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.mix = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
-
-    def forward(self, hidden):
-        return hidden + torch.tanh(self.mix(self.norm(hidden))) * torch.sigmoid(hidden)
-
-
-class Classifier(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
-        self.head = nn.Linear(WIDTH, 2)
-
-    def forward(self, tokens):
-        return self.head(self.blocks(self.tokens(tokens)).mean(dim=1))
-
-
-def build():
-    loader = DataLoader(Sentences(), batch_size=BATCH, shuffle=True, drop_last=True, collate_fn=padded)
-    return Classifier(), loader, nn.CrossEntropyLoss(), lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)
-
-
 class Texts(nn.Module):
     """A classifier of padded texts whose encoder does not see the padding."""
 
@@ -68,5 +42,5 @@ class Texts(nn.Module):
 
 
 def texts():
-    loader = DataLoader(Sentences(), batch_size=2 * BATCH, shuffle=True, drop_last=True, collate_fn=padded)
+    loader = DataLoader(Sentences(), batch_size=BATCH, shuffle=True, drop_last=True, collate_fn=padded)
     return Texts(), loader, nn.CrossEntropyLoss(), lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)

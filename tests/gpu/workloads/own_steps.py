@@ -1,23 +1,15 @@
 """Steps that their users wrote: a GAN, Q-learning and a critic with a gradient penalty, all bound by the host.
 
-    perf-advisor tests/gpu/workloads/own_steps.py:dcgan
-    python tests/gpu/workloads/own_steps.py tuned.yaml [dcgan|dqn|wgan_gp ...]
-
-The last line prints the milliseconds of a step in a plain loop and with the settings, and how far their losses differ.
+perf-advisor tests/gpu/workloads/own_steps.py:dcgan
 """
 
 import itertools
-import statistics
-import sys
-import time
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 import advisor
-
-ROUNDS, ROUND_S, WARM_UP_STEPS, COMPARED_STEPS = 7, 0.5, 30, 20
 
 
 class Generator(nn.Sequential):
@@ -146,64 +138,3 @@ def wgan_gp(width=32, batch=64, noise=100, critic_steps=5, rate=1e-4):
 
 def workload(step, models, optimizers, data):
     return advisor.Workload(step=step, models=models, optimizers=optimizers, data=data)
-
-
-WORKLOADS = {one.__name__: one for one in (dcgan, dqn, wgan_gp)}
-
-
-def prepared(build, settings=None, device="cuda"):
-    """A step on batches, and one batch, both on the device; with the settings of a file, by the public API."""
-    torch.manual_seed(0)
-    found = build()
-    for model in found.models:
-        model.to(device)
-    batch = [one.to(device) for one in found.data] if isinstance(found.data, tuple) else found.data.to(device)
-    if settings is None:
-        return found.step, batch
-    tuning = advisor.load(settings)
-    tuning.prepare(*found.models, *found.optimizers)
-    return tuning.own_step(found.step, found.models[0]), batch
-
-
-def loss_of(result):
-    return float((result["loss"] if isinstance(result, dict) else result).detach())
-
-
-def first_losses(step, batch):
-    torch.manual_seed(1)
-    return [loss_of(step(batch)) for _ in range(COMPARED_STEPS)]
-
-
-def step_ms(step, batch):
-    def run(steps):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(steps):
-            step(batch)
-        torch.cuda.synchronize()
-        return (time.perf_counter() - start) / steps
-
-    run(WARM_UP_STEPS)
-    steps = max(1, round(ROUND_S / run(WARM_UP_STEPS)))
-    return 1e3 * statistics.median(run(steps) for _ in range(ROUNDS))
-
-
-def main():
-    settings, *names = sys.argv[1:]
-    for name in names or WORKLOADS:
-        plain, batch = prepared(WORKLOADS[name])
-        tuned, tuned_batch = prepared(WORKLOADS[name], settings)
-        losses, others = first_losses(plain, batch), first_losses(tuned, tuned_batch)
-        largest = max(map(abs, losses))
-        apart = max(abs(one - other) for one, other in zip(losses, others, strict=True)) / largest
-        plain_ms, tuned_ms = step_ms(plain, batch), step_ms(tuned, tuned_batch)
-        refusal = getattr(tuned, "refusal", "")
-        how = f"refused: {refusal}" if refusal else "captured" if getattr(tuned, "captured", False) else "uncaptured"
-        print(
-            f"{name}: plain {plain_ms:.3f} ms, tuned {tuned_ms:.3f} ms, {plain_ms / tuned_ms:.2f}x; {how}; the losses "
-            f"of {COMPARED_STEPS} steps differ by {apart:.1e} of the largest"
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,8 @@
 """Makes the tests of the app faster: style sheets are parsed once, and nothing waits where nothing happens."""
 
 import pytest
-import tui_histories
 import tui_pilot
 from textual.css.stylesheet import Stylesheet
-
-from advisor.experiment.state import SessionState
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -37,9 +34,3 @@ def no_idle_sleep(monkeypatch):
     """A key that is pressed is waited for as long as the app is at work, not as long as it could be."""
     for module in ("app", "pilot"):
         monkeypatch.setattr(f"textual.{module}.wait_for_idle", tui_pilot.wait_for_idle)
-
-
-@pytest.fixture
-def state() -> SessionState:
-    """A finished session of a ResNet-50."""
-    return SessionState.of(tui_histories.whole())

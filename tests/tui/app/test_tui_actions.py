@@ -10,11 +10,8 @@ from tui_fakes import FakeControl
 from tui_keys import KEYS, Key
 from tui_pilot import driven, press, screen_text, settle
 
-from advisor.experiment import events
-from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp
 
-UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
 # Offered only in a recorded session, while something is measured again, and with several GPUs: tests of their own press
 # them.
 ELSEWHERE = {"session.continue", "session.stop", "session.wait", "app.suspend"}
@@ -41,11 +38,6 @@ ALONE = {"view.copy", "profile.trace"}
 WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish"}
 
 
-def after_it() -> list[events.Event]:
-    """A session with a trial that it had no time for."""
-    return [*histories.whole(), events.TrialMeasured(UNTRIED)]
-
-
 def seen(app: AdvisorApp, control: FakeControl) -> tuple[object, ...]:
     """What a person sees of the app, hears of it elsewhere, or has asked the session for."""
     if not app.is_running or app.return_code is not None:
@@ -68,7 +60,8 @@ def groups() -> dict[str, list[Key]]:
 async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     running = keys[0].id in WHILE_RUNNING
-    async with driven(histories.to_trials() if running else after_it(), hold=running) as (pilot, app, control):
+    history = histories.to_trials() if running else histories.with_something_untried()
+    async with driven(history, hold=running) as (pilot, app, control):
         for key in keys:
             app.base_screen.action_show_view(key.view or ("result" if key.id != "view.result" else "trials"))
             await settle(pilot)
@@ -79,22 +72,10 @@ async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], 
             assert seen(app, control) != before, key
 
 
-@pytest.mark.parametrize("view", "134")
-async def test_y_sends_what_is_chosen_to_the_terminals_clipboard(view, monkeypatch) -> None:
+async def test_y_sends_what_is_chosen_to_the_terminals_clipboard_if_anything(monkeypatch) -> None:
     """As OSC 52, which also reaches the clipboard of a machine that one is logged in from."""
     sent: list[str] = []
     monkeypatch.setattr("textual.drivers.headless_driver.HeadlessDriver.write", lambda self, data: sent.append(data))
-
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, view, *(["home", "down"] if view == "3" else []))
-        wanted = app.view.text_to_copy()
-        await press(pilot, "y")
-        (code,) = [data for data in sent if data.startswith("\x1b]52;c;")]
-        assert base64.b64decode(code.removeprefix("\x1b]52;c;").rstrip("\x07\x1b\\")).decode() == wanted
-        assert view != "4" or "precision.autocast: bfloat16" in wanted
-
-
-async def test_y_copies_nothing_where_there_is_nothing() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "3", "home")
         assert app.view.selected == "baseline"
@@ -102,17 +83,23 @@ async def test_y_copies_nothing_where_there_is_nothing() -> None:
         await press(pilot, "y")
         assert app.clipboard == ""
         assert "copied" not in screen_text(app)
+        for keys in (["1"], ["3", "home", "down"], ["4"]):
+            await press(pilot, *keys)
+            wanted = app.view.text_to_copy()
+            await press(pilot, "y")
+            (code,) = [data for data in sent if data.startswith("\x1b]52;c;")]
+            assert base64.b64decode(code.removeprefix("\x1b]52;c;").rstrip("\x07\x1b\\")).decode() == wanted
+            sent.clear()
+        assert "precision.autocast: bfloat16" in wanted
 
 
-@pytest.mark.parametrize("view", "1234")
-async def test_escape_is_left_to_the_terminal_app_where_a_view_has_nothing_to_leave(view) -> None:
+async def test_escape_is_left_to_the_terminal_app_where_a_view_has_nothing_to_leave() -> None:
     """Textual takes a selection of text back with it."""
-
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, view)
-        assert "escape" not in app.screen.active_bindings
-        if view == "3":
-            await press(pilot, "enter")
-            assert app.screen.active_bindings["escape"].node is app.view
-            await press(pilot, "escape")
-            assert app.focused is app.query_one("#trials-table")
+        for view in "1243":
+            await press(pilot, view)
+            assert "escape" not in app.screen.active_bindings
+        await press(pilot, "enter")
+        assert app.screen.active_bindings["escape"].node is app.view
+        await press(pilot, "escape")
+        assert app.focused is app.query_one("#trials-table")

@@ -13,8 +13,12 @@ from tui_pilot import SIZES, SMALL, choose, driven, pane_text, press, screen_tex
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
+from advisor.experiment.outputs import Outputs
+from advisor.experiment.state import SessionState
 from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp
+from advisor.tui.context import Context
+from advisor.tui.leaving import closing_words
 from advisor.tui.screens import TextScreen
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS, view_class
@@ -24,12 +28,14 @@ from advisor.tui.widgets.log_tail import LogTail
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
+RUNNING = histories.BATCH.candidate.name
+
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_every_view_is_a_number_key_away(size) -> None:
+async def test_every_view_is_a_number_key_or_a_click_away_and_q_leaves(size) -> None:
     expected = {
         "result": ["faster: 32.6 → 13.9 ms a step", "compute-heavy", "all 4 together", "channels_last", "5.20 GiB"],
-        "profile": ["backward", "58 %", "15.2 ms", "cudnn_convol", "host"],
+        "profile": ["backward", "59 %", "15.2 ms", "cudnn_convol", "host"],
         "trials": ["channels_last", "measured", "out of memory", "23.4 ms", "9.30 GiB"],
         "export": ["Settings (YAML)", "model.memory_format: channels_last", "tuned.yaml", "Save"],
     }
@@ -41,6 +47,10 @@ async def test_every_view_is_a_number_key_away(size) -> None:
             assert app.view.id == info.id
             shown = screen_text(app)
             assert [text for text in expected[info.id] if text not in shown] == [], shown
+        await pilot.click("#nav", offset=(screen_text(app).index("3 Trials"), 0))
+        assert app.view.id == "trials", "tabs take the mouse"
+        await pilot.press("q")
+    assert app.return_code == 0
 
 
 @pytest.mark.parametrize(
@@ -51,7 +61,7 @@ async def test_every_view_is_a_number_key_away(size) -> None:
         histories.to_trials(),
         sample_session.cpu_history(),
         [*histories.start(), events.SessionFailed("out of memory", "Try a smaller batch.", "", 3)],
-        sample_session.sample_history(),
+        histories.whole(),
         sample_session.cancelled_history(),
     ],
 )
@@ -59,19 +69,17 @@ async def test_every_view_draws_at_every_stage_and_size(history) -> None:
     async with driven(history, hold=True) as (pilot, app, _control):
         if isinstance(app.screen, TextScreen):
             await pilot.press("escape")
-        for size in SIZES:
+        for size in ((40, 10), *SIZES):
             await pilot.resize_terminal(*size)
-            for info in VIEWS:
+            for info in reversed(VIEWS):
                 await press(pilot, info.key)
                 assert app.view.id == info.id
-            assert app.size == size
-
-
-async def test_tabs_take_the_mouse() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        place = screen_text(app).index("3 Trials")
-        await pilot.click("#nav", offset=(place, 0))
-        assert app.view.id == "trials"
+                lines = screen_text(app).splitlines()
+                assert (len(lines), {len(line) <= size[0] for line in lines}) == (size[1], {True})
+                said = ("Done", "left", "cannot go on", RUNNING[:8], "Measuring", "Loading", "interrupted")
+                assert any(word in lines[-2] for word in said), lines[-2]
+                assert info.id != "export" or "Settings (YAML)" in screen_text(app), "next steps leave room for formats"
+            assert app.query_one("#rows").size.height >= 2
 
 
 async def test_retry_from_the_result_and_from_the_trials() -> None:
@@ -82,12 +90,6 @@ async def test_retry_from_the_result_and_from_the_trials() -> None:
         app.view.choose(histories.AUTOCAST.candidate.name)
         await press(pilot, "t")
         assert control.calls[-1] == ("retry", histories.AUTOCAST.candidate.name)
-
-
-async def test_consent_is_asked_for() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await choose(pilot, histories.BATCH.candidate.name)
-        assert "used only if you press a" in " ".join(pane_text(app.query_one("#card")).split())
 
 
 async def test_rows_follow_the_running_trial() -> None:
@@ -141,7 +143,7 @@ async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
         assert "mymodel has no 'build' [/]" in screen_text(app)
         await pilot.press("q")
     assert app.return_code == 3
-    assert list(app.closing_words()) == []
+    assert list(closing_words(app.context)) == []
 
 
 async def test_an_exception_of_the_session_is_a_panel_too() -> None:
@@ -164,25 +166,20 @@ async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
         await press(pilot, *keys)
         assert ("cancel",) in control.calls
     assert app.return_code == 130
-    assert tuple(app.closing_words()) == (
+    assert tuple(closing_words(app.context)) == (
         "The baseline and 8 trials are kept in session 20261122-154141.",
         "Open it again with: perf-advisor open 20261122-154141",
         "Go on with: perf-advisor --resume 20261122-154141",
     )
 
 
-async def test_quitting_after_the_end_is_success() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await pilot.press("q")
-    assert app.return_code == 0
-
-
 @pytest.mark.parametrize("nasty", ["[red]", "[/]", "[bold", "\\[x]", "[@click=app.quit]x[/]"])
 async def test_user_text_is_never_markup(nasty) -> None:
     record = histories.failed("batch_size", "data.batch_size", nasty, Outcome.FAILED, f"{nasty} is wrong", hint=nasty)
     ranked = histories.recommendations([histories.measured("autocast", "precision.autocast", nasty, 1.5, 5.0)])
+    planned, skipped = events.TrialsPlanned, {nasty: f"because of {nasty}"}
     history = [
-        *histories.whole()[:-1],
+        *(structs.replace(one, skipped=skipped) if isinstance(one, planned) else one for one in histories.whole()[:-1]),
         events.TrialMeasured(record),
         events.TrialStarted(f"stack {nasty}", ""),
         events.TrialActivity(f"stack {nasty}", nasty),
@@ -191,18 +188,18 @@ async def test_user_text_is_never_markup(nasty) -> None:
         events.SessionFinished(False, 1.0),
     ]
 
-    async with driven(history) as (pilot, app, _control):
+    async with driven(history, target=f"{nasty}:build") as (pilot, app, _control):
+        assert f"{nasty}:build" in screen_text(app)
         for info in VIEWS:
             await press(pilot, info.key)
 
         await press(pilot, "1")
         await choose(pilot, "yours")
         assert f"A remark {nasty}" in " ".join(pane_text(app.query_one("#card")).split())
-
-
-async def test_the_target_is_text_too() -> None:
-    async with driven([], hold=True, target="[red]x[/]:build", size=SMALL) as (_pilot, app, _control):
-        assert "[red]x[/]:build" in screen_text(app)
+        await press(pilot, "ctrl+p")
+        app.screen.query_one(Input).value = "not tried"
+        await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
+        assert f"because of {nasty}" in screen_text(app)
 
 
 @pytest.mark.parametrize("history", [histories.whole, histories.to_trials, histories.start])
@@ -257,20 +254,17 @@ async def test_the_palette_depends_on_the_view() -> None:
         assert "Export Settings (YAML)" in screen_text(app)
 
 
-@pytest.mark.parametrize(
-    ("typed", "view", "shown"),
-    [
-        ("trial autocast", "trials", "autocast=bfloat16"),
-        ("not tried float8", "result", "pip install torchao"),
-        ("setting channels", "result", "Channels-last memory format"),
-        ("python file", "export", "import torch"),
-    ],
-)
-async def test_the_palette_finds_trials_settings_recipes_and_files(typed, view, shown) -> None:
+async def test_the_palette_finds_trials_settings_recipes_and_files() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        await choose_in_the_palette(pilot, app, typed)
-        assert app.view.id == view
-        assert shown in screen_text(app)
+        for typed, view, shown in (
+            ("setting channels", "result", "Channels-last memory format"),
+            ("not tried float8", "result", "pip install torchao"),
+            ("trial autocast", "trials", "autocast=bfloat16"),
+            ("python file", "export", "import torch"),
+        ):
+            await choose_in_the_palette(pilot, app, typed)
+            assert app.view.id == view
+            assert shown in screen_text(app)
 
 
 async def choose_in_the_palette(pilot, app, typed: str) -> None:
@@ -284,22 +278,6 @@ async def choose_in_the_palette(pilot, app, typed: str) -> None:
     await press(pilot, "down", "enter") if found.highlighted is None else await pilot.press("enter")
     if isinstance(app.screen, CommandPalette):  # the first Enter has taken the highlighted one over into the input
         await press(pilot, "enter")
-
-
-async def test_the_palette_takes_names_and_reasons_literally() -> None:
-    nasty = "[red]x[/] [/nothing"
-    history = [
-        structs.replace(event, skipped={nasty: f"because of {nasty}"})
-        if isinstance(event, events.TrialsPlanned)
-        else event
-        for event in histories.whole()
-    ]
-
-    async with driven(history) as (pilot, app, _control):
-        await press(pilot, "ctrl+p")
-        app.screen.query_one(Input).value = "not tried red"
-        await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
-        assert f"because of {nasty}" in screen_text(app)
 
 
 @pytest.mark.usefixtures("own_state")
@@ -318,6 +296,29 @@ async def test_the_palette_changes_the_theme_and_saves_a_picture(tmp_path, monke
         commands["Screenshot"].callback()
         await until(pilot, lambda: bool(list(tmp_path.glob("*.svg"))))
         await until(pilot, lambda: "Saved screenshot to" in screen_text(app))
+
+
+def closing(state: SessionState, kept_trials: int = 0) -> list[str]:
+    request = sample_session.sample_request()
+    return list(closing_words(Context(request, Outputs(), "1", state=state, kept_trials=kept_trials)))
+
+
+def test_the_closing_words_have_the_result_and_count_the_trials() -> None:
+    state = SessionState.of([event for event in histories.to_trials() if not isinstance(event, events.TrialMeasured)])
+    state.apply(events.TrialMeasured(histories.CONTROL))
+    assert closing(state)[0] == "The baseline is kept in session 1.", "the control is nobody's candidate"
+    state.apply(events.TrialMeasured(histories.ZERO_GRAD))
+    assert closing(state)[0] == "The baseline and 1 trial are kept in session 1."
+    first = closing(SessionState.of(histories.whole()))[0]
+    assert first.startswith("Result: 2.35x")
+    assert "32.6 → 13.9 ms a step" in first
+
+
+def test_nothing_measured_is_said_in_the_closing_words() -> None:
+    assert closing(SessionState.of(histories.failure())) == [], "the command line prints the error"
+    assert closing(SessionState()) == ["Nothing was measured."]
+    kept = ["Nothing more was measured.", "Open it again with: perf-advisor open 1"]
+    assert closing(SessionState(), kept_trials=3) == kept
 
 
 def test_events_before_the_start_are_not_lost() -> None:

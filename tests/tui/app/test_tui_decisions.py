@@ -13,10 +13,14 @@ BATCH = histories.BATCH_DOUBLED.candidate.name
 # --- after a session ------------------------------------------------------------------------------------------
 
 
-async def test_several_quick_decisions_are_followed_together() -> None:
+async def test_several_quick_decisions_are_followed_together_unless_that_is_stopped() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
         app.controller.rework_delay_s = 3.0
-        await press(pilot, "down", "r", "down", "r", "down", "a")
+        await pilot.press("down", "r")
+        assert app.context.busy_with
+        await press(pilot, "x")
+        assert not app.context.busy_with
+        await press(pilot, "down", "r", "down", "a")
         assert ("rework",) not in control.calls
         assert app.context.busy_with == "Measuring the combination again", "it is about to"
         await until(pilot, lambda: ("rework",) in control.calls)
@@ -26,9 +30,12 @@ async def test_several_quick_decisions_are_followed_together() -> None:
 
 
 async def test_a_decision_while_the_stack_is_measured_again_is_followed_by_another_round() -> None:
-    async with driven(histories.whole()) as (pilot, _app, control):
+    async with driven(histories.whole()) as (pilot, app, control):
         control.holds_rework = True
-        await pilot.press("down", "r")
+        await press(pilot, "down", "r")
+        assert "model.memory_format" not in app.context.state.stack_settings, "the export follows at once"
+        await press(pilot, "u")
+        assert app.context.state.stack == histories.STACK
         await until(pilot, lambda: ("rework",) in control.calls)
         await press(pilot, "down", "r")
         assert control.calls.count(("rework",)) == 1
@@ -86,26 +93,6 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(m
         shown = screen_text(app).splitlines()[-2]
         assert "● Done" in shown
         assert "left" not in shown
-
-
-async def test_stopping_before_it_has_begun_measures_nothing() -> None:
-    async with driven(histories.whole()) as (pilot, app, control):
-        app.controller.rework_delay_s = 3.0
-        await pilot.press("down", "r")
-        assert app.context.busy_with
-        await press(pilot, "x")
-        assert ("rework",) not in control.calls
-        assert not app.context.busy_with
-
-
-async def test_the_export_follows_at_once() -> None:
-    async with driven(histories.whole()) as (pilot, app, control):
-        control.holds_rework = True
-        await press(pilot, "down", "r")
-        assert "model.memory_format" not in app.context.state.stack_settings
-        await press(pilot, "u")
-        assert app.context.state.stack == histories.STACK
-        control.stop()
 
 
 # --- while a session runs -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 import tui_histories as histories
+from stopped_clock import Clock
 from textual.widget import Widget
 from tui_fakes import make_app
 from tui_pilot import driven, press, screen_text, settle, tell, until
@@ -70,20 +71,19 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
         assert "block 39" in screen_text(app).splitlines()[-2]
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)
-async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, view) -> None:
+async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted) -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
-        await press(pilot, view.key)
-        counted.clear()
-        app.post_event(events.TrialActivity(NAME, "measuring"))
-        app.post_event(events.BlockTimed(NAME, 110.0, 256))
-        app.post_event(events.ProgressMade(0.7, 50.0))
-        await settle(pilot)
-        name = type(app.view).__name__
-        assert counted[f"{name}.show"] == 0
-        assert "measuring" in screen_text(app), "the line of the status has it in every view"
-        await tell(pilot, events.TrialMeasured(histories.ZERO_GRAD))
-        assert counted[f"{name}.show"] == 1
+        for view in VIEWS:
+            await press(pilot, view.key)
+            await tell(pilot, events.TrialStarted(NAME, ""))
+            counted.clear()
+            block, progress = events.BlockTimed(NAME, 110.0, 256), events.ProgressMade(0.7, 50.0)
+            await tell(pilot, events.TrialActivity(NAME, f"measuring {view.id}"), block, progress)
+            name = type(app.view).__name__
+            assert counted[f"{name}.show"] == 0
+            assert f"measuring {view.id}" in screen_text(app), "the line of the status has it in every view"
+            await tell(pilot, events.TrialMeasured(histories.ZERO_GRAD))
+            assert counted[f"{name}.show"] == 1
 
 
 async def test_no_key_waits_for_a_module(monkeypatch) -> None:
@@ -134,8 +134,7 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
 
 
 async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(40, 10)) as pilot:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         for width, height in ((40, 10), (80, 24), (120, 36), (200, 60), (80, 24)):
             await pilot.resize_terminal(width, height)
             await settle(pilot)
@@ -144,7 +143,6 @@ async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
             assert "warming up" in line, line
             assert (histories.BATCH.candidate.name in line) is (width >= 80), line
             assert ("━" in line) is (width >= 100), line
-        control.cancel()
 
 
 async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and_never_laid_out(monkeypatch) -> None:
@@ -200,23 +198,10 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
         assert "460 s, expected 12 s" in screen_text(app)
 
 
-class Seconds:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def told(countdown: Countdown, left_s: float) -> SessionState:
-    state = SessionState(progress=0.25, left_s=left_s)
-    countdown.update(state)
-    return state
-
-
 def test_the_time_left_stands_still_while_the_session_is_held() -> None:
-    clock = Seconds()
-    countdown = Countdown(clock)
-    state = told(countdown, 60.0)
+    clock = Clock()
+    countdown, state = Countdown(clock), SessionState(progress=0.25, left_s=60.0)
+    countdown.update(state)
     clock.now = 10.0
     countdown.hold(waiting=True)
     clock.now = 300.0
@@ -229,19 +214,17 @@ def test_the_time_left_stands_still_while_the_session_is_held() -> None:
 
 
 async def test_the_preview_of_a_running_session_is_written_once_for_a_result(monkeypatch) -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
     written: list[str] = []
     real = ExportView._written_preview
 
     def preview(view: ExportView, chosen: Offer, state: SessionState) -> tuple[str, str]:
         assert threading.current_thread() is not threading.main_thread(), "keys would wait for it"
-        assert all("SessionState" not in worker.description for worker in app.workers), "it takes time to write out"
+        assert all("SessionState" not in worker.description for worker in view.app.workers), "it takes time"
         written.append(chosen.id)
         return real(view, chosen, state)
 
     monkeypatch.setattr(ExportView, "_written_preview", preview)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True) as (pilot, _app, _control):
         await press(pilot, "4")
         assert written == ["settings"]
         written.clear()
@@ -251,4 +234,3 @@ async def test_the_preview_of_a_running_session_is_written_once_for_a_result(mon
         assert written == [], "the clock changes nothing in a file"
         await tell(pilot, events.TrialMeasured(histories.AUTOCAST))
         assert written == ["settings"]
-        control.cancel()

@@ -40,11 +40,18 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved() -> None:
         assert app.query_one("#save-row").display
 
 
-@pytest.mark.parametrize(("keys", "written"), [(["o"], True), (["escape", "s", "s"], False), (["down", "o"], False)])
+@pytest.mark.parametrize(
+    ("keys", "written"),
+    [
+        (["o"], "tuned.yaml"),
+        (["f", *["backspace"] * 10, *"other.yaml", "enter"], "other.yaml"),
+        (["escape", "s", "s"], None),
+        (["down", "o"], None),
+    ],
+)
 async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, monkeypatch, keys, written) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").write_text("mine")
-
     async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
         await press(pilot, "4")
         assert not app.view.can("overwrite")
@@ -52,52 +59,38 @@ async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, m
         assert "tuned.yaml exists already" in screen_text(app)
         assert "o Overwrite" in screen_text(app)
         await press(pilot, *keys)
-        assert bool(app.context.saved) is written
-        assert (Path("tuned.yaml").read_text() == "mine") is not written
+        assert app.context.saved == [path for path in (written,) if path]
+        assert (Path("tuned.yaml").read_text() == "mine") is (written != "tuned.yaml")
         assert not app.view.can("overwrite") or not written
 
 
-async def test_another_name_is_typed_where_the_file_exists(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("tuned.yaml").write_text("mine")
-
-    async with driven(histories.whole(), size=SMALL) as (pilot, app, _control):
-        await press(pilot, "4", "s", "f", *["backspace"] * 10, *"other.yaml", "enter")
-        assert Path("other.yaml").exists()
-        assert Path("tuned.yaml").read_text() == "mine"
-        assert not app.view.can("overwrite")
-
-
-async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
-    own = tmp_path / "train.yaml"
-    own.write_text("lr: 0.1\n")
-
-    async with driven(histories.whole(), config_path=str(own)) as (pilot, app, _control):
-        await pilot.press("4")
-        app.query_one("#path", Input).value = str(own)
-        await press(pilot, "s")
-        assert not app.view.can("overwrite")
-        assert "train.yaml is your own config" in screen_text(app)
-        assert own.read_text() == "lr: 0.1\n"
-
-
-async def test_export_previews_and_saves(tmp_path) -> None:
+async def test_the_own_config_is_shown_changed_and_only_a_copy_is_written(tmp_path) -> None:
     own = tmp_path / "train.yaml"
     own.write_text("amp: false  # [red]\n")
-
     async with driven(histories.whole(), config_path=str(own)) as (pilot, app, _control):
         await press(pilot, "4")
         assert "+perf_advisor:" in screen_text(app)
         assert "# [red]" in screen_text(app)
+        path = app.query_one("#path", Input)
+        path.value = str(own)
+        await press(pilot, "s")
+        assert not app.view.can("overwrite")
+        assert "train.yaml is your own config" in screen_text(app)
+        assert own.read_text() == "amp: false  # [red]\n"
 
-        app.query_one("#path", Input).value = str(tmp_path / "mine.yaml")
+        path.value = str(tmp_path / "mine.yaml")
         await press(pilot, "s")
         assert (tmp_path / "mine.yaml").exists()
         assert app.context.saved == [str(tmp_path / "mine.yaml")]
         await pilot.press("f")
-        assert app.query_one("#path", Input).has_focus
+        assert path.has_focus
         await pilot.press("escape")
         assert app.query_one("#formats", OptionList).has_focus
+
+        path.value = "/nowhere/[/].yaml"
+        await press(pilot, "s")
+        assert "/nowhere/[/].yaml" in screen_text(app).splitlines()[-2], "a failure is a notice"
+        assert len(app.context.saved) == 1
 
 
 async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_their_format(tmp_path, monkeypatch) -> None:
@@ -121,15 +114,6 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
         assert [line.strip() for line in shown[-2:]] == ["199", "… and 4,800 more lines: s writes all"]
         await press(pilot, "y")
         assert app.clipboard.count("\n") == 4999
-
-
-async def test_an_export_that_fails_is_a_notice() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "4")
-        app.query_one("#path", Input).value = "/nowhere/[/].yaml"
-        await press(pilot, "s")
-        assert "/nowhere/[/].yaml" in screen_text(app).splitlines()[-2]
-        assert not app.context.saved
 
 
 async def test_nothing_to_export_before_the_baseline() -> None:

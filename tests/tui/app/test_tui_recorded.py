@@ -15,12 +15,10 @@ from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
-from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TrialResult
 from advisor.tui import launch
 from advisor.tui.app import AdvisorApp
-from advisor.tui.context import Recorded
-from advisor.tui.leaving import Then
+from advisor.tui.leaving import Then, closing_words
 from advisor.tui.sessions import SessionPicker
 from advisor.tui.views import VIEWS
 
@@ -31,8 +29,7 @@ def _state(tmp_path, monkeypatch):
 
 
 def app_over(session_id):
-    past = open_session(session_id)
-    app = AdvisorApp(past.request, Outputs(), load_catalog=load_catalog, recorded=Recorded(past), draw_interval_s=0.01)
+    app = launch.app_of_recorded(open_session(session_id))
     app.animation_level = "none"
     return app
 
@@ -54,7 +51,7 @@ async def test_a_finished_session_that_was_left_while_it_went_on_is_still_finish
     assert app.context.state.finished is not None
     assert not app.context.state.finished.cancelled
     assert "interrupted" not in text
-    assert f"Recorded: c continues it  {app.context.recorded.past.session_id}" in text
+    assert f"Recorded: c continues it  {app.context.recorded.session_id}" in text
     assert all(turn not in text for turn in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 
 
@@ -90,35 +87,28 @@ async def test_a_session_that_was_cut_short_measures_nothing():
     assert text.split("\n")[-2].strip().startswith("● Recorded, interrupted: c continue")
 
 
-async def test_leaving_says_how_to_open_it_again():
+async def test_the_only_session_has_no_other_to_open_and_leaving_says_how_to_open_it_again():
     session_id = journaled(sample_history())
+    _, text = await shown(session_id, "O")
+    assert "There is no other recorded session." in text
     app, _ = await shown(session_id, "q")
-    first, *others = app.closing_words()
+    first, *others = closing_words(app.context)
     assert first.startswith("Result: 1.97x (1.96–1.98) with 3 settings, 26.3 → 13.4 ms")  # noqa: RUF001
     assert others == [f"Open it again with: perf-advisor open {session_id}"]
     assert (app.return_code, app.return_value) == (0, None)
 
 
-async def test_the_only_session_has_no_other_to_open():
-    _, text = await shown(journaled(sample_history()), "O")
-    assert "There is no other recorded session." in text
-
-
-@pytest.mark.parametrize(("key", "budget_s"), [("c", None), ("plus", 60.0)])
-async def test_a_recorded_session_is_continued(key, budget_s):
-    session_id = journaled(sample_history())
-    app, _ = await shown(session_id, key)
-    assert app.return_value == Then(session_id, measures=True, budget_s=budget_s)
-
-
-async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
+@pytest.mark.parametrize(("key", "budget_s"), [("c", None), ("plus", 60.0), ("R", None)])
+async def test_a_recorded_session_is_continued_also_with_what_it_had_no_time_for(key, budget_s):
     record_of = next(event.record for event in sample_history() if isinstance(event, TrialMeasured))
     untried = replace(record_of, result=TrialResult(Outcome.SKIPPED, "it needs about 17 s"), comparison=None)
     session_id = journaled([*sample_history(), TrialMeasured(untried)])
-    app, text = await shown(session_id, "3")
-    assert "R Try the rest" in text
-    app, _ = await shown(session_id, "R")
-    assert app.return_value == Then(session_id, measures=True)
+    app = app_over(session_id)
+    async with app.run_test(size=LARGE) as pilot:
+        await settle(pilot)
+        assert "R Try the rest" in screen_text(app)
+        await press(pilot, key)
+    assert app.return_value == Then(session_id, measures=True, budget_s=budget_s)
 
 
 async def test_a_decision_is_kept_with_the_session():
@@ -227,7 +217,7 @@ def test_what_was_chosen_in_the_app_is_shown_next(monkeypatch):
     ran = []
 
     def run(app):
-        session_id = app.context.recorded.past.session_id
+        session_id = app.context.recorded.session_id
         ran.append(session_id)
         app._return_code = 0
         return left[session_id]

@@ -17,7 +17,7 @@ from advisor.tui.app import AdvisorApp
 
 
 class FakeControl:
-    """Replays events; records what it was asked. With ``hold`` it runs on until it is cancelled."""
+    """Replays events; records what it was asked in ``calls``. With ``hold`` it runs on until it is cancelled."""
 
     def __init__(self, history: Iterable[Event], *, hold: bool = False) -> None:
         self.emit: Callable[[Event], None] = lambda event: None
@@ -25,13 +25,18 @@ class FakeControl:
         self.rework_begins_with: list[Event] = []
         self.rework_ends_with: list[Event] = []
         self.error: Exception | None = None
+        self.holds_rework = False
         self._history = list(history)
         self._hold = hold
-        self._decisions: dict[str, Decision] = {}
         self._cancelled = threading.Event()
         self._stopped = threading.Event()
         self._awaited: threading.Event | None = None
-        self.holds_rework = False
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Most of what a session can be asked is only recorded."""
+        if name not in ("skip", "pause", "go_on", "extend", "try_more", "retry"):
+            raise AttributeError(name)
+        return lambda *arguments: self.calls.append((name, *arguments))
 
     def run(self) -> None:
         self.calls.append(("run",))
@@ -47,35 +52,13 @@ class FakeControl:
         self._cancelled.set()
         self._stopped.set()
 
-    def skip(self) -> None:
-        self.calls.append(("skip",))
-
-    def pause(self) -> None:
-        self.calls.append(("pause",))
-
-    def go_on(self) -> None:
-        self.calls.append(("go_on",))
-
-    def extend(self, seconds: float) -> None:
-        self.calls.append(("extend", seconds))
-
     def finish(self) -> None:
         self.calls.append(("finish",))
         self._cancelled.set()
 
-    def try_more(self, seconds: float | None = None) -> None:
-        self.calls.append(("try_more", seconds))
-
     def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
         self.calls.append(("decide", recipe_id, decision) if value is None else ("decide", recipe_id, decision, value))
-        if decision is None:
-            self._decisions.pop(recipe_id, None)
-        else:
-            self._decisions[recipe_id] = decision
         self.emit(Decided(recipe_id, decision, value))
-
-    def decisions(self) -> dict[str, Decision]:
-        return dict(self._decisions)
 
     def stop(self) -> None:
         self.calls.append(("stop",))
@@ -91,9 +74,6 @@ class FakeControl:
                 self._stopped.clear()
         for event in self.rework_ends_with:
             self.emit(event)
-
-    def retry(self, name: str) -> None:
-        self.calls.append(("retry", name))
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
         self.calls.append(("verify", exported.path))
@@ -122,9 +102,12 @@ def make_app(
     clock: Callable[[], float] = lambda: 0.0,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""
+    control = FakeControl(history, hold=hold)
     app = AdvisorApp(
         Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
         Outputs(config_path=config_path),
+        session_id="20261122-154141",
+        open_session=lambda: control,
         load_catalog=load_catalog,
         gauges=(lambda: READING) if gauges else None,
         rework_delay_s=0.01,
@@ -132,7 +115,5 @@ def make_app(
         clock=clock,
     )
     app.animation_level = "none"
-    control = FakeControl(history, hold=hold)
     control.emit = app.post_event
-    app.attach(lambda: control, session_id="20261122-154141")
     return app, control

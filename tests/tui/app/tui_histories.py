@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tui_facts import GIB, H200, HOST, PROFILE, READ, RESNET
+from facts import GIB
+from sample_parts import cpu_machine, failed_trial, recommended, result_of, trial_of
+from tui_facts import HARDWARE, PROFILE, READ, RESNET
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -12,11 +14,9 @@ from advisor.judging.objective import Goal
 from advisor.records import (
     BaselineRecord,
     Block,
-    Candidate,
     Comparison,
     Facts,
     GpuReadings,
-    Hardware,
     Numerics,
     NumericsResult,
     Objective,
@@ -29,22 +29,9 @@ from advisor.records import (
 )
 
 
-def result(step_ms: float, memory_gib: float, warmup_s: float = 0.8, prepare_s: float = 0.05) -> TrialResult:
+def result(step_ms: float, memory_gib: float, warmup_s: float = 0.8) -> TrialResult:
     """A measured trial."""
-    return TrialResult(
-        outcome=Outcome.MEASURED,
-        batch_size=64,
-        blocks=tuple(Block(20, 1280, 20 * step_ms / 1e3) for _ in range(5)),
-        event_step_ms=(step_ms * 0.99, step_ms, step_ms * 1.02),
-        peak_allocated_bytes=int(memory_gib * 0.9 * GIB),
-        peak_reserved_bytes=int(memory_gib * GIB),
-        startup_s=0.41,
-        build_s=0.6,
-        prepare_s=prepare_s,
-        warmup_s=warmup_s,
-        warmup_steps=12,
-        wall_s=4.2,
-    )
+    return result_of(step_ms, 64, reserved=memory_gib, warmup=warmup_s)
 
 
 def on_gpu(measured_result: TrialResult, energy_j: float, **readings: object) -> TrialResult:
@@ -60,61 +47,37 @@ def measured(
     speedup: float,
     memory_gib: float,
     *,
-    base_ms: float = 32.6,
     half: float = 0.012,
     numerics: Numerics = Numerics.EXACT,
     difference: float | None = 0.0,
     warmup_s: float = 0.8,
 ) -> TrialRecord:
     """A candidate's record with a speed-up."""
-    candidate = Candidate(recipe, key, value)
-    step_ms = base_ms / speedup
-    slower_start = max(0.0, warmup_s - 0.8)
-    saved = (base_ms - step_ms) / 1e3
-    return TrialRecord(
-        candidate=candidate,
-        settings=candidate.settings,
-        result=result(step_ms, memory_gib, warmup_s),
-        comparison=Comparison(speedup, speedup - half, speedup + half),
-        numerics=NumericsResult(numerics, numerics, difference, _numerics_text(numerics)),
-        break_even_steps=None if saved <= 0 else int(slower_start / saved),
-        step_ms=step_ms,
-        samples_per_s=64e3 / step_ms,
+    words = "bit-equal to the baseline's" if numerics is Numerics.EXACT else "not bit-equal"
+    compared = NumericsResult(numerics, numerics, difference, f"the first 8 losses are {words}")
+    interval = speedup, speedup - half, speedup + half
+    return trial_of(
+        recipe, key, value, BASELINE, BASELINE.step_ms / speedup, interval, compared, warmup_s, reserved=memory_gib
     )
-
-
-def _numerics_text(numerics: Numerics) -> str:
-    if numerics is Numerics.EXACT:
-        return "the first 8 losses are bit-equal to the baseline's"
-    return "the first 8 losses differ by rounding, less than two baseline seeds do"
 
 
 def failed(recipe: str, key: str, value: Value, outcome: Outcome, reason: str, *, hint: str = "") -> TrialRecord:
     """A candidate's record without a measurement."""
-    candidate = Candidate(recipe, key, value)
-    return TrialRecord(candidate, candidate.settings, TrialResult(outcome, reason, hint))
+    return failed_trial(recipe, key, value, TrialResult(outcome, reason, hint))
 
 
 BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, half_width=0.006)
 
-AUTOCAST = measured(
-    "autocast", "precision.autocast", "bfloat16", 1.118, 6.2, numerics=Numerics.CLOSE, difference=3.1e-3
-)
-LAST = measured(
-    "channels_last", "model.memory_format", "channels_last", 1.391, 9.3, numerics=Numerics.CLOSE, difference=8e-6
-)
+AUTOCAST = measured("autocast", "precision.autocast", "bfloat16", 1.118, 6.2)
 AUTOCAST = replace(
     AUTOCAST,
     result=on_gpu(AUTOCAST.result, 0.171, throttle_reasons=("power cap",), sm_clock_lowest_mhz=1725),
     numerics=NumericsResult(
-        Numerics.CLOSE,
-        Numerics.CLOSE,
-        3.1e-3,
-        "the losses of the first 5 steps differ by 3.1e-03; "
-        "from a float64 run the baseline is 4.1e-06 off, this 3.0e-03",
-        3.0e-3,
-        4.1e-6,
+        Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "the losses of the first 5 steps differ by 3.1e-03", 3.0e-3, 4.1e-6
     ),
+)
+LAST = measured(
+    "channels_last", "model.memory_format", "channels_last", 1.391, 9.3, numerics=Numerics.CLOSE, difference=8e-6
 )
 LAST = replace(LAST, result=on_gpu(LAST.result, 0.181), confirmed=True)
 TF32 = measured(
@@ -155,7 +118,7 @@ def of_batch(size: int, speedup: float, memory_gib: float) -> TrialRecord:
     record = measured(
         "batch_size", "data.batch_size", size, speedup, memory_gib, numerics=Numerics.CHANGED, difference=0.21
     )
-    step_ms = 32.6 * size / 64 / speedup
+    step_ms = BASELINE.step_ms * size / 64 / speedup
     return replace(
         record, result=replace(record.result, batch_size=size), step_ms=step_ms, samples_per_s=1e3 * size / step_ms
     )
@@ -230,56 +193,34 @@ SMALL_STACK = StackRecord(
     confirmed=True,
 )
 
-TITLES = {
-    "autocast": "Automatic mixed precision",
-    "channels_last": "Channels-last memory format",
-    "tf32": "TF32 matrix products",
-    "fused_optimizer": "Fused optimizer",
-    "num_workers": "DataLoader workers",
-    "batch_size": "Larger batches",
-    "compile": "torch.compile",
-}
 CHOSEN = (LAST, COMPILE, BATCH, AUTOCAST, TF32, WORKERS, WORSE)
-STACKED = {"channels_last", "compile", "autocast", "fused_optimizer"}
 
 
 def recommendations(records: Iterable[TrialRecord] = CHOSEN) -> tuple[Recommendation, ...]:
     """The records, ranked as they come."""
-    return tuple(
-        Recommendation(
-            rank,
-            record,
-            TITLES.get(record.candidate.recipe, record.candidate.recipe),
-            "The step is compute-heavy: the GPU is busy 96 % of the step.",
-            record.numerics is not None and record.numerics.measured is Numerics.CHANGED,
-            record.candidate.recipe in STACKED,
-        )
-        for rank, record in enumerate(records, 1)
-    )
+    return recommended(records, set(STACK.settings))
 
 
 def start() -> list[Event]:
     """Up to the baseline of the ResNet-50."""
-    hardware = Hardware(HOST, (H200,))
     return [
-        events.HardwareFound(hardware),
+        events.HardwareFound(HARDWARE),
         events.StageStarted("baseline"),
         READ,
         events.TrialStarted("baseline", ""),
         events.TrialActivity("baseline", "loading"),
-        events.FactsFound(Facts(hardware, RESNET)),
+        events.FactsFound(Facts(HARDWARE, RESNET)),
         events.TrialActivity("baseline", "warming up"),
     ]
 
 
 def to_trials() -> list[Event]:
     """In the middle of the trials."""
-    hardware = Hardware(HOST, (H200,))
     half = RECORDS[:9]
     return [
         *start(),
         events.BaselineMeasured(BASELINE),
-        events.FactsFound(Facts(hardware, RESNET, PROFILE, {"torch": "2.8.0"})),
+        events.FactsFound(Facts(HARDWARE, RESNET, PROFILE, {"torch": "2.8.0"})),
         events.StageStarted("alone"),
         events.TrialsPlanned(tuple(record.candidate for record in RECORDS), SKIPPED, CONSENT),
         *(
@@ -335,7 +276,7 @@ def by_memory() -> list[Event]:
 def failure() -> list[Event]:
     """A target that cannot be loaded, with text that looks like markup."""
     return [
-        events.HardwareFound(Hardware(HOST, (), "no NVIDIA driver is installed")),
+        events.HardwareFound(cpu_machine()),
         events.SessionFailed(
             "mymodel has no 'build' [/]",
             "It defines: make, train. Write mymodel:make.",

@@ -1,0 +1,152 @@
+"""The verdict on a session: why it found no faster settings, and what a faster step does for the whole loop."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from sample_session import sample_history
+
+from advisor.experiment import events
+from advisor.experiment.control import UNCLEAR_TOGETHER
+from advisor.experiment.gains import whole_loop
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.state import SessionState
+from advisor.judging.objective import WORDS
+from advisor.recipe.settings import Settings
+from advisor.records import Combination, Comparison, LeftOut, Objective, Outcome, RoundTimes, StackRecord, TrialResult
+from advisor.report.verdict import export_remark, no_result, result_line, verdict, why_no_stack
+
+
+def session(change=None, *, noise=0.01, ended=True):
+    """A session without a stack whose candidates have this result; without candidates when there is no change."""
+    kept = []
+    for event in sample_history():
+        if isinstance(event, events.StackMeasured | events.CombinationMeasured | events.Ranked):
+            continue
+        if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe != CONTROL:
+            if change is None:
+                continue
+            record = replace(event.record, result=change(event.record.result), comparison=None)
+            kept.append(events.TrialMeasured(record))
+        elif ended or not isinstance(event, events.SessionFinished):
+            kept.append(event)
+    state = SessionState.of(kept)
+    state.stack = None
+    state.baseline = replace(state.baseline, half_width=noise, apart=noise / 2)
+    return state
+
+
+def together(count, *, usable=True):
+    """A session that tried so many sets of settings, and none of a single one."""
+    state, slower = session(), Comparison(0.5, 0.4, 0.6)
+    for number in range(count):
+        settings = Settings({"precision.autocast": "bfloat16", "data.num_workers": number})
+        state.apply(events.RunMeasured(dict(settings), failed(None)))
+        if not usable:
+            continue
+        state.combinations[settings] = Combination(str(settings), dict(settings), slower, 1)
+    return state
+
+
+def failed(result):
+    return TrialResult(Outcome.FAILED, "no kernel")
+
+
+@pytest.mark.parametrize(
+    ("state", "is_finding", "sentence"),
+    [
+        (session(), False, "Nothing could be judged: no candidate was tried."),
+        (together(2), True, "Nothing that was tried is measurably faster."),
+        (together(2, usable=False), False, "Nothing could be judged: nothing that was tried could be used."),
+        (session(failed), False, "Nothing could be judged: nothing that was tried could be used."),
+        (session(lambda r: r), True, "Nothing that was tried is measurably faster."),
+    ],
+)
+def test_a_reason_has_one_sentence(state, is_finding, sentence):
+    found = no_result(state)
+    assert found.is_finding is is_finding
+    assert re.fullmatch(sentence, found.sentence)
+    assert result_line(state) in verdict(state)
+    assert result_line(state).endswith(found.reason)
+
+
+def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings():
+    state = session(lambda r: r)
+    assert not Comparison(1.01, 0.98, 1.04).is_open
+    assert not Comparison(3.0, 1.5, 6.0).is_open, "as wide as it is, it is faster"
+    state.trials = {
+        name: replace(record, comparison=Comparison(1.2, 0.1, 9.0)) for name, record in state.trials.items()
+    }
+    assert not no_result(state).is_finding
+    assert "it is unclear whether anything helps" in verdict(state)
+    pairs = together(2)
+    state.combinations = pairs.combinations
+    assert not no_result(state).is_finding, "two sets were judged, and no setting alone"
+    same = Comparison(1.0, 0.99, 1.01)
+    state.trials = {name: replace(record, comparison=same) for name, record in state.trials.items()}
+    assert no_result(state).is_finding, "all were judged"
+
+
+def test_a_faster_combination_that_could_not_be_confirmed_leaves_the_result_open():
+    """A busy machine: the combination was timed once, as faster, and was left out as unclear."""
+    state, once = together(1), Comparison(6.51, 1.02, 41.4)
+    state.combinations = {key: replace(point, comparison=once) for key, point in state.combinations.items()}
+    assert no_result(state).is_finding
+    dropped = dict.fromkeys(next(iter(state.combinations)), UNCLEAR_TOGETHER)
+    state.stack = StackRecord(settings={}, result=TrialResult(Outcome.MEASURED), dropped=dropped)
+    assert no_result(state).reason.startswith("the most promising, 2 settings, reads 6.51x (1.02")
+
+
+def test_an_export_without_settings_says_why():
+    assert export_remark(session()) == ", without settings: no candidate was tried"
+    assert export_remark(session(lambda r: r)) == ", without settings: none were measured together"
+    running = session(ended=False)
+    assert why_no_stack(running) == "settings have not been measured together"
+    running.apply(events.SessionFinished(True, 1.0))
+    assert why_no_stack(running) == "the session ended before any were measured together"
+    tried = session(lambda r: r, ended=False)
+    tried.combinations = SessionState.of(sample_history()).combinations
+    assert why_no_stack(tried) == "nothing that was measured together is measurably faster"
+
+
+def test_every_objective_has_its_words():
+    assert set(WORDS) == set(Objective)
+    assert all(words.short and words.ranked and all(words.better) for words in WORDS.values())
+
+
+def test_one_candidate_alone_is_named_and_several_are_counted():
+    state = session(lambda r: r)
+    names = ("autocast=bfloat16", "fused_optimizer=fused")
+    faster = Comparison(1.5, 1.4, 1.6)
+    state.trials = {name: replace(state.trials[name], comparison=faster) for name in names}
+    assert result_line(state) == "2 of 2 candidates are measurably faster; none were measured together"
+    del state.trials[names[1]]
+    assert result_line(state) == "autocast=bfloat16, the only candidate, is measurably faster"
+
+
+# --- the whole loop of a script -------------------------------------------------------------------------------------
+
+
+def in_a_loop(times):
+    state = SessionState.of(sample_history())
+    state.baseline = replace(state.baseline, result=replace(state.baseline.result, whole_rounds=times))
+    return state
+
+
+def test_what_takes_the_rest_of_a_round_is_named_with_its_share():
+    state = in_a_loop(RoundTimes(8, 100.0, 20.0, (LeftOut("print(evaluate())", 27, 0.75, True),)))
+    said = whole_loop(state)
+    assert "20 %" in said
+    assert "evaluation, `print(evaluate())` (line 27), takes 75 %" in said
+    assert said in verdict(state)
+
+
+def test_the_gain_of_the_step_is_that_of_its_share():
+    state = in_a_loop(RoundTimes(8, 100.0, 50.0))
+    state.stack = replace(state.stack, comparison=replace(state.stack.comparison, speedup=2.0))
+    assert "about 1.3x" in whole_loop(state)
+
+
+@pytest.mark.parametrize("times", [None, RoundTimes(8, 100.0, 97.0)])
+def test_of_a_step_that_is_all_of_a_round_nothing_is_said(times):
+    assert whole_loop(in_a_loop(times)) == ""
