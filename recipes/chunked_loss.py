@@ -63,6 +63,8 @@ class ChunkedLoss(Recipe):
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("parallel.strategy") == "fully_shard":
             return "a sharded last layer is not there any more when the loss needs it"
+        if value and settings.get("step.cuda_graph") == "around_loss":
+            return "the graph ends before the loss, where the scores are not computed yet"
         return super().conflict(value, settings)
 
     def why(self, facts: Facts, value: Value) -> str:

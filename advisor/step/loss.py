@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from advisor.step.batch import ForwardInputs, splitter, tensors_of
-from advisor.step.chunked_loss import Scores
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module", "m"})
 _OUTPUT_NAMES = frozenset(
@@ -265,8 +264,6 @@ def main_output(output: Any) -> torch.Tensor:
     """The first floating-point tensor of an output: logits rather than auxiliary heads."""
     if isinstance(output, Mapping) and "out" in output:
         return main_output(output["out"])
-    if isinstance(output, Scores):
-        return output.whole()
     for tensor in tensors_of(output):
         if tensor.is_floating_point():
             return tensor

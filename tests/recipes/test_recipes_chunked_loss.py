@@ -16,6 +16,7 @@ from advisor.errors import RefusedError
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Skip
 from advisor.step.step import TrainStep
+from advisor.trial.measurement.probe import sample_of
 
 WORDS, WIDTH, BATCH, LENGTH = 16_384, 4, 3, 11
 
@@ -160,6 +161,7 @@ def test_evaluation_and_copies_get_a_tensor():
     with torch.no_grad():
         expected = model(batch()[0])
     assert type(expected) is torch.Tensor
+    assert sample_of(model(batch()[0])) == sample_of(expected), "a trial compares what the model returns in a step"
     assert torch.equal(pickle.loads(pickle.dumps(model)).eval()(batch()[0]), expected)
     assert list(model.state_dict()) == list(Decoder().state_dict())
 
@@ -193,4 +195,5 @@ def test_only_a_large_last_layer_of_pytorchs_own_is_changed():
     assert CATALOG["chunked_loss"].candidates(gpu_facts(large_head=WORDS)) == [True]
     assert CATALOG.conflict({"loss.chunked": True, "parallel.strategy": "fully_shard"})
     assert CATALOG.conflict({"loss.chunked": True, "precision.float8": "rowwise"})
+    assert CATALOG.conflict({"loss.chunked": True, "step.cuda_graph": "around_loss"})
     assert not CATALOG.conflict({"loss.chunked": True, "parallel.strategy": "ddp", "model.pad_to_multiple": 8})
